@@ -1,0 +1,48 @@
+"""What a name on the bus may look like, and the error for one that may not."""
+
+import re
+from typing import Final
+
+POOL_NAME_CHARS_MAX: Final = 30
+"""A pool's name is the front of its nodes' names, and those must fit a DNS label."""
+
+TOKEN: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
+"""One token of a subject: a DNS label, so that it can name hosts and instances too."""
+
+SAGA_TOKEN: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,95}\Z")
+"""A saga's id holds its kind and its node, so it may be longer than a token."""
+
+
+class InvalidNameError(ValueError):
+    """A name cannot stand in a subject; the message says which, why and what to do."""
+
+    def __init__(self, what: str, value: str, chars_max: int) -> None:
+        """Keep what was named and how, for callers that report it elsewhere."""
+        shown = value if len(value) <= 80 else value[:77] + "..."  # noqa: PLR2004
+        super().__init__(
+            f"{what} {shown!r} is not a valid name: use 1 to {chars_max} of a-z, 0-9 and '-', "
+            "beginning with a letter or digit (a host name with dots: use its first label)"
+        )
+        self.what = what
+        self.value = value
+
+
+def token(value: str, what: str) -> str:
+    """Return `value` if it can be one token of a subject, else raise InvalidNameError."""
+    if not TOKEN.match(value):
+        raise InvalidNameError(what, value, 63)
+    return value
+
+
+def pool_name(value: str) -> str:
+    """Return `value` if it can name a pool, else raise InvalidNameError."""
+    if not TOKEN.match(value) or len(value) > POOL_NAME_CHARS_MAX:
+        raise InvalidNameError("pool", value, POOL_NAME_CHARS_MAX)
+    return value
+
+
+def saga_token(value: str) -> str:
+    """Return `value` if it can be a saga's id, else raise InvalidNameError."""
+    if not SAGA_TOKEN.match(value):
+        raise InvalidNameError("saga", value, 96)
+    return value

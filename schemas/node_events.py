@@ -1,0 +1,231 @@
+"""Facts about nodes, on `navarch.v1.node.<pool>.<node>.event.<fact>`, and their samples."""
+
+from typing import Any
+
+import msgspec
+
+from schemas.messages import Codec, Message, UtcTime
+from schemas.reasons import Action, FaultKind, HealthStatus
+
+Metric = int | float | str | bool
+
+
+class NodeEvent(Message, frozen=True, kw_only=True):
+    """What every fact about a node carries."""
+
+    pool: str
+    node: str
+
+
+class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which GPU: what stays the same over resets and reboots, and over nodes."""
+
+    index: int
+    uuid: str = ""
+    serial: str = ""
+    pci: str = ""
+    """Bus id as the kernel log writes it: `0000:3b:00`, lower case, without function."""
+    name: str = ""
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One check's outcome, in one sentence."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.fault"):
+    """One observed hardware event. `time` is when the host saw it."""
+
+    kind: FaultKind
+    system: str = ""
+    """The watch that saw it, in DCGM's words where it has one (`DCGM_HEALTH_WATCH_PCIE`)."""
+    gpu_index: int = -1
+    """-1: the node as a whole, or a GPU that could not be told."""
+    gpu_uuid: str = ""
+    gpu_serial: str = ""
+    pci: str = ""
+    code: int = 0
+    """XID or SXID; 0 where the kind has none."""
+    subcode: str = ""
+    message: str = ""
+    """The line or the sentence a person reads."""
+    metrics: dict[str, Metric] = {}
+    """What a policy may ask of: `xid_code`, `temperature`, `ecc_dbe_count` …"""
+    source: str = "kmsg"
+    """Which witness: kmsg, nvml, host, cloud, drill."""
+    boot_id: str = ""
+    sequence: int = 0
+    """Place in the kernel log, or the witness's own count."""
+
+
+class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
+    """An agent speaks for the first time since it started."""
+
+    instance: str
+    hostname: str = ""
+    boot_id: str = ""
+    gpus: tuple[GpuIdentity, ...] = ()
+    driver_version: str = ""
+    agent_version: str = ""
+    address: str = ""
+
+
+class BootChecked(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.boot_checked"
+):
+    """The boot checks ended; a node is admitted only when they passed."""
+
+    ok: bool
+    checks: tuple[CheckResult, ...] = ()
+    boot_id: str = ""
+
+
+class Verdict(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.verdict"
+):
+    """A node's health changed."""
+
+    status: HealthStatus
+    action: Action = "none"
+    rule: str = ""
+    policy: str = ""
+    """First 12 hex digits of the policy file's SHA-256."""
+    reason: str = ""
+    gpu_index: int = -1
+    fault: str = ""
+    """Id of the fault that decided."""
+    was: HealthStatus = "unknown"
+    instance: str = ""
+
+
+class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.lost"):
+    """A node's heartbeat ran out."""
+
+    instance: str = ""
+
+
+class Returned(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.returned"
+):
+    """A lost node's heart beats again."""
+
+    instance: str = ""
+
+
+class Admitted(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.admitted"
+):
+    """A node passed admission and is in service."""
+
+    saga: str = ""
+
+
+class Cordoned(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.cordoned"
+):
+    """The workload system places nothing new on the node."""
+
+    reason: str = ""
+    saga: str = ""
+
+
+class Uncordoned(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.uncordoned"
+):
+    """The workload system may place work on the node again; its health is judged anew."""
+
+    reason: str = ""
+    saga: str = ""
+
+
+class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.drained"):
+    """The node's work is gone, or its drain deadline passed."""
+
+    saga: str = ""
+    expired: bool = False
+    """True: the deadline passed with work still on the node."""
+
+
+class Terminated(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.terminated"
+):
+    """The provider confirmed that the node's instance is gone."""
+
+    saga: str = ""
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU's readings; a reading the GPU does not have is absent."""
+
+    index: int
+    uuid: str = ""
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: int | None = None
+    memory_temperature_celsius: int | None = None
+    temperature_margin_celsius: int | None = None
+    sm_clock_mhz: int | None = None
+    throttle_reasons: int | None = None
+    ecc_dbe_volatile: int | None = None
+    ecc_sbe_volatile: int | None = None
+    ecc_dbe_aggregate: int | None = None
+    ecc_sbe_aggregate: int | None = None
+    remapped_correctable: int | None = None
+    remapped_uncorrectable: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    retired_pages: int | None = None
+    nvlink_errors: int | None = None
+    nvlinks_up: int | None = None
+    pcie_replays: int | None = None
+    pcie_width: int | None = None
+    extra: dict[str, Any] = {}
+
+
+class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.telemetry"):
+    """One NVML sample of the whole node. `time` is when it was taken."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    cpu_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    sequence: int = 0
+    sampled_at: UtcTime | None = None
+
+
+NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
+    Fault,
+    Registered,
+    BootChecked,
+    Verdict,
+    Lost,
+    Returned,
+    Admitted,
+    Cordoned,
+    Uncordoned,
+    Drained,
+    Terminated,
+    Telemetry,
+)
+
+FACTS: dict[type[NodeEvent], str] = {
+    Fault: "fault",
+    Registered: "registered",
+    BootChecked: "boot-checked",
+    Verdict: "verdict",
+    Lost: "lost",
+    Returned: "returned",
+    Admitted: "admitted",
+    Cordoned: "cordoned",
+    Uncordoned: "uncordoned",
+    Drained: "drained",
+    Terminated: "terminated",
+}
+"""The last token of each event's subject."""
+
+node_codec = Codec(NODE_EVENT_TYPES)

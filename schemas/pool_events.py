@@ -1,0 +1,165 @@
+"""Facts about pools, on `navarch.v1.pool.<pool>.event.<fact>`."""
+
+from schemas.messages import Codec, Message
+from schemas.reasons import Refusal
+
+
+class PoolEvent(Message, frozen=True, kw_only=True):
+    """What every fact about a pool carries."""
+
+    pool: str
+
+
+class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scaled"):
+    """A pool's desired size changed."""
+
+    was: int
+    nodes: int
+    reason: str = ""
+    request: str = ""
+
+
+class ScaleRefused(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scale_refused"
+):
+    """A scale request was refused; nothing else happened."""
+
+    refusal: Refusal
+    reason: str
+    """What was wrong and what would be accepted, in a sentence."""
+    request: str = ""
+
+
+class RequestAccepted(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.request_accepted"
+):
+    """A request about a node was accepted; `saga` is what carries it out."""
+
+    verb: str
+    node: str = ""
+    saga: str = ""
+    request: str = ""
+
+
+class RequestRefused(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.request_refused"
+):
+    """A request about a node was refused; nothing else happened."""
+
+    verb: str
+    refusal: Refusal
+    reason: str
+    node: str = ""
+    request: str = ""
+
+
+class BreakerOpened(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_opened"
+):
+    """The budget is spent: new disruptive sagas wait, everything that heals goes on."""
+
+    unavailable: int
+    limit: int
+    waiting: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class BreakerClosed(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_closed"
+):
+    """The budget has room again."""
+
+    unavailable: int
+    limit: int
+
+
+class SagaBegan(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_began"
+):
+    """A saga was decided on, with the reason."""
+
+    saga: str
+    kind: str
+    node: str = ""
+    new_node: str = ""
+    reason: str = ""
+
+
+class NodeReplaced(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_replaced"
+):
+    """An old node is gone and a new one is in service."""
+
+    old_node: str
+    new_node: str
+    saga: str
+    reason: str = ""
+    duration_seconds: float = 0.0
+
+
+class SagaFailed(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_failed"
+):
+    """A saga was unwound; the reconciler tries again after `retry_seconds`."""
+
+    saga: str
+    step: str
+    reason: str
+    node: str = ""
+    new_node: str = ""
+    retry_seconds: float = 0.0
+
+
+class SagaIsStuck(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_stuck"
+):
+    """A saga's undo failed: a person is needed, and `remedy` says for what."""
+
+    saga: str
+    step: str
+    reason: str
+    remedy: str = ""
+
+
+class InstanceLeaked(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.instance_leaked"
+):
+    """An instance that should be gone still stands, and costs money."""
+
+    instance: str
+    provider: str
+    provider_id: str = ""
+    reason: str = ""
+    dollars_per_hour: float = 0.0
+
+
+POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
+    Scaled,
+    ScaleRefused,
+    RequestAccepted,
+    RequestRefused,
+    BreakerOpened,
+    BreakerClosed,
+    SagaBegan,
+    NodeReplaced,
+    SagaFailed,
+    SagaIsStuck,
+    InstanceLeaked,
+)
+
+FACTS: dict[type[PoolEvent], str] = {
+    Scaled: "scaled",
+    ScaleRefused: "scale-refused",
+    RequestAccepted: "request-accepted",
+    RequestRefused: "request-refused",
+    BreakerOpened: "breaker-opened",
+    BreakerClosed: "breaker-closed",
+    SagaBegan: "saga-began",
+    NodeReplaced: "node-replaced",
+    SagaFailed: "saga-failed",
+    SagaIsStuck: "saga-stuck",
+    InstanceLeaked: "instance-leaked",
+}
+"""The last token of each event's subject."""
+
+pool_codec = Codec(POOL_EVENT_TYPES)

@@ -1,0 +1,77 @@
+"""Words that events, records, metrics and messages share: each is declared here, once."""
+
+from typing import Final, Literal
+
+# --- health --------------------------------------------------------------------------------------
+
+HealthStatus = Literal["healthy", "degraded", "unhealthy", "unknown"]
+"""What the policy makes of a node; `unknown` until it has registered."""
+
+Action = Literal["none", "restart_app", "reset_gpu", "reboot", "replace", "inspect"]
+"""What a verdict asks for."""
+
+FaultKind = Literal[
+    "xid",
+    "sxid",
+    "fallen_off_bus",
+    "gpu_lost",
+    "ecc_dbe",
+    "ecc_sbe",
+    "row_remap",
+    "page_retirement",
+    "thermal",
+    "power",
+    "nvlink",
+    "pcie",
+    "fabric",
+    "probe_failed",
+    "probe_hung",
+    "gpu_count",
+    "lines_lost",
+    "diagnostic",
+    "preemption",
+    "maintenance",
+]
+"""One observed hardware event's kind; `event.event_type` of a health policy."""
+
+# --- nodes and instances -------------------------------------------------------------------------
+
+NodeState = Literal["launching", "registered", "active", "leaving", "terminated"]
+"""launching: an instance is intended; registered: its agent has spoken; active: admitted;
+leaving: a saga takes it away; terminated: the provider confirmed that it is gone."""
+
+InstanceState = Literal["intended", "running", "terminating", "terminated", "leaked"]
+"""intended: recorded before the provider is asked; leaked: it should be gone and is not."""
+
+# --- sagas ---------------------------------------------------------------------------------------
+
+SagaKind = Literal[
+    "replace", "scale-up", "scale-down", "drain", "cordon", "uncordon", "reset-gpu", "reboot"
+]
+
+# --- providers -----------------------------------------------------------------------------------
+
+ProviderErrorKind = Literal[
+    "CAPACITY", "QUOTA", "UNSUPPORTED", "NETWORK", "THROTTLE", "TRANSIENT", "AUTH", "INVALID"
+]
+"""One taxonomy for every provider's errors; each has a scope it blocks and a retry it allows."""
+
+# --- refusals ------------------------------------------------------------------------------------
+
+Refusal = Literal[
+    "invalid-request",
+    "unknown-verb",
+    "unknown-pool",
+    "unknown-node",
+    "above-maximum",
+    "below-minimum",
+    "saga-open",
+    "not-active",
+    "wrong-state",
+]
+"""Why a request was refused; stands in the refusal event and in its metric."""
+
+# --- failures of saga steps ----------------------------------------------------------------------
+
+DEADLINE_PASSED: Final = "deadline-passed"
+NOT_ADMITTED: Final = "not-admitted"

@@ -1,0 +1,188 @@
+"""What the buckets hold, one record a key. One writer per bucket; everyone reads."""
+
+from typing import Any
+
+import msgspec
+
+from schemas.duration import decode_hook
+from schemas.messages import UtcTime
+from schemas.node_events import GpuIdentity, Metric
+from schemas.reasons import Action, HealthStatus, InstanceState, NodeState, SagaKind
+from schemas.sagas import LaunchSpec
+from schemas.settings import PoolSpec
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket's value. Add-only, like messages."""
+
+
+class FleetRecord(Record, frozen=True, kw_only=True):
+    """POOLS `fleet`: which fleet this bus carries; every instance is tagged with it."""
+
+    id: str
+
+
+class OpenSaga(Record, frozen=True, kw_only=True):
+    """A saga that a pool has decided on and that has not ended."""
+
+    kind: SagaKind
+    node: str = ""
+    """The node it takes out of service or acts on."""
+    new_node: str = ""
+    """The node it brings."""
+    reason: str = ""
+    action: Action = "none"
+    fault: str = ""
+    by: str = ""
+    trace: str = ""
+    """traceparent of what led to it, so that the whole replacement is one trace."""
+    cause: str = ""
+    since: UtcTime
+
+
+class PoolRecord(Record, frozen=True, kw_only=True):
+    """POOLS `pool.<pool>`: what is wanted and what is under way.
+
+    Every decision about a pool is one compare-and-set of this record, so that two replicas cannot
+    both spend the same budget or fill the same gap.
+    """
+
+    name: str
+    spec: PoolSpec
+    desired: int
+    serial: int = 0
+    """Counts the nodes ever named in this pool."""
+    open: dict[str, OpenSaga] = {}
+    breaker_open: bool = False
+    failures: int = 0
+    """Launches that failed one after the other; sets the wait before the next."""
+    retry_at: UtcTime | None = None
+
+
+class NodeRecord(Record, frozen=True, kw_only=True):
+    """NODES `<pool>.<node>`: a node from its intention until its instance is gone."""
+
+    pool: str
+    node: str
+    state: NodeState = "launching"
+    cordoned: bool = False
+    drained: bool = False
+    lost: bool = False
+    lost_at: UtcTime | None = None
+    saga: str = ""
+    """The one open saga, if any."""
+    sagas: int = 0
+    """How many sagas about this node have ended; the next one's number."""
+    reason: str = ""
+    launch: LaunchSpec | None = None
+    hostname: str = ""
+    address: str = ""
+    region: str = ""
+    zone: str = ""
+    boot_id: str = ""
+    gpus: tuple[GpuIdentity, ...] = ()
+    boot_checked: bool | None = None
+    boot_detail: str = ""
+    driver_version: str = ""
+    agent_version: str = ""
+    registered_at: UtcTime | None = None
+    admitted_at: UtcTime | None = None
+    changed_at: UtcTime | None = None
+    seen: tuple[str, ...] = ()
+    """Ids of the last messages applied, so that a redelivery changes nothing."""
+
+
+class FaultNote(Record, frozen=True, kw_only=True):
+    """One judged fault, as a node's health remembers it."""
+
+    id: str
+    time: UtcTime
+    kind: str
+    code: int = 0
+    gpu_index: int = -1
+    message: str = ""
+    metrics: dict[str, Metric] = {}
+    result: HealthStatus = "healthy"
+    action: Action = "none"
+    rule: str = ""
+
+
+class HealthRecord(Record, frozen=True, kw_only=True):
+    """HEALTH `<pool>.<node>`: what the policy makes of a node."""
+
+    pool: str
+    node: str
+    status: HealthStatus = "unknown"
+    action: Action = "none"
+    rule: str = ""
+    policy: str = ""
+    reason: str = ""
+    gpu_index: int = -1
+    fault: str = ""
+    trace: str = ""
+    """traceparent of the fault that decided."""
+    since: UtcTime | None = None
+    recent: tuple[FaultNote, ...] = ()
+    lost: bool = False
+    detail: dict[str, Any] = {}
+    """The health-monitor's own working state (windows, counts), opaque to readers."""
+
+
+class InstanceRecord(Record, frozen=True, kw_only=True):
+    """INSTANCES `<pool>.<node>`: what costs money, from the intention to the confirmed absence."""
+
+    pool: str
+    instance: str
+    """Our own name: the node's."""
+    state: InstanceState = "intended"
+    provider: str
+    token: str
+    """Idempotency token and tag: the same for every try of this intention."""
+    launch: LaunchSpec
+    provider_id: str = ""
+    region: str = ""
+    zone: str = ""
+    address: str = ""
+    saga: str = ""
+    attempts: int = 0
+    error: str = ""
+    dollars_per_hour: float = 0.0
+    intended_at: UtcTime
+    running_at: UtcTime | None = None
+    terminated_at: UtcTime | None = None
+
+
+class HeartbeatRecord(Record, frozen=True, kw_only=True):
+    """HEARTBEATS `<pool>.<node>`: the agent is alive. Its TTL is the whole protocol."""
+
+    pool: str
+    node: str
+    instance: str = ""
+    boot_id: str = ""
+    time: UtcTime
+
+
+class LeaseRecord(Record, frozen=True, kw_only=True):
+    """LEASES `<name>`: who does what only one may do."""
+
+    holder: str
+    since: UtcTime
+
+
+def decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
+    """A decoder for one kind of record."""
+    return msgspec.json.Decoder(kind, dec_hook=decode_hook)
+
+
+def node_key(pool: str, node: str) -> str:
+    """Key of everything that is kept per node."""
+    return f"{pool}.{node}"
+
+
+def pool_key(pool: str) -> str:
+    """Key of a pool in POOLS."""
+    return f"pool.{pool}"
+
+
+FLEET_KEY = "fleet"
+"""Key of the fleet in POOLS."""

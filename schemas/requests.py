@@ -1,0 +1,123 @@
+"""What people publish to `navarch.v1.pool.<pool>.request.<verb>`, and what queries answer.
+
+A request is typed by hand (`nats pub … '{"nodes": 5}'`), so it needs no `type`, `id` or `time`; its
+id is the stream sequence it was stored under. Unknown keys are refused: a typing error in a request
+must not pass as a default.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every request may carry."""
+
+    by: str = ""
+    """Who asks, for the record."""
+    request: str = ""
+    """The asker's own id, echoed in the answer's event as `request`."""
+
+
+class ScaleRequest(Request, frozen=True, kw_only=True):
+    """Bring the pool to this many nodes."""
+
+    nodes: Count
+
+
+class NodeRequest(Request, frozen=True, kw_only=True):
+    """Cordon, uncordon, drain or replace one node."""
+
+    node: str
+    reason: str = ""
+
+
+REQUESTS: dict[str, type[Request]] = {
+    "scale": ScaleRequest,
+    "cordon": NodeRequest,
+    "uncordon": NodeRequest,
+    "drain": NodeRequest,
+    "replace": NodeRequest,
+}
+"""Verb -> payload."""
+
+
+class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault as `navarch get` shows it."""
+
+    time: str
+    kind: str
+    message: str
+    code: int = 0
+    gpu_index: int = -1
+    result: str = ""
+    rule: str = ""
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as people see it; field names are part of the public face (`jq '.health'`)."""
+
+    id: str
+    pool: str
+    status: str
+    """The node's state: launching, registered, active, leaving, terminated; `cordoned` apart."""
+    health: str
+    cordoned: bool = False
+    drained: bool = False
+    lost: bool = False
+    gpu_count: int = 0
+    provider: str = ""
+    region: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    address: str = ""
+    saga: str = ""
+    reason: str = ""
+    registered_at: str = ""
+    last_change: str = ""
+    gpus: tuple[dict[str, Any], ...] = ()
+    health_events: tuple[HealthEvent, ...] = ()
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool as people see it."""
+
+    name: str
+    desired: int
+    nodes: int
+    active: int
+    healthy: int
+    unhealthy: int
+    cordoned: int
+    min_nodes: int
+    max_nodes: int
+    breaker: str
+    """closed or open."""
+    open_sagas: tuple[str, ...] = ()
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of an answer; ask again with `after=next` until `next` is empty."""
+
+    items: tuple[msgspec.Raw, ...] = ()
+    next: str = ""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question about the fleet."""
+
+    pool: str = ""
+    node: str = ""
+    after: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
+    terminated: bool = False
+    """Also those that are gone."""
+
+
+class QueryError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a question was not answered."""
+
+    error: str
+    reason: str

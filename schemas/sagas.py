@@ -1,0 +1,219 @@
+"""A saga's log, on `navarch.v1.saga.<saga>.<step>.<status>`: the conversation *is* the state.
+
+The coordinator appends `<step>.started`, which is the command the step's participant consumes; the
+participant appends `<step>.succeeded` or `<step>.failed`. Every append is guarded by the last
+sequence of the whole tree, so that of two writers one is refused and reads again.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from schemas.messages import Codec, Message, UtcTime
+from schemas.reasons import Action, SagaKind
+
+WHOLE: Final = "saga"
+"""The step token of entries about the saga as a whole."""
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to launch, fixed when the saga starts: a changed pool spec does not reach into it."""
+
+    fleet: str
+    provider: str
+    instance_type: str
+    gpu_count: int = 0
+    """0: not promised, so not checked at admission."""
+    region: str = ""
+    zones: tuple[str, ...] = ()
+    ssh_keys: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+
+
+class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What a saga is about; every step's inputs are made of this and of earlier outputs."""
+
+    pool: str
+    node: str = ""
+    """The node that leaves, or that is acted on."""
+    new_node: str = ""
+    """The node that comes."""
+    order: str = "terminate_first"
+    reason: str = ""
+    action: Action = "none"
+    fault: str = ""
+    """Id of the fault that led here; empty where a person asked."""
+    by: str = ""
+    launch: LaunchSpec | None = None
+    drain_timeout_seconds: float = 3600.0
+    launch_timeout_seconds: float = 1200.0
+
+
+class SagaEntry(Message, frozen=True, kw_only=True):
+    """What every entry of a saga's log carries."""
+
+    saga: str
+
+
+class SagaStarted(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.started"):
+    """First entry: the saga exists."""
+
+    kind: SagaKind
+    params: SagaParams
+
+
+class SagaUnwinding(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.unwinding"):
+    """No way forward: what was done is undone, last step first."""
+
+    step: str
+    reason: str
+
+
+class SagaDone(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.done"):
+    """Last entry of a saga that reached its end."""
+
+
+class SagaUnwound(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.unwound"):
+    """Last entry of a saga that was undone."""
+
+    step: str = ""
+    reason: str = ""
+
+
+class SagaStuck(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.stuck"):
+    """An undo failed; a person is needed."""
+
+    step: str
+    reason: str
+    remedy: str = ""
+
+
+class StepEntry(SagaEntry, frozen=True, kw_only=True):
+    """What every entry about one step carries."""
+
+    step: str
+
+
+class StepStarted(
+    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_started"
+):
+    """The command: whoever takes part in this step performs it now."""
+
+    inputs: dict[str, Any] = {}
+    deadline: UtcTime | None = None
+
+
+class StepSucceeded(
+    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_succeeded"
+):
+    """The step's action is in effect."""
+
+    outputs: dict[str, Any] = {}
+
+
+class StepFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_failed"):
+    """The step's action cannot be brought about."""
+
+    reason: str
+    error: str = ""
+    """An error kind, or a word of schemas.reasons."""
+
+
+class StepExpired(
+    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_expired"
+):
+    """The step's deadline passed; the definition says whether that fails it or lets it go on."""
+
+
+class UndoStarted(
+    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_started"
+):
+    """The command to take a step's action back, whether or not it came into effect."""
+
+    inputs: dict[str, Any] = {}
+
+
+class UndoSucceeded(
+    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_succeeded"
+):
+    """The step's action is no longer in effect."""
+
+
+class UndoFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_failed"):
+    """The step's action cannot be taken back."""
+
+    reason: str
+    remedy: str = ""
+
+
+class TimerDue(Message, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.timer_due"):
+    """A timer fired: a step's deadline, or a pool's next try."""
+
+    saga: str = ""
+    step: str = ""
+    pool: str = ""
+
+
+STATUSES: Final[dict[type[SagaEntry], str]] = {
+    SagaStarted: "started",
+    SagaUnwinding: "unwinding",
+    SagaDone: "done",
+    SagaUnwound: "unwound",
+    SagaStuck: "stuck",
+    StepStarted: "started",
+    StepSucceeded: "succeeded",
+    StepFailed: "failed",
+    StepExpired: "expired",
+    UndoStarted: "undo-started",
+    UndoSucceeded: "undo-succeeded",
+    UndoFailed: "undo-failed",
+}
+"""The last token of each entry's subject."""
+
+saga_codec = Codec(STATUSES)
+timer_codec = Codec((TimerDue,))
+
+
+# --- inputs and outputs of steps that cross from one service to another --------------------------
+
+
+class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """cordon, uncordon, drain: which node, and why."""
+
+    pool: str
+    node: str
+    reason: str = ""
+
+
+class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """terminate, and the undo of provision."""
+
+    pool: str
+    node: str
+    reason: str = ""
+
+
+class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """provision: the node's name is also the instance's, and the root of its token and tags."""
+
+    pool: str
+    node: str
+    launch: LaunchSpec
+    timeout_seconds: float = 1200.0
+
+
+class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """provision: what the provider made of it."""
+
+    provider: str
+    provider_id: str
+    region: str = ""
+    zone: str = ""
+    address: str = ""
+
+
+class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """bootstrap: bring the agent onto the instance."""
+
+    pool: str
+    node: str

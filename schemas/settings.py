@@ -1,0 +1,148 @@
+"""Every setting, with its default. YAML in the seeds' two forms becomes these structs.
+
+Unknown keys are refused; the loader (`services.runtime.configuration`) turns msgspec's path into
+file, line and key, and accepts the older spellings listed in `ALIASES`.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from schemas.duration import Duration
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A section of the configuration."""
+
+
+class HealthSpec(Setting, frozen=True, kw_only=True):
+    """A pool's health and remediation policy."""
+
+    unhealthy_after: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
+    """Consecutive unhealthy results before the node is unhealthy; fatal faults need one."""
+    auto_replace: bool = True
+    lost_after: Duration = Duration(300)
+    """How long a node may be silent before it is replaced."""
+
+
+class BudgetSpec(Setting, frozen=True, kw_only=True):
+    """How many nodes of a pool may be out of service at once by our own doing."""
+
+    max_unavailable: int | str = "20%"
+    """A count, or a percentage of the desired size, rounded up: at least one."""
+
+
+class PoolSpec(Setting, frozen=True, kw_only=True):
+    """One pool of GPU nodes."""
+
+    provider: str
+    instance_type: str
+    min_nodes: Nodes
+    max_nodes: Nodes
+    region: str = ""
+    zones: tuple[str, ...] = ()
+    gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    """GPUs that each node must have to be admitted; 0: as the provider says."""
+    ssh_keys: tuple[str, ...] = ()
+    ssh_user: str = "ubuntu"
+    ssh_private_key_path: str = ""
+    setup_commands: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    cooldown: Duration = Duration(300)
+    autoscaling: dict[str, Any] | None = None
+    health: HealthSpec = HealthSpec()
+    budget: BudgetSpec = BudgetSpec()
+    replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
+    drain_timeout: Duration = Duration(3600)
+    """How long running work may take to leave before the node is terminated all the same."""
+    launch_timeout: Duration = Duration(1200)
+    """How long provision, bootstrap, register and admit may each take."""
+
+
+class NatsSettings(Setting, frozen=True, kw_only=True):
+    """How to reach the bus."""
+
+    url: str = "nats://127.0.0.1:4222"
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+    """Of streams and buckets: 3 on a three-server cluster."""
+    user: str = ""
+    password: str = ""
+    creds_file: str = ""
+    tls_ca_file: str = ""
+
+
+class HttpSettings(Setting, frozen=True, kw_only=True):
+    """Each service's readiness, liveness and metrics endpoint."""
+
+    host: str = "127.0.0.1"
+    port: Port = 0
+    """0: a free one; the service logs it and `nats micro info` shows it."""
+
+
+class TracingSettings(Setting, frozen=True, kw_only=True):
+    """OpenTelemetry export; off where no endpoint is named."""
+
+    otlp_endpoint: str = ""
+    """`http://collector:4318/v1/traces`; OTEL_EXPORTER_OTLP_ENDPOINT counts as well."""
+
+
+class AgentSettings(Setting, frozen=True, kw_only=True):
+    """What agents are told, and what their silence means."""
+
+    heartbeat_interval: Duration = Duration(10)
+    heartbeat_ttl: Duration = Duration(30)
+    """Whole seconds, as the server counts them."""
+    sample_interval: Duration = Duration(1)
+    telemetry_interval: Duration = Duration(15)
+
+
+class ServerSettings(Setting, frozen=True, kw_only=True):
+    """The seeds' `server:` section; its intervals are honoured where they still mean something."""
+
+    address: str = ""
+    heartbeat_interval: Duration | None = None
+    health_check_interval: Duration | None = None
+    autoscale_interval: Duration = Duration(30)
+    health_policy: str = ""
+
+
+class PluginSettings(Setting, frozen=True, kw_only=True):
+    """A plugin by entry-point name or `module:Class`, with its own options."""
+
+    type: str
+    options: dict[str, Any] = {}
+    path: str = ""
+    """Where in the configuration it stands, for error messages."""
+
+
+class Settings(Setting, frozen=True, kw_only=True):
+    """The whole configuration file."""
+
+    fleet: str = "default"
+    nats: NatsSettings = NatsSettings()
+    http: HttpSettings = HttpSettings()
+    tracing: TracingSettings = TracingSettings()
+    agent: AgentSettings = AgentSettings()
+    server: ServerSettings = ServerSettings()
+    providers: dict[str, PluginSettings] = {}
+    pools: dict[str, PoolSpec] = {}
+    notifier: PluginSettings = PluginSettings(type="noop")
+    alerts: tuple[PluginSettings, ...] = (PluginSettings(type="log"),)
+    health_policy: str = ""
+    """Path of the policy; empty: the one that ships in config/."""
+    data_dir: str = ".navarch"
+    """Where the embedded server and local instances keep their files."""
+
+
+ALIASES: dict[str, str] = {
+    "scale_up_threshold": "scale_up_at",
+    "scale_down_threshold": "scale_down_at",
+    "unhealthy_threshold": "unhealthy_after",
+    "cooldown_period": "cooldown",
+    "autoscaler": "autoscaling",
+}
+"""Older spelling -> ours; `scaling:` is folded into its pool, a list of pools becomes a mapping."""

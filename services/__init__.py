@@ -1,0 +1,1 @@
+"""Navarch's services: one folder is one process, `python -m services.<name>`."""

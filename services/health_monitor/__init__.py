@@ -1,0 +1,1 @@
+"""Faults and a policy become verdicts; heartbeats that stop become lost nodes."""

@@ -1,0 +1,1 @@
+"""The fleet's facts and samples as Prometheus metrics."""

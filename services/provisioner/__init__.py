@@ -1,0 +1,1 @@
+"""Makes and removes instances; never more than intended, never one forgotten."""

@@ -1,0 +1,1 @@
+"""The async shell that every service shares: bus, consumer loop, set-up, clock, process life."""

@@ -1,0 +1,216 @@
+"""The bus as services see it. `nats_bus` is the real one; nothing here knows which it is.
+
+Every call raises Unavailable where the bus cannot answer now, Conflict where a guard did not hold,
+Refused where the server says no. Nothing is retried here except what is safe to repeat blindly.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from schemas.topology import BucketSpec, DurableSpec, StreamSpec
+
+Headers = Mapping[str, str]
+Start = Literal["new", "all", "last_per_subject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message as the server keeps it; `time` is when it was stored, by the server's clock."""
+
+    subject: str
+    data: bytes
+    sequence: int
+    time: datetime
+    headers: Headers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A bucket's entry; `removed` says why there is no value: `DEL`, `PURGE` or `MaxAge`."""
+
+    key: str
+    value: bytes
+    revision: int
+    time: datetime
+    removed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request."""
+
+    data: bytes
+    headers: Headers = field(default_factory=dict)
+
+
+class Delivery(Protocol):
+    """One delivery of a stored message, to be settled once: ack, nak or term."""
+
+    @property
+    def stored(self) -> Stored:
+        """The message."""
+        ...
+
+    @property
+    def deliveries(self) -> int:
+        """How often it has been delivered, this time included."""
+        ...
+
+    @property
+    def pending(self) -> int:
+        """How many messages wait behind it."""
+        ...
+
+    async def ack(self) -> None:
+        """Done with it."""
+        ...
+
+    async def nak(self, delay_seconds: float) -> None:
+        """Deliver it again, after a delay."""
+        ...
+
+    async def term(self) -> None:
+        """Never deliver it again."""
+        ...
+
+    async def progress(self) -> None:
+        """Still at it: start the acknowledgement wait anew."""
+        ...
+
+
+Endpoint = Callable[[bytes, Headers], Awaitable[bytes]]
+"""Answers one request; what it raises becomes an error reply."""
+
+
+class Bus(Protocol):
+    """Streams, buckets, timers, requests."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bus can be spoken to now."""
+        ...
+
+    async def publish(
+        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
+    ) -> int:
+        """Store a message and return its sequence; a repeated `msg_id` stores nothing more."""
+        ...
+
+    async def append(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        tree: str,
+        expected: int,
+        headers: Headers | None = None,
+    ) -> int:
+        """Store a message if `expected` is the last sequence under `tree`; else Conflict."""
+        ...
+
+    async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:
+        """Everything stored under a filter, oldest first, after a sequence."""
+        ...
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The last message under a subject."""
+        ...
+
+    async def schedule(
+        self,
+        owner: str,
+        key: str,
+        at: datetime,
+        data: bytes,
+        *,
+        headers: Headers | None = None,
+    ) -> None:
+        """Store a timer: `data` arrives under the owner's due subject at that time, once."""
+        ...
+
+    async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
+        """A key's entry, or None."""
+        ...
+
+    async def entries(self, bucket: BucketSpec, filter_: str = ">") -> list[Entry]:
+        """Every entry that has a value."""
+        ...
+
+    async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
+        """Write whatever is there now, and return the revision."""
+        ...
+
+    async def create(
+        self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0
+    ) -> int:
+        """Write a key that has no value, else Conflict."""
+        ...
+
+    async def update(
+        self, bucket: BucketSpec, key: str, value: bytes, revision: int, *, ttl_seconds: int = 0
+    ) -> int:
+        """Write if `revision` is still the last, else Conflict."""
+        ...
+
+    async def delete(self, bucket: BucketSpec, key: str, *, revision: int | None = None) -> None:
+        """Remove a key; with a revision, only if it is still the last, else Conflict."""
+        ...
+
+    async def last_sequence(self, stream: str) -> int:
+        """The stream's last sequence, from its leader."""
+        ...
+
+    def watch(self, bucket: BucketSpec, filter_: str = ">") -> AsyncIterator[Entry]:
+        """Every key's present entry, then every change, for ever; survives reconnection."""
+        ...
+
+    def follow(self, stream: str, filters: Sequence[str], start: Start) -> AsyncIterator[Stored]:
+        """A stream's messages in order, for ever; survives reconnection."""
+        ...
+
+    def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:
+        """A durable's messages, for ever; survives reconnection."""
+        ...
+
+    async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
+        """Ask whoever serves the subject; Unavailable where nobody does."""
+        ...
+
+    async def serve(
+        self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
+    ) -> None:
+        """Answer `endpoints` (subject -> function) as a service that `nats micro` can list."""
+        ...
+
+    async def answer(self, subject: str, endpoint: Endpoint) -> None:
+        """Answer one subject plainly."""
+        ...
+
+    async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Call the JetStream API (`STREAM.INFO.EVENTS`); Refused carries the server's code."""
+        ...
+
+    async def purge(self, stream: str, filter_: str) -> None:
+        """Remove everything stored under a filter."""
+        ...
+
+    async def close(self) -> None:
+        """Stop taking messages, send what is buffered, and leave."""
+        ...
+
+
+__all__ = [
+    "BucketSpec",
+    "Bus",
+    "Delivery",
+    "DurableSpec",
+    "Endpoint",
+    "Entry",
+    "Headers",
+    "Reply",
+    "Start",
+    "Stored",
+    "StreamSpec",
+]

@@ -1,0 +1,305 @@
+"""Reads the YAML configuration; every error names file, line, key and the remedy.
+
+YAML nodes keep their places, msgspec checks the values, and its path (`$.pools.training.min_nodes`)
+is looked up among the places. The seeds' two spellings of pools are folded into one beforehand.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from schemas.duration import decode_hook
+from schemas.names import InvalidNameError, pool_name
+from schemas.settings import ALIASES, PluginSettings, PoolSpec, Settings
+from services.runtime.errors import ConfigurationError
+
+FILE_BYTES_MAX: Final = 4 * 1_048_576
+_AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
+_UNKNOWN = re.compile(r"unknown field `([^`]+)`")
+_MISSING = re.compile(r"missing required field `([^`]+)`")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+Path_ = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class Document:
+    """A YAML file's value, and the line of every key in it."""
+
+    file: str
+    value: Any
+    lines: dict[Path_, int] = field(default_factory=dict)
+
+    def error(self, path: Path_, problem: str) -> ConfigurationError:
+        """Say what is wrong where; the nearest known line counts."""
+        nearest = path
+        while nearest and nearest not in self.lines:
+            nearest = nearest[:-1]
+        line = self.lines.get(nearest, 1)
+        key = ".".join(str(part) for part in path) or "(the whole file)"
+        return ConfigurationError(f"{self.file}:{line}: {key}: {problem}")
+
+
+def read_document(file: str, text: str) -> Document:
+    """Parse YAML, keeping lines; duplicate keys and bad syntax are errors."""
+    document = Document(file, None)
+    try:
+        root = yaml.compose(
+            text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
+        )
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigurationError(f"{file}:{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{file}:1: not valid YAML: {error}") from error
+    document.value = {} if root is None else _plain(document, root, ())
+    return document
+
+
+def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
+    document.lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            here = (*path, key)
+            if key in result:
+                first = document.lines[here]
+                document.lines[here] = key_node.start_mark.line + 1
+                raise document.error(here, f"stands twice (first on line {first}); remove one")
+            document.lines[here] = key_node.start_mark.line + 1
+            result[key] = _plain(document, value_node, here)
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(document, each, (*path, i)) for i, each in enumerate(node.value)]
+    return yaml.SafeLoader("").construct_object(node, deep=True)
+
+
+def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any:
+    """Check `value` against a struct; raise ConfigurationError with its place."""
+    try:
+        return msgspec.convert(value, kind, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        inside: Path_ = ()
+        if found := _AT.search(text):
+            inside = _parse_path(value, found.group(1))
+            text = text[: found.start()]
+        if unknown := _UNKNOWN.search(text):
+            inside = (*inside, unknown.group(1))
+            fields = getattr(_struct_at(kind, inside[:-1]), "__struct_encode_fields__", ())
+            known = ", ".join(fields) if fields else "nothing"
+            text = f"unknown key; known here: {known}"
+        elif missing := _MISSING.search(text):
+            text = f"`{missing.group(1)}` is missing; add it"
+        raise document.error((*path, *inside), text) from error
+
+
+def _parse_path(value: Any, text: str) -> Path_:
+    """Turn `.a[0][...].b` into a path; `[...]` is a mapping's unnamed key, where the path ends."""
+    path: list[str | int] = []
+    for name, index in re.findall(r"\.([^.\[\]]+)|\[([^\]]*)\]", text):
+        if index == "...":
+            break
+        path.append(name or int(index))
+    del value
+    return tuple(path)
+
+
+def _struct_at(kind: Any, path: Path_) -> Any:
+    for part in path:
+        hints = getattr(kind, "__annotations__", {})
+        for base in getattr(kind, "__mro__", ()):
+            hints = getattr(base, "__annotations__", {}) | hints
+        kind = hints.get(part, None) if isinstance(part, str) else None
+    return kind
+
+
+def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """Load a configuration file; raise ConfigurationError for whatever is wrong in it."""
+    environment = os.environ if environment is None else environment
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigurationError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: is not UTF-8: {error}") from error
+    return parse_settings(str(path), text, environment)
+
+
+def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Settings:
+    """The same, from text."""
+    document = read_document(file, text)
+    raw = document.value
+    if not isinstance(raw, dict):
+        raise document.error((), "must be a mapping of sections: providers, pools, notifier …")
+    raw = _expand(document, raw, (), environment)
+    defaults = raw.pop("defaults", {})
+    pools = {
+        name: _pool(document, name, {**defaults, **spec}, path)
+        for name, spec, path in _pools(document, raw.pop("pools", {}))
+    }
+    providers = {
+        name: _plugin(document, value, ("providers", name), default_type=name)
+        for name, value in _mapping(document, raw.pop("providers", {}), ("providers",)).items()
+    }
+    sections: dict[str, Any] = {}
+    server = raw.get("server")
+    if isinstance(server, dict):
+        for old in ("notifier", "coordinator"):
+            if old in server:
+                sections["notifier"] = _notifier(document, server.pop(old), ("server", old))
+    if "notifier" in raw:
+        sections["notifier"] = _notifier(document, raw.pop("notifier"), ("notifier",))
+    if "alerts" in raw:
+        alerts = raw.pop("alerts")
+        if not isinstance(alerts, list):
+            raise document.error(("alerts",), "must be a list of alert channels (`- type: log`)")
+        sections["alerts"] = tuple(
+            _plugin(document, each, ("alerts", i), default_type="") for i, each in enumerate(alerts)
+        )
+    settings: Settings = convert(document, raw, Settings, ())
+    settings = msgspec.structs.replace(settings, pools=pools, providers=providers, **sections)
+    _check(document, settings)
+    return _from_server(settings, environment)
+
+
+def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings:
+    """Honour the seeds' `server:` section and the environment."""
+    server = settings.server
+    changes: dict[str, Any] = {}
+    if server.health_policy and not settings.health_policy:
+        changes["health_policy"] = server.health_policy
+    if server.heartbeat_interval is not None:
+        changes["agent"] = msgspec.structs.replace(
+            settings.agent,
+            heartbeat_interval=server.heartbeat_interval,
+            heartbeat_ttl=type(server.heartbeat_interval)(3 * server.heartbeat_interval),
+        )
+    if url := environment.get("NAVARCH_NATS_URL"):
+        changes["nats"] = msgspec.structs.replace(settings.nats, url=url)
+    return msgspec.structs.replace(settings, **changes)
+
+
+def _mapping(document: Document, value: Any, path: Path_) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise document.error(path, "must be a mapping of names")
+    return value
+
+
+def _pools(document: Document, value: Any) -> list[tuple[str, dict[str, Any], Path_]]:
+    """Both spellings: a mapping by name, or a list whose items carry `name`."""
+    found: list[tuple[str, dict[str, Any], Path_]] = []
+    if isinstance(value, list):
+        for i, each in enumerate(value):
+            path: Path_ = ("pools", i)
+            if not isinstance(each, dict) or "name" not in each:
+                raise document.error(path, "a pool in a list needs a `name`; add it")
+            found.append((str(each["name"]), {k: v for k, v in each.items() if k != "name"}, path))
+    else:
+        for name, each in _mapping(document, value, ("pools",)).items():
+            found.append((name, _mapping(document, each, ("pools", name)), ("pools", name)))
+    seen: set[str] = set()
+    for name, _, path in found:
+        if name in seen:
+            raise document.error(path, f"pool {name!r} stands twice; rename one")
+        seen.add(name)
+    return found
+
+
+def _pool(document: Document, name: str, raw: dict[str, Any], path: Path_) -> PoolSpec:
+    try:
+        pool_name(name)
+    except InvalidNameError as error:
+        raise document.error(path, str(error)) from error
+    flat = dict(raw)
+    scaling = flat.pop("scaling", None)
+    if scaling is not None:
+        flat |= _mapping(document, scaling, (*path, "scaling"))
+        for key in scaling:
+            document.lines.setdefault(
+                (*path, ALIASES.get(key, key)), document.lines[(*path, "scaling", key)]
+            )
+    spec: PoolSpec = convert(document, _unalias(flat), PoolSpec, path)
+    if spec.min_nodes > spec.max_nodes:
+        raise document.error(
+            (*path, "min_nodes"),
+            f"{spec.min_nodes} is above max_nodes {spec.max_nodes}; lower one or raise the other",
+        )
+    problem = budget_problem(spec.budget.max_unavailable)
+    if problem:
+        raise document.error((*path, "budget", "max_unavailable"), problem)
+    return spec
+
+
+def budget_problem(value: int | str) -> str:
+    """What is wrong with a budget; empty where nothing is."""
+    if isinstance(value, int):
+        return "" if value >= 1 else f"{value} lets nothing be repaired; use 1 or more"
+    if re.fullmatch(r"\d{1,3}(\.\d+)?%", value) and 0 < float(value[:-1]) <= 100:  # noqa: PLR2004
+        return ""
+    return f"{value!r} is neither a count nor a percentage; write 2 or 20%"
+
+
+def _unalias(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {ALIASES.get(k, k): _unalias(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_unalias(v) for v in value]
+    return value
+
+
+def _plugin(document: Document, value: Any, path: Path_, *, default_type: str) -> PluginSettings:
+    options = dict(_mapping(document, value, path))
+    kind = str(options.pop("type", default_type))
+    if not kind:
+        raise document.error(path, "`type` is missing; add it")
+    return PluginSettings(type=kind, options=options, path=".".join(map(str, path)))
+
+
+def _notifier(document: Document, value: Any, path: Path_) -> PluginSettings:
+    """`{type: webhook, webhook: {…}}` as in the seeds, or the options beside the type."""
+    plugin = _plugin(document, value, path, default_type="")
+    nested = plugin.options.get(plugin.type)
+    if isinstance(nested, dict):
+        rest = {k: v for k, v in plugin.options.items() if k != plugin.type}
+        return msgspec.structs.replace(
+            plugin, options=rest | nested, path=f"{plugin.path}.{plugin.type}"
+        )
+    return plugin
+
+
+def _expand(document: Document, value: Any, path: Path_, environment: Mapping[str, str]) -> Any:
+    """Replace `${NAME}` by the environment's value; a name that is not set is an error."""
+    if isinstance(value, dict):
+        return {k: _expand(document, v, (*path, k), environment) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_expand(document, v, (*path, i), environment) for i, v in enumerate(value)]
+    if isinstance(value, str) and "setup_commands" not in path:
+        for name in _VARIABLE.findall(value):
+            if name not in environment:
+                raise document.error(
+                    path, f"${{{name}}} is not set; export {name} or write the value"
+                )
+        return _VARIABLE.sub(lambda found: environment[found.group(1)], value)
+    return value
+
+
+def _check(document: Document, settings: Settings) -> None:
+    for name, pool in settings.pools.items():
+        if pool.provider not in settings.providers:
+            known = ", ".join(settings.providers) or "none"
+            raise document.error(
+                ("pools", name, "provider"),
+                f"no provider {pool.provider!r} under `providers:` (known: {known}); add it",
+            )

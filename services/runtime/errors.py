@@ -1,0 +1,58 @@
+"""The errors of the shell.
+
+NavarchError
+├── BusError                    the bus did not do it
+│   ├── Unavailable             not now: no connection, no leader, no answer in time; try again
+│   ├── Conflict                somebody else wrote first; read again and decide again
+│   └── Refused                 never: the server says the request itself is wrong
+├── Retry                       a handler asks for its message again, after a while
+├── Reject                      a handler cannot use its message; it is dead-lettered
+├── ConfigurationError          names file, line, key and the remedy
+└── SetupError                  the server is not what Navarch needs
+"""
+
+
+class NavarchError(Exception):
+    """Root of every error that Navarch raises on purpose."""
+
+
+class BusError(NavarchError):
+    """The bus did not do what was asked."""
+
+
+class Unavailable(BusError):  # noqa: N818 - reads as the state it names
+    """Not now; the same call may succeed later."""
+
+
+class Conflict(BusError):  # noqa: N818
+    """The guard did not hold: somebody else wrote first."""
+
+
+class Refused(BusError):  # noqa: N818
+    """The server refuses the request itself."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        """Keep the server's error code (`err_code`), 0 where it gave none."""
+        super().__init__(text)
+        self.code = code
+
+
+class Retry(NavarchError):  # noqa: N818
+    """Deliver this message again after `after_seconds` (None: the loop's back-off)."""
+
+    def __init__(self, reason: str, after_seconds: float | None = None) -> None:
+        """Say why; the reason stands in the log and in the dead letter, should it come to that."""
+        super().__init__(reason)
+        self.after_seconds = after_seconds
+
+
+class Reject(NavarchError):  # noqa: N818
+    """This message can never be used; dead-letter it with the reason."""
+
+
+class ConfigurationError(NavarchError):
+    """A setting is wrong; the text names file, line, key and the remedy."""
+
+
+class SetupError(NavarchError):
+    """The server lacks a feature, or its configuration differs from the topology."""

@@ -1,0 +1,73 @@
+"""Readiness, liveness and metrics of a process over HTTP."""
+
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import uvicorn
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from schemas.settings import HttpSettings
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield
+
+
+class HttpEndpoint:
+    """`/livez`, `/readyz` (and `/healthz`), `/metrics`."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        registry: CollectorRegistry,
+        ready: Callable[[], str],
+        refresh: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`ready` returns why the process is not ready, empty where it is."""
+        self._registry = registry
+        self._ready = ready
+        self._refresh = refresh
+        self._socket = socket.create_server((settings.host, settings.port))
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        routes = [
+            Route("/livez", self._livez),
+            Route("/readyz", self._readyz),
+            Route("/healthz", self._readyz),
+            Route("/metrics", self._metrics),
+        ]
+        self._server = _Server(
+            uvicorn.Config(
+                Starlette(routes=routes), log_config=None, lifespan="off", access_log=False
+            )
+        )
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._server.should_exit = True
+
+    async def _livez(self, _: Request) -> Response:
+        # Answered by the very loop that does the work: an answer is the proof.
+        return PlainTextResponse("alive\n")
+
+    async def _readyz(self, _: Request) -> Response:
+        problem = self._ready()
+        return PlainTextResponse(f"{problem or 'ready'}\n", status_code=503 if problem else 200)
+
+    async def _metrics(self, _: Request) -> Response:
+        if self._refresh is not None:
+            await self._refresh()
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,43 @@
+"""Structured logs: one JSON object a line, as the seeds' Slurm document shows them."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final
+
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+
+class JsonFormatter(logging.Formatter):
+    """`{"time", "level", "service", "msg", …}`; what is passed as `extra` stands beside them."""
+
+    def __init__(self, service: str) -> None:
+        """Name the service in every line."""
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one line."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "service": self._service,
+            "msg": record.getMessage(),
+        }
+        line |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def set_up_logs(service: str, level: str = "INFO") -> None:
+    """Send every log line of this process to stderr, as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(service))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error", "nats"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

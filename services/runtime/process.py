@@ -1,0 +1,173 @@
+"""A service's life: configuration, bus, set-up, loops, HTTP; SIGTERM lets what is held finish."""
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from schemas.settings import Settings
+from services.runtime.bus import Bus, Endpoint
+from services.runtime.clock import Clock, SystemClock
+from services.runtime.configuration import load_settings, parse_settings
+from services.runtime.consumer import Consumer, ConsumerLoop
+from services.runtime.errors import NavarchError
+from services.runtime.http import HttpEndpoint
+from services.runtime.instruments import Instruments
+from services.runtime.logs import set_up_logs
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.topology import set_up
+from services.runtime.tracing import Tracing, otlp_processor
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS_MAX: Final = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything outside that a service is given."""
+
+    name: str
+    replica: str
+    """Unique to this process; the holder's name of its leases."""
+    bus: Bus
+    clock: Clock
+    settings: Settings
+    settings_file: Path | None
+    instruments: Instruments
+    tracing: Tracing
+
+
+Task = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What a service is made of; `build` functions return one."""
+
+    description: str
+    consumers: Sequence[Consumer] = ()
+    tasks: Sequence[Task] = ()
+    """Loops that run as long as the process."""
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    """Questions it answers: subject -> function."""
+    close: Task | None = None
+    refresh: Task | None = None
+    """Called before each scrape of /metrics."""
+
+
+Build = Callable[[Context], Awaitable[Service]]
+
+
+def main(name: str, build: Build) -> None:
+    """Run `python -m services.<name>`."""
+    parser = argparse.ArgumentParser(prog=f"python -m services.{name.replace('-', '_')}")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=os.environ.get("NAVARCH_CONFIG"),
+        help="configuration file (default: $NAVARCH_CONFIG)",
+    )
+    arguments = parser.parse_args()
+    set_up_logs(name, os.environ.get("NAVARCH_LOG_LEVEL", "INFO"))
+    try:
+        settings = (
+            load_settings(Path(arguments.config))
+            if arguments.config
+            else parse_settings("(defaults)", "{}", os.environ)
+        )
+        uvloop.run(_run(name, build, settings, arguments.config and Path(arguments.config)))
+    except NavarchError as error:
+        log.error("%s", error)  # noqa: TRY400 - the text is the whole story
+        sys.exit(2)
+
+
+async def _run(name: str, build: Build, settings: Settings, file: Path | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    clock = SystemClock()
+    connecting = asyncio.create_task(
+        NatsBus.connect(ConnectOptions(settings=settings.nats, name=name))
+    )
+    if not await _first(connecting, stopping):
+        return
+    bus = connecting.result()
+    await set_up(bus, clock, replicas=settings.nats.replicas)
+    context = Context(
+        name=name,
+        replica=f"{name}-{os.getpid()}-{secrets.token_hex(3)}",
+        bus=bus,
+        clock=clock,
+        settings=settings,
+        settings_file=file,
+        instruments=Instruments(),
+        tracing=Tracing(name, otlp_processor(settings.tracing.otlp_endpoint)),
+    )
+    try:
+        await _serve(context, await build(context), stopping)
+    finally:
+        context.tracing.close()
+        await bus.close()
+        log.info("stopped")
+
+
+async def _first(task: "asyncio.Task[NatsBus]", stopping: asyncio.Event) -> bool:
+    """Wait for a task unless told to stop before."""
+    waiting = asyncio.create_task(stopping.wait())
+    done, _ = await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if task in done:
+        return True
+    task.cancel()
+    return False
+
+
+async def _serve(context: Context, service: Service, stopping: asyncio.Event) -> None:
+    http = HttpEndpoint(
+        context.settings.http,
+        context.instruments.registry,
+        lambda: "" if context.bus.connected else "the bus is not connected",
+        service.refresh,
+    )
+    await context.bus.serve(context.name, service.description, service.endpoints, http=http.url)
+    loops = [
+        ConsumerLoop(context.bus, consumer, context.clock, context.instruments, context.tracing).run
+        for consumer in service.consumers
+    ]
+    tasks = [asyncio.ensure_future(each()) for each in (*service.tasks, *loops)]
+    serving = asyncio.create_task(http.run())
+    waiting = asyncio.create_task(stopping.wait())
+    log.info("ready", extra={"http": http.url, "replica": context.replica})
+    try:
+        done, _ = await asyncio.wait(
+            {waiting, serving, *tasks}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if waiting not in done:
+            # A loop that ends is a defect; ending the process lets its supervisor start it anew.
+            for task in done:
+                task.result()
+            raise NavarchError("a loop of the service ended by itself")
+        log.info("stopping")
+    finally:
+        await _stop([waiting, *tasks])
+        if service.close is not None:
+            await service.close()
+        http.stop()
+        await asyncio.wait({serving}, timeout=STOP_SECONDS_MAX)
+
+
+async def _stop(tasks: "list[asyncio.Future[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=STOP_SECONDS_MAX)

@@ -1,0 +1,107 @@
+"""Makes the server match `schemas.topology`, reads it back, and names what differs."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from schemas.topology import BUCKETS, DURABLES, STREAMS, DurableSpec, StreamSpec
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.runtime.errors import Refused, SetupError, Unavailable
+
+log = logging.getLogger(__name__)
+
+STREAM_NOT_FOUND: Final = 10059
+CONSUMER_NOT_FOUND: Final = 10014
+FIXED_STREAM_OPTIONS: Final = ("storage", "retention", "deny_delete")
+"""Options that the server refuses to change on a stream that exists."""
+ATTEMPT_SECONDS: Final = 0.25
+ATTEMPTS_MAX: Final = 120
+"""A cluster without a meta leader yet answers 'unavailable': half a minute of patience."""
+
+
+async def set_up(bus: Bus, clock: Clock, *, replicas: int) -> None:
+    """Create or update every stream, bucket and durable; raise SetupError naming what differs."""
+    streams = (*STREAMS, *(bucket.stream() for bucket in BUCKETS))
+    for spec in streams:
+        await _patiently(clock, lambda spec=spec: _set_up_stream(bus, spec, replicas))
+    for durable in DURABLES:
+        await _patiently(clock, lambda durable=durable: _set_up_durable(bus, durable, replicas))
+    log.info("topology set up", extra={"streams": len(streams), "durables": len(DURABLES)})
+
+
+async def wait_for_topology(bus: Bus, clock: Clock) -> None:
+    """Wait until the last thing that set-up makes is there."""
+    last = DURABLES[-1]
+    await _patiently(
+        clock, lambda: bus.admin(f"CONSUMER.INFO.{last.stream}.{last.name}", {}), absent_waits=True
+    )
+
+
+async def _patiently(clock: Clock, call: Any, *, absent_waits: bool = False) -> None:
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            await call()
+        except Unavailable:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+        except Refused as error:
+            absent = error.code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND)
+            if not (absent_waits and absent) or attempt == ATTEMPTS_MAX - 1:
+                raise
+        else:
+            return
+        await clock.sleep(ATTEMPT_SECONDS)
+
+
+async def _set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
+    wanted = spec.config(replicas)
+    try:
+        found = (await bus.admin(f"STREAM.INFO.{spec.name}", {}))["config"]
+    except Refused as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        found = (await bus.admin(f"STREAM.CREATE.{spec.name}", wanted))["config"]
+    if different := differences(wanted, found):
+        fixed = [name for name in FIXED_STREAM_OPTIONS if name in different]
+        if fixed:
+            raise SetupError(_mismatch("stream", spec.name, different))
+        found = (await bus.admin(f"STREAM.UPDATE.{spec.name}", wanted))["config"]
+        log.info("stream updated", extra={"stream": spec.name, "options": sorted(different)})
+    if different := differences(wanted, found):
+        raise SetupError(_mismatch("stream", spec.name, different))
+
+
+async def _set_up_durable(bus: Bus, spec: DurableSpec, replicas: int) -> None:
+    wanted = spec.config(replicas)
+    answer = await bus.admin(
+        f"CONSUMER.DURABLE.CREATE.{spec.stream}.{spec.name}",
+        {"stream_name": spec.stream, "config": wanted},
+    )
+    if different := differences(wanted, answer["config"]):
+        raise SetupError(_mismatch("durable", spec.name, different))
+
+
+def differences(wanted: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options whose value differs: name -> (wanted, found)."""
+    different = {}
+    for name, value in wanted.items():
+        other = found.get(name)
+        if _plain(value) != _plain(other):
+            different[name] = (value, other)
+    return different
+
+
+def _plain(value: Any) -> Any:
+    # The server omits what is false, zero or empty, and calls no limit -1 or 0 as it pleases.
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
+        return tuple(sorted(value))
+    return value or None
+
+
+def _mismatch(what: str, name: str, different: dict[str, tuple[Any, Any]]) -> str:
+    parts = [f"{key} is {found!r}, not {wanted!r}" for key, (wanted, found) in different.items()]
+    return (
+        f"{what} {name} on the server differs and cannot be changed in place: {'; '.join(parts)}. "
+        f"Back it up and delete it (`nats {what} rm {name}`), then start again."
+    )

@@ -1,0 +1,67 @@
+"""Traces: one replacement is one trace, carried from message to message in `traceparent`.
+
+Spans are made by opentelemetry-sdk and exported over OTLP where an endpoint is configured; without
+one they are made all the same, so that ids travel on the bus and in the logs.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from schemas.headers import TRACEPARENT
+from services.runtime.bus import Headers
+
+_propagator = TraceContextTextMapPropagator()
+
+
+class Tracing:
+    """Makes spans for one service."""
+
+    def __init__(self, service: str, processor: SpanProcessor | None = None) -> None:
+        """Export through `processor`, or nowhere."""
+        self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
+        if processor is not None:
+            self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("navarch")
+
+    @contextmanager
+    def span(self, name: str, headers: Headers, **attributes: str | int) -> Iterator[None]:
+        """Work caused by a message with these headers."""
+        parent = _propagator.extract(dict(headers))
+        with self._tracer.start_as_current_span(
+            name, context=parent, kind=trace.SpanKind.CONSUMER, attributes=attributes
+        ):
+            yield
+
+    def close(self) -> None:
+        """Send what is buffered."""
+        self._provider.shutdown()
+
+
+def current_headers() -> dict[str, str]:
+    """Headers that make the next message a child of the current span; empty outside of one."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier
+
+
+def traceparent() -> str:
+    """The current span's traceparent; empty outside of one."""
+    return current_headers().get(TRACEPARENT, "")
+
+
+def otlp_processor(endpoint: str) -> SpanProcessor | None:
+    """The exporter for an endpoint, or for OTEL_EXPORTER_OTLP_ENDPOINT; None where neither is."""
+    if not endpoint and not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+        OTLPSpanExporter,
+    )
+
+    return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint or None))

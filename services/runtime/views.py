@@ -1,0 +1,68 @@
+"""A bucket mirrored in memory by watching it: reads are free, and `caught_up` makes them fresh."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from schemas.records import Record, decoder
+from schemas.topology import BucketSpec
+from services.runtime.bus import Bus, Entry
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Record)
+
+
+class BucketView(Generic[R]):
+    """Every record of a bucket, by key, as of a revision."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        bucket: BucketSpec,
+        kind: type[R],
+        changed: Callable[[str], None] | None = None,
+    ) -> None:
+        """Mirror `bucket`; call `changed` with each key that changes."""
+        self._bus = bus
+        self._bucket = bucket
+        self._decoder = decoder(kind)
+        self._changed = changed
+        self._seen = 0
+        self._moved = asyncio.Condition()
+        self.records: dict[str, R] = {}
+        self.revisions: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        async for entry in self._bus.watch(self._bucket):
+            self._apply(entry)
+            async with self._moved:
+                self._seen = max(self._seen, entry.revision)
+                self._moved.notify_all()
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.removed:
+            self.records.pop(entry.key, None)
+            self.revisions[entry.key] = entry.revision
+        else:
+            try:
+                self.records[entry.key] = self._decoder.decode(entry.value)
+            except msgspec.DecodeError as error:
+                log.warning(
+                    "unreadable record",
+                    extra={"bucket": self._bucket.name, "key": entry.key, "error": str(error)},
+                )
+                return
+            self.revisions[entry.key] = entry.revision
+        if self._changed is not None:
+            self._changed(entry.key)
+
+    async def caught_up(self) -> None:
+        """Wait until the view holds everything that was written before this call."""
+        target = await self._bus.last_sequence(f"KV_{self._bucket.name}")
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._seen >= target)

@@ -1,0 +1,1 @@
+"""The saga engine: definition, log (pure), decisions (pure), coordinator, participant."""

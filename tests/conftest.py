@@ -1,0 +1,32 @@
+"""Fixtures that every test may use: a real nats-server on a free port, and a bus connected to it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from schemas.settings import NatsSettings
+from services.runtime.clock import SystemClock
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.topology import set_up
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """A real nats-server with an empty store, up in about 30 ms."""
+    embedded = EmbeddedServer(tmp_path / "nats")
+    await embedded.start()
+    yield embedded
+    await embedded.stop()
+
+
+@pytest.fixture
+async def bus(server: EmbeddedServer) -> AsyncIterator[NatsBus]:
+    """A connection to it, with the whole topology set up."""
+    connected = await NatsBus.connect(
+        ConnectOptions(settings=NatsSettings(url=server.url), name="test")
+    )
+    await set_up(connected, SystemClock(), replicas=1)
+    yield connected
+    await connected.close()
