@@ -48,6 +48,16 @@ def node_events_of(pool: str, node: str) -> str:
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.>"
 
 
+def node_events_in(pool: str) -> str:
+    """Every fact about the nodes of one pool."""
+    return f"{ROOT}.node.{token(pool, 'pool')}.*.event.>"
+
+
+def node_events_named(node: str) -> str:
+    """Every fact about one node, whatever pool it is in."""
+    return f"{ROOT}.node.*.{token(node, 'node')}.event.>"
+
+
 def node_command(pool: str, node: str, verb: str) -> str:
     """Where an agent answers requests: `diagnose`, `reset-gpu`, `reboot`."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.command.{token(verb, 'verb')}"
@@ -83,6 +93,11 @@ class PoolSubject(NamedTuple):
 def pool_event(pool: str, fact: str) -> str:
     """Where a fact about a pool is published."""
     return f"{ROOT}.pool.{token(pool, 'pool')}.event.{token(fact, 'fact')}"
+
+
+def pool_events_of(pool: str) -> str:
+    """Every fact about one pool."""
+    return f"{ROOT}.pool.{token(pool, 'pool')}.event.>"
 
 
 def pool_event_wildcard(fact: str) -> str:

@@ -166,8 +166,18 @@ class Bus(Protocol):
         """Every key's present entry, then every change, for ever; survives reconnection."""
         ...
 
-    def follow(self, stream: str, filters: Sequence[str], start: Start) -> AsyncIterator[Stored]:
-        """A stream's messages in order, for ever; survives reconnection."""
+    def follow(
+        self,
+        stream: str,
+        filters: Sequence[str],
+        start: Start,
+        *,
+        after: int | datetime | None = None,
+    ) -> AsyncIterator[Stored]:
+        """A stream's messages in order, for ever; survives reconnection.
+
+        `after` (a sequence, or a time of storing) takes the place of `start`.
+        """
         ...
 
     def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:

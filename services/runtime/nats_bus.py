@@ -338,10 +338,18 @@ class NatsBus:
             yield delivery
 
     async def follow(
-        self, stream: str, filters: Sequence[str], start: Start
+        self,
+        stream: str,
+        filters: Sequence[str],
+        start: Start,
+        *,
+        after: int | datetime | None = None,
     ) -> AsyncIterator[Stored]:
-        """A stream's messages in order, for ever; survives reconnection."""
-        puller = Puller(self._client, Ephemeral(self, stream, tuple(filters), start))
+        """A stream's messages in order, for ever; survives reconnection.
+
+        `after` (a sequence, or a time of storing) takes the place of `start`.
+        """
+        puller = Puller(self._client, Ephemeral(self, stream, tuple(filters), start, after))
         async for delivery in self._pulling(puller):
             yield delivery.stored
 

@@ -172,13 +172,22 @@ class Ephemeral:
     acks = False
     in_flight_max = EPHEMERAL_BATCH
 
-    def __init__(self, bus: Bus, stream: str, filters: tuple[str, ...], start: Start) -> None:
-        """Follow `filters` of `stream`."""
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        filters: tuple[str, ...],
+        start: Start,
+        after: int | datetime | None = None,
+    ) -> None:
+        """Follow `filters` of `stream`, from `after` where it is given, else from `start`."""
         self._bus = bus
         self._stream = stream
         self._filters = filters
         self._start = start
-        self._seen = 0
+        self._since = after if isinstance(after, datetime) else None
+        self._after = after if isinstance(after, int) else None
+        self._seen = self._after or 0
 
     async def prepare(self) -> str:
         """Create the consumer; an old one dies of inactivity."""
@@ -194,9 +203,12 @@ class Ephemeral:
             "inactive_threshold": EPHEMERAL_INACTIVE_SECONDS * SECOND_NS,
             "deliver_policy": self._start,
         }
-        if self._seen:
+        if self._seen or self._after is not None:
             config["deliver_policy"] = "by_start_sequence"
             config["opt_start_seq"] = self._seen + 1
+        elif self._since is not None:
+            config["deliver_policy"] = "by_start_time"
+            config["opt_start_time"] = self._since.astimezone(UTC).isoformat()
         elif self._start == "new":
             # A first position is fixed now, so that nothing is missed if this consumer is lost
             # before its first message.
