@@ -40,6 +40,7 @@ class Received(Generic[M]):
 
     message: M
     stored: Stored
+    deliveries: int = 1
 
 
 Decode = Callable[[Stored], Message | UnknownType | Invalid]
@@ -130,7 +131,7 @@ class ConsumerLoop:
                 subject=stored.subject,
                 sequence=stored.sequence,
             ):
-                await self.consumer.handle(Received(message, stored))
+                await self.consumer.handle(Received(message, stored, delivery.deliveries))
         except Reject as error:
             return await self._bury(delivery, "dead", str(error))
         except (BusError, Retry) as error:

@@ -89,7 +89,7 @@ def parse_stored(message: Raw) -> tuple[Stored, int, int]:
     return stored, int(delivered), int(pending)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PulledDelivery:
     """One delivery, settled by publishing to its reply subject."""
 
