@@ -147,11 +147,12 @@ class UndoFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.even
 
 
 class TimerDue(Message, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.timer_due"):
-    """A timer fired: a step's deadline, or a pool's next try."""
+    """A timer fired: a step's deadline, a pool's next try, a node's health to look at again."""
 
     saga: str = ""
     step: str = ""
     pool: str = ""
+    node: str = ""
 
 
 STATUSES: Final[dict[type[SagaEntry], str]] = {

@@ -220,6 +220,12 @@ HEALTH_EVENTS: Final = DurableSpec(
         for fact in ("fault", "registered", "boot-checked", "uncordoned", "terminated")
     ),
 )
+HEALTH_TIMERS: Final = DurableSpec(
+    stream=TIMERS.name,
+    name="health-timers",
+    description="health-monitor: degraded nodes to look at again",
+    filters=(subjects.timer_due_wildcard("health-monitor"),),
+)
 POOL_NODE_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,
     name="pool-node-events",
@@ -300,6 +306,7 @@ METRICS_EVENTS: Final = DurableSpec(
 )
 DURABLES: Final = (
     HEALTH_EVENTS,
+    HEALTH_TIMERS,
     POOL_NODE_EVENTS,
     POOL_REQUESTS,
     POOL_SAGAS,

@@ -1,0 +1,442 @@
+"""Decides what a node's health is: a record and a fact go in, a record and effects come out.
+
+The second station of every fault's way: after the agent has seen it and the policy has judged it,
+before the pool-manager hears the verdict. Unhealthy is sticky: only an uncordon or the end of the
+node lifts it. Degraded is made of conditions, one per kind, code and GPU, each of which wears off,
+is cancelled or ends with the boot, by itself: no fault touches another's time. Nothing here may
+read a clock, the bus or a file; `now` is the stored time of the message that is decided on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+import msgspec
+
+from schemas.node_events import (
+    BootChecked,
+    Fault,
+    Lost,
+    Registered,
+    Returned,
+    Uncordoned,
+    Verdict,
+)
+from schemas.reasons import Action, HealthStatus
+from schemas.records import FaultNote, HealthRecord
+from services.health_monitor.policy import Judgement
+
+RECENT_MAX: Final = 32
+SEQUENCES_MAX: Final = 256
+"""As many messages of one node as a killed replica may leave to be delivered again."""
+CONDITIONS_MAX: Final = 64
+WINDOWS_MAX: Final = 128
+NOTE_CHARS_MAX: Final = 300
+STREAK_SECONDS: Final = 86_400.0
+"""Unhealthy results further apart than this are not consecutive."""
+
+_ACTION_RANK: Final[Mapping[Action, int]] = {
+    "none": 0,
+    "restart_app": 1,
+    "inspect": 2,
+    "reset_gpu": 3,
+    "reboot": 4,
+    "replace": 5,
+}
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node is degraded: one reason of perhaps many."""
+
+    action: Action
+    rule: str
+    reason: str
+    fault: str
+    gpu_index: int
+    boot: str = ""
+    until: float
+    """Epoch seconds at which it wears off."""
+
+
+class Streak(msgspec.Struct, frozen=True, kw_only=True):
+    """Unhealthy results that were not enough yet."""
+
+    count: int
+    last: float
+
+
+class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `HealthRecord.detail` holds."""
+
+    instance: str = ""
+    boot: str = ""
+    registered: str = ""
+    """Id of the last registration."""
+    sequences: tuple[int, ...] = ()
+    """Stream sequences of the last messages applied."""
+    conditions: dict[str, Condition] = {}
+    streaks: dict[str, Streak] = {}
+    windows: dict[str, tuple[float, ...]] = {}
+    review: float = 0.0
+    """Epoch seconds of the timer that is set; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishVerdict:
+    """Tell everyone what the node's health is now."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewAt:
+    """Look at this node again, when its first condition wears off."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PublishLost:
+    """Tell everyone that a node has fallen silent."""
+
+    lost: Lost
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReturned:
+    """Tell everyone that a silent node is back."""
+
+    returned: Returned
+
+
+Effect = PublishVerdict | ReviewAt | PublishLost | PublishReturned
+Decision = tuple[HealthRecord, tuple[Effect, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Which message is decided on, and when it was stored."""
+
+    id: str
+    sequence: int
+    """Its place in EVENTS; 0 for what comes from elsewhere, such as a timer."""
+    now: datetime
+
+
+def working_of(record: HealthRecord) -> Working:
+    """Read a record's working state; what another release left unreadable starts anew."""
+    try:
+        return msgspec.convert(record.detail, Working)
+    except msgspec.ValidationError:
+        return Working()
+
+
+def applied(record: HealthRecord, seen: Seen) -> bool:
+    """Whether this message has been applied to the record before."""
+    return seen.sequence in record.detail.get("sequences", ()) or any(
+        note.id == seen.id for note in record.recent
+    )
+
+
+def decide_fault(
+    record: HealthRecord,
+    fault: Fault,
+    judged: Judgement,
+    seen: Seen,
+    *,
+    unhealthy_after: int = 1,
+) -> Decision:
+    """Apply one judged fault."""
+    if applied(record, seen):
+        return record, ()
+    now = seen.now.timestamp()
+    work = _aged(working_of(record), now)
+    subject = f"{fault.kind}:{fault.code}:{fault.gpu_index}"
+    work = _cancel(work, fault, judged)
+    streaks = dict(work.streaks)
+    result, action = judged.result, judged.action
+    reason = _reason(fault, judged)
+    if result == "unhealthy" and not judged.fatal and record.status != "unhealthy":
+        before = streaks.get(subject, Streak(count=0, last=now))
+        streaks[subject] = Streak(count=before.count + 1, last=now)
+        total = sum(each.count for each in streaks.values())
+        if total < unhealthy_after:
+            result, action = "degraded", "none"
+            reason = f"{reason}; {total} of {unhealthy_after} unhealthy results"
+    conditions = dict(work.conditions)
+    if result == "degraded":
+        conditions[subject] = Condition(
+            action=action,
+            rule=judged.rule,
+            reason=reason,
+            fault=fault.id,
+            gpu_index=fault.gpu_index,
+            boot=fault.boot_id,
+            until=now + judged.sticky_seconds,
+        )
+    work = msgspec.structs.replace(
+        work,
+        streaks=_newest(streaks, lambda each: each.last),
+        conditions=_newest(conditions, lambda each: each.until),
+        windows=dict(list(judged.windows.items())[-WINDOWS_MAX:]),
+    )
+    noted = msgspec.structs.replace(record, recent=_noted(record, fault, judged))
+    if result == "unhealthy":
+        if record.status == "unhealthy" and _ACTION_RANK[action] <= _ACTION_RANK[record.action]:
+            return _close(noted, work, seen, ())
+        changed = msgspec.structs.replace(
+            _changed(noted, "unhealthy", seen),
+            action=action,
+            rule=judged.rule,
+            policy=judged.policy,
+            reason=reason,
+            fault=fault.id,
+            gpu_index=fault.gpu_index,
+        )
+        return _close(changed, work, seen, _verdict(record, changed, work, seen))
+    return _settle(noted, work, seen, judged.policy)
+
+
+def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> Decision:
+    """Apply an agent's first word: unknown becomes healthy; unhealthy is not lifted by it."""
+    if applied(record, seen):
+        return record, ()
+    work = _aged(working_of(record), seen.now.timestamp())
+    if work.boot and event.boot_id != work.boot:
+        # What degraded the node was of the old boot; a fault that lasts is reported again. What
+        # the new boot's kernel log held before the agent registered stays.
+        new = {k: each for k, each in work.conditions.items() if each.boot == event.boot_id}
+        work = msgspec.structs.replace(work, conditions=new, streaks={}, windows={})
+    work = msgspec.structs.replace(
+        work, instance=event.instance, boot=event.boot_id, registered=event.id
+    )
+    if record.status == "unknown":
+        record = msgspec.structs.replace(record, reason="registered")
+        if not work.conditions:
+            healthy = _changed(record, "healthy", seen)
+            return _close(healthy, work, seen, _verdict(record, healthy, work, seen))
+    return _settle(record, work, seen, record.policy)
+
+
+def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> Decision:
+    """Apply an uncordon: somebody vouches for the node, so its health starts anew."""
+    if applied(record, seen):
+        return record, ()
+    work = msgspec.structs.replace(working_of(record), conditions={}, streaks={}, windows={})
+    if record.status in ("healthy", "unknown"):
+        return _close(record, work, seen, ())
+    healthy = _changed(record, "healthy", seen)
+    healthy = msgspec.structs.replace(healthy, reason=event.reason or "uncordoned")
+    return _close(healthy, work, seen, _verdict(record, healthy, work, seen))
+
+
+def decide_review(record: HealthRecord, seen: Seen) -> Decision:
+    """Apply a timer: what has worn off by now no longer counts."""
+    work = msgspec.structs.replace(
+        _aged(working_of(record), seen.now.timestamp()),
+        review=0.0,
+    )
+    return _settle(record, work, seen, record.policy)
+
+
+def decide_silent(record: HealthRecord, revision: int, now: datetime) -> Decision:
+    """Apply a heartbeat's end; its marker's `revision` makes telling twice telling once."""
+    if record.lost:
+        return record, ()
+    lost = Lost(
+        id=f"lost-{record.pool}.{record.node}-{revision}",
+        time=now,
+        pool=record.pool,
+        node=record.node,
+        instance=working_of(record).instance or record.node,
+    )
+    return msgspec.structs.replace(record, lost=True), (PublishLost(lost),)
+
+
+def decide_beating(record: HealthRecord, revision: int, now: datetime) -> Decision:
+    """Apply a heartbeat: news only where the node was lost."""
+    if not record.lost:
+        return record, ()
+    returned = Returned(
+        id=f"returned-{record.pool}.{record.node}-{revision}",
+        time=now,
+        pool=record.pool,
+        node=record.node,
+        instance=working_of(record).instance or record.node,
+    )
+    return msgspec.structs.replace(record, lost=False), (PublishReturned(returned),)
+
+
+def fault_of_boot(event: BootChecked) -> Fault | None:
+    """A failed boot check as a fault, so that the policy judges it too."""
+    if event.ok:
+        return None
+    failed = [f"{check.name}: {check.detail}" for check in event.checks if not check.ok]
+    return Fault(
+        id=event.id,
+        time=event.time,
+        cause=event.cause,
+        pool=event.pool,
+        node=event.node,
+        kind="diagnostic",
+        system="boot-check",
+        message="; ".join(failed) or "a boot check failed",
+        source="host",
+        boot_id=event.boot_id,
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _settle(record: HealthRecord, work: Working, seen: Seen, policy: str) -> Decision:
+    """Make the status what the conditions say, unless unhealthy or unknown stands."""
+    if record.status == "unhealthy" or (record.status == "unknown" and not work.conditions):
+        return _close(record, work, seen, ())
+    worst = max(
+        work.conditions.values(),
+        key=lambda each: (_ACTION_RANK[each.action], each.until, each.fault),
+        default=None,
+    )
+    if worst is None:
+        if record.status == "healthy":
+            return _close(record, work, seen, ())
+        changed = _changed(record, "healthy", seen)
+        changed = msgspec.structs.replace(changed, reason="what degraded it is over")
+    elif record.status == "degraded" and worst.action == record.action:
+        if all(each.fault != record.fault for each in work.conditions.values()):
+            record = _pointing_at(record, worst, policy)
+        return _close(record, work, seen, ())
+    else:
+        changed = _pointing_at(_changed(record, "degraded", seen), worst, policy)
+    return _close(changed, work, seen, _verdict(record, changed, work, seen))
+
+
+def _pointing_at(record: HealthRecord, condition: Condition, policy: str) -> HealthRecord:
+    return msgspec.structs.replace(
+        record,
+        action=condition.action,
+        rule=condition.rule,
+        policy=policy,
+        reason=condition.reason,
+        fault=condition.fault,
+        gpu_index=condition.gpu_index,
+    )
+
+
+def _changed(record: HealthRecord, status: HealthStatus, seen: Seen) -> HealthRecord:
+    """A new status, with nothing said yet about why."""
+    return msgspec.structs.replace(
+        record,
+        status=status,
+        action="none",
+        rule="",
+        fault="",
+        gpu_index=-1,
+        since=seen.now,
+    )
+
+
+def _verdict(
+    before: HealthRecord, after: HealthRecord, work: Working, seen: Seen
+) -> tuple[PublishVerdict]:
+    return (
+        PublishVerdict(
+            Verdict(
+                id=f"verdict-{seen.id}",
+                time=seen.now,
+                cause=seen.id,
+                pool=after.pool,
+                node=after.node,
+                status=after.status,
+                action=after.action,
+                rule=after.rule,
+                policy=after.policy,
+                reason=after.reason,
+                gpu_index=after.gpu_index,
+                fault=after.fault,
+                was=before.status,
+                instance=work.instance or after.node,
+            )
+        ),
+    )
+
+
+def _close(
+    record: HealthRecord, work: Working, seen: Seen, effects: tuple[Effect, ...]
+) -> Decision:
+    """Write the working state back; set the timer of the first condition that wears off."""
+    first = min((each.until for each in work.conditions.values()), default=0.0)
+    if first and not 0 < work.review <= first:
+        at = seen.now + timedelta(seconds=max(first - seen.now.timestamp(), 0.0))
+        effects = (*effects, ReviewAt(at))
+        work = msgspec.structs.replace(work, review=first)
+    if seen.sequence:
+        kept = (*work.sequences, seen.sequence)[-SEQUENCES_MAX:]
+        work = msgspec.structs.replace(work, sequences=kept)
+    detail = msgspec.to_builtins(work)
+    return msgspec.structs.replace(record, detail=detail), effects
+
+
+def _aged(work: Working, now: float) -> Working:
+    """Drop what has worn off."""
+    conditions = {k: each for k, each in work.conditions.items() if each.until > now}
+    streaks = {k: each for k, each in work.streaks.items() if each.last > now - STREAK_SECONDS}
+    return msgspec.structs.replace(work, conditions=conditions, streaks=streaks)
+
+
+def _cancel(work: Working, fault: Fault, judged: Judgement) -> Working:
+    """Drop what the rule says is over, on the same GPU (or on all, for a fault of the node)."""
+    if not judged.cancels:
+        return work
+
+    def over(subject: str) -> bool:
+        kind, code, gpu = subject.split(":")
+        same_gpu = fault.gpu_index in (-1, int(gpu))
+        return same_gpu and (
+            kind in judged.cancels or (kind == fault.kind and int(code) in judged.cancels)
+        )
+
+    return msgspec.structs.replace(
+        work,
+        conditions={k: each for k, each in work.conditions.items() if not over(k)},
+        streaks={k: each for k, each in work.streaks.items() if not over(k)},
+    )
+
+
+T = TypeVar("T")
+
+
+def _newest(entries: dict[str, T], age: Callable[[T], float]) -> dict[str, T]:
+    """Keep the newest, within the bound."""
+    if len(entries) <= CONDITIONS_MAX:
+        return entries
+    kept = sorted(entries, key=lambda each: age(entries[each]))[-CONDITIONS_MAX:]
+    return {key: entries[key] for key in kept}
+
+
+def _noted(record: HealthRecord, fault: Fault, judged: Judgement) -> tuple[FaultNote, ...]:
+    note = FaultNote(
+        id=fault.id,
+        time=fault.time,
+        kind=fault.kind,
+        code=fault.code,
+        gpu_index=fault.gpu_index,
+        message=fault.message[:NOTE_CHARS_MAX],
+        metrics=fault.metrics,
+        result=judged.result,
+        action=judged.action,
+        rule=judged.rule,
+    )
+    return (*record.recent, note)[-RECENT_MAX:]
+
+
+def _reason(fault: Fault, judged: Judgement) -> str:
+    """One sentence for people: `XID 79: the GPU fell off the bus (GPU 3)`."""
+    name = {"xid": "XID", "sxid": "SXID"}.get(fault.kind, fault.kind.replace("_", " "))
+    head = f"{name} {fault.code}" if fault.code else name
+    what = judged.description or fault.message[:NOTE_CHARS_MAX] or judged.rule
+    where = f" (GPU {fault.gpu_index})" if fault.gpu_index >= 0 else ""
+    times = f", {judged.counted} times" if judged.counted > 1 else ""
+    return f"{head}: {what}{where}{times}"

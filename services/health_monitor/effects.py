@@ -1,0 +1,100 @@
+"""Performs what the core decided: publishes verdicts, losses and returns, and sets timers.
+
+Every message's id comes from its cause, so that performing twice is performing once.
+"""
+
+import hashlib
+import logging
+from typing import Final, assert_never
+
+from prometheus_client import CollectorRegistry, Counter
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, NodeEvent
+from schemas.records import HealthRecord, node_key
+from schemas.sagas import TimerDue
+from services.health_monitor import core
+from services.runtime.bus import Bus
+from services.runtime.tracing import current_headers
+
+log = logging.getLogger(__name__)
+
+TIMER_OWNER: Final = "health-monitor"
+
+
+class HealthInstruments:
+    """What the health-monitor measures."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register in `registry`."""
+        self.judged = Counter(
+            "navarch_faults_judged_total",
+            "Faults judged, by kind and result",
+            ["kind", "result"],
+            registry=registry,
+        )
+        self.verdicts = Counter(
+            "navarch_verdicts_total", "Verdicts published", ["status"], registry=registry
+        )
+        self.raised = Counter(
+            "navarch_policy_conditions_raised_total",
+            "Conditions that could not be evaluated for a fault (a metric is missing); no match",
+            ["rule"],
+            registry=registry,
+        )
+        self.silences = Counter(
+            "navarch_node_silences_total",
+            "Nodes that fell silent (lost) and came back (returned)",
+            ["fact"],
+            registry=registry,
+        )
+        self.policy_loads = Counter(
+            "navarch_policy_loads_total",
+            "Policy files read: loaded, or refused because they are wrong",
+            ["outcome"],
+            registry=registry,
+        )
+
+
+class Performer:
+    """Carries effects to the bus."""
+
+    def __init__(self, bus: Bus, instruments: HealthInstruments) -> None:
+        """Publish on `bus`."""
+        self._bus = bus
+        self._instruments = instruments
+
+    async def perform(self, record: HealthRecord, effect: core.Effect) -> None:
+        """Perform one effect about the node of `record`."""
+        match effect:
+            case core.PublishVerdict(verdict=verdict):
+                await self._publish(verdict)
+                self._instruments.verdicts.labels(verdict.status).inc()
+                log.info("node %s", verdict.status, extra=_about(verdict, verdict.reason))
+            case core.PublishLost(lost=lost):
+                await self._publish(lost)
+                self._instruments.silences.labels("lost").inc()
+                log.warning("node lost", extra=_about(lost, "its heartbeat ran out"))
+            case core.PublishReturned(returned=returned):
+                await self._publish(returned)
+                self._instruments.silences.labels("returned").inc()
+                log.info("node returned", extra=_about(returned, "its heart beats again"))
+            case core.ReviewAt(at=at):
+                key = hashlib.sha256(node_key(record.pool, record.node).encode()).hexdigest()[:32]
+                due = TimerDue(id=f"review-{key}", time=at, pool=record.pool, node=record.node)
+                await self._bus.schedule(TIMER_OWNER, key, at, encode(due))
+            case _:
+                assert_never(effect)
+
+    async def _publish(self, event: NodeEvent) -> None:
+        await self._bus.publish(
+            subjects.node_event(event.pool, event.node, FACTS[type(event)]),
+            encode(event),
+            msg_id=event.id,
+            headers=current_headers(),
+        )
+
+
+def _about(event: NodeEvent, reason: str) -> dict[str, str]:
+    return {"pool": event.pool, "node": event.node, "id": event.id, "reason": reason}

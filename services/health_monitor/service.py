@@ -1,0 +1,114 @@
+"""Puts the health-monitor together: policy, store, judge, liveness."""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
+from services.health_monitor.effects import HealthInstruments, Performer
+from services.health_monitor.judge import Judge, decode_event, decode_timer, node_of, timer_node_of
+from services.health_monitor.liveness import LEASE, Liveness
+from services.health_monitor.policy import Policy
+from services.health_monitor.policy_file import load_policy
+from services.health_monitor.store import HealthStore
+from services.runtime.clock import Clock
+from services.runtime.consumer import Consumer
+from services.runtime.errors import ConfigurationError
+from services.runtime.leases import Lease
+from services.runtime.process import Context, Service
+from services.runtime.resources import resource
+
+log = logging.getLogger(__name__)
+
+POLICY_FILE: Final = "health-policy.yaml"
+LOOK_SECONDS: Final = 2.0
+"""How often the policy file is looked at; a changed one is in force this long after, at most."""
+
+
+class PolicyInForce:
+    """The policy that is judged by; a changed file replaces it, a wrong one does not."""
+
+    def __init__(self, path: Path, clock: Clock, instruments: HealthInstruments) -> None:
+        """Load `path`; raise ConfigurationError where it is wrong from the start."""
+        self._path = path
+        self._clock = clock
+        self._instruments = instruments
+        self._stamp = _stamp(path)
+        self._policy = load_policy(path)
+        instruments.policy_loads.labels("loaded").inc()
+        log.info("policy in force", extra={"file": str(path), "policy": self._policy.hash})
+
+    def __call__(self) -> Policy:
+        """The policy in force now."""
+        return self._policy
+
+    async def keep(self) -> None:
+        """Look for a changed file, for ever."""
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Take a changed file into force, unless it is wrong."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            policy = load_policy(self._path)
+        except ConfigurationError as error:
+            self._instruments.policy_loads.labels("refused").inc()
+            log.error("%s; policy %s stays in force", error, self._policy.hash)  # noqa: TRY400
+            return
+        self._instruments.policy_loads.labels("loaded").inc()
+        if policy.hash != self._policy.hash:
+            self._policy = policy
+            log.info("policy in force", extra={"file": policy.file, "policy": policy.hash})
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """What tells a changed file; zeros where there is none, as in the middle of a replacement."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _policy_path(context: Context) -> Path:
+    """The configured policy, beside the configuration file where it is relative; else ours."""
+    named = context.settings.health_policy
+    if not named:
+        return resource(POLICY_FILE)
+    beside = context.settings_file.parent if context.settings_file else Path()
+    return beside / named
+
+
+async def build(context: Context) -> Service:
+    """Build the service."""
+    instruments = HealthInstruments(context.instruments.registry)
+    policy = PolicyInForce(_policy_path(context), context.clock, instruments)
+    store = HealthStore(context.bus)
+    performer = Performer(context.bus, instruments)
+    judge = Judge(context.bus, store, performer, policy, context.settings, instruments)
+    liveness = Liveness(
+        context.bus,
+        context.clock,
+        store,
+        performer,
+        Lease(context.bus, context.clock, LEASE, context.replica),
+        context.tracing,
+    )
+    return Service(
+        description="Judges faults by the health policy, and tells which nodes are silent",
+        consumers=(
+            Consumer(durable=HEALTH_EVENTS, decode=decode_event, handle=judge.handle, key=node_of),
+            Consumer(
+                durable=HEALTH_TIMERS,
+                decode=decode_timer,
+                handle=judge.handle_timer,
+                key=timer_node_of,
+            ),
+        ),
+        tasks=(policy.keep, liveness.run),
+    )

@@ -1,0 +1,39 @@
+"""Finds the data files that ship with Navarch: `config/` of a checkout, or of an installed wheel.
+
+`config/` holds data and no Python, so it is no package: a wheel installs it under
+`share/navarch/config`, and where that is depends on how the wheel was installed.
+"""
+
+import sysconfig
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+from services.runtime.errors import ConfigurationError
+
+INSTALLED: Final = "share/navarch/config"
+_CHECKOUT: Final = Path(__file__).resolve().parents[2] / "config"
+
+
+def resource(name: str) -> Path:
+    """Return the path of a shipped file (`health-policy.yaml`); ConfigurationError if missing."""
+    looked = [_CHECKOUT / name, Path(sysconfig.get_path("data")) / INSTALLED / name]
+    for path in looked:
+        if path.is_file():
+            return path
+    # `pip install --user` and `--target` put data elsewhere, and record where.
+    try:
+        recorded = distribution("navarch").files or []
+    except PackageNotFoundError:
+        recorded = []
+    for file in recorded:
+        if file.as_posix().endswith(f"{INSTALLED}/{name}"):
+            path = Path(str(file.locate())).resolve()
+            looked.append(path)
+            if path.is_file():
+                return path
+    tried = ", ".join(str(path) for path in looked)
+    raise ConfigurationError(
+        f"{name}: not found (looked at {tried}); reinstall navarch, or name the file in the "
+        "configuration"
+    )

@@ -1,0 +1,161 @@
+"""A health-monitor on a real bus, and what its tests publish and read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, Fault, NodeEvent, Registered, Verdict, node_codec
+from schemas.records import HealthRecord, HeartbeatRecord, decoder, node_key
+from schemas.settings import Settings
+from schemas.topology import EVENTS, HEALTH, HEARTBEATS
+from services.health_monitor.service import build
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import ConsumerLoop
+from services.runtime.instruments import Instruments
+from services.runtime.nats_bus import NatsBus
+from services.runtime.process import Context
+from services.runtime.tracing import Tracing
+
+NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+SOON_SECONDS = 10.0
+
+records = decoder(HealthRecord)
+
+
+def make_fault(identity: str = "fault-1", *, node: str = "training-7", **fields: Any) -> Fault:
+    """A fault of pool `training`; XID 79 on GPU 3 unless told otherwise."""
+    told = {"kind": "xid", "code": 79, "gpu_index": 3, "message": "a line", "time": NOW} | fields
+    return Fault(id=identity, pool="training", node=node, **told)
+
+
+@dataclass
+class Monitor:
+    """One replica of the service, running."""
+
+    context: Context
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        """Build and run it."""
+        service = await build(self.context)
+        loops = [
+            ConsumerLoop(
+                self.context.bus,
+                consumer,
+                self.context.clock,
+                self.context.instruments,
+                self.context.tracing,
+            ).run
+            for consumer in service.consumers
+        ]
+        self.tasks = [asyncio.ensure_future(each()) for each in (*service.tasks, *loops)]
+
+    async def stop(self) -> None:
+        """End it in order."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@dataclass
+class World:
+    """The bus, seen from outside of the service."""
+
+    bus: NatsBus
+
+    async def publish(self, event: NodeEvent) -> int:
+        """Publish a fact as its source would."""
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        return await self.bus.publish(subject, encode(event), msg_id=event.id)
+
+    async def register(self, node: str, boot: str = "boot-1") -> None:
+        """Let a node's agent speak for the first time."""
+        await self.publish(
+            Registered(
+                id=f"registered-{node}-{boot}",
+                time=NOW,
+                pool="training",
+                node=node,
+                instance=node,
+                boot_id=boot,
+            )
+        )
+
+    async def beat(self, node: str, ttl_seconds: int) -> None:
+        """Let a node's heart beat once."""
+        beat = HeartbeatRecord(pool="training", node=node, time=NOW)
+        await self.bus.put(
+            HEARTBEATS, node_key("training", node), encode(beat), ttl_seconds=ttl_seconds
+        )
+
+    async def events(self, kind: type[NodeEvent] = Verdict, node: str = "*") -> list[Any]:
+        """Every stored fact of one kind."""
+        wanted = f"{subjects.ROOT}.node.training.{node}.event.{FACTS[kind]}"
+        return [node_codec.decode(each.data) for each in await self.bus.read(EVENTS.name, wanted)]
+
+    async def health(self, node: str) -> HealthRecord | None:
+        """A node's record."""
+        entry = await self.bus.get(HEALTH, node_key("training", node))
+        return records.decode(entry.value) if entry else None
+
+    async def until(self, true: Callable[[], Awaitable[bool]], seconds: float = SOON_SECONDS):
+        """Wait until something holds, looking again whenever anything is stored."""
+        async with asyncio.timeout(seconds):
+            while not await true():
+                await asyncio.sleep(0.01)
+
+    async def settled(self, durable: str = "health-events") -> None:
+        """Wait until everything stored so far is handled."""
+
+        async def done() -> bool:
+            info = await self.bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{durable}", {})
+            return info["num_pending"] == 0 and info["num_ack_pending"] == 0
+
+        await self.until(done)
+
+
+@pytest.fixture
+def world(bus: NatsBus) -> World:
+    """The bus as agents and readers use it."""
+    return World(bus)
+
+
+@pytest.fixture
+async def start(bus: NatsBus) -> AsyncIterator[Callable[..., Awaitable[Monitor]]]:
+    """Starts replicas; ends them after the test."""
+    started: list[Monitor] = []
+
+    async def begin(settings: Settings | None = None, settings_file: Path | None = None) -> Monitor:
+        context = Context(
+            name="health-monitor",
+            replica=f"replica-{len(started)}",
+            bus=bus,
+            clock=SystemClock(),
+            settings=settings or Settings(),
+            settings_file=settings_file,
+            instruments=Instruments(),
+            tracing=Tracing("health-monitor"),
+        )
+        monitor = Monitor(context)
+        await monitor.start()
+        started.append(monitor)
+        return monitor
+
+    yield begin
+    for monitor in started:
+        with suppress(asyncio.CancelledError):
+            await monitor.stop()
+
+
+@pytest.fixture
+def fault() -> Callable[..., Fault]:
+    """Makes faults."""
+    return make_fault

@@ -1,0 +1,300 @@
+"""The health-monitor on a real server: from a fault to a verdict and a record."""
+
+import asyncio
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from schemas.messages import encode
+from schemas.node_events import BootChecked, CheckResult, Lost, Returned, Terminated, Uncordoned
+from schemas.records import NodeRecord, node_key
+from schemas.settings import HealthSpec, PoolSpec, Settings
+from schemas.subjects import dead, node_event
+from schemas.topology import DEAD, HEALTH, NODES
+from services.runtime.errors import ConfigurationError
+
+NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+
+SHORT_LIVED = """
+version: 1
+rules:
+  - name: warm
+    description: too warm
+    condition: event.event_type == "thermal"
+    result: degraded
+    action: inspect
+    sticky: 1s
+  - name: rest
+    condition: true
+    result: healthy
+"""
+
+
+async def test_a_fatal_xid_fails_a_healthy_node(world, start, fault):
+    """One XID 79: exactly one verdict, unhealthy with the rule and the policy, and a record."""
+    await start()
+    await world.register("training-7")
+    await world.publish(fault())
+    await world.settled()
+    verdicts = await world.events(node="training-7")
+    assert [(v.status, v.was, v.id) for v in verdicts] == [
+        ("healthy", "unknown", "verdict-registered-training-7-boot-1"),
+        ("unhealthy", "healthy", "verdict-fault-1"),
+    ]
+    verdict, record = verdicts[1], await world.health("training-7")
+    assert (verdict.rule, verdict.fault, verdict.cause) == (record.rule, "fault-1", "fault-1")
+    assert len(verdict.policy) == 12
+    assert (record.status, record.policy) == ("unhealthy", verdict.policy)
+    assert record.trace.startswith("00-")
+
+
+async def test_a_fatal_fault_is_told_once_however_often_it_is_reported(world, start, fault):
+    """Further fatal faults of an unhealthy node change nothing and are remembered."""
+    await start()
+    await world.register("training-7")
+    for number in range(5):
+        await world.publish(fault(f"fault-{number}"))
+    await world.settled()
+    verdicts = await world.events(node="training-7")
+    assert [v.status for v in verdicts] == ["healthy", "unhealthy"]
+    record = await world.health("training-7")
+    assert [note.id for note in record.recent] == [f"fault-{number}" for number in range(5)]
+
+
+async def test_an_uncordon_makes_an_unhealthy_node_healthy(world, start, fault):
+    """Only somebody's word lifts an unhealthy verdict; a new registration does not."""
+    await start()
+    await world.register("training-7")
+    await world.publish(fault())
+    await world.register("training-7", boot="boot-2")
+    await world.settled()
+    assert (await world.health("training-7")).status == "unhealthy"
+    await world.publish(Uncordoned(id="uncordoned-1", time=NOW, pool="training", node="training-7"))
+    await world.settled()
+    assert (await world.health("training-7")).status == "healthy"
+    assert [v.status for v in await world.events()] == ["healthy", "unhealthy", "healthy"]
+
+
+async def test_a_node_that_is_gone_has_no_health(world, start, fault, bus):
+    """Its record goes with it, and a late fault does not bring it back."""
+    await start()
+    await world.register("training-7")
+    await world.publish(Terminated(id="terminated-1", time=NOW, pool="training", node="training-7"))
+    await world.settled()
+    assert await world.health("training-7") is None
+    gone = NodeRecord(pool="training", node="training-7", state="terminated")
+    await bus.put(NODES, node_key("training", "training-7"), encode(gone))
+    await world.publish(fault())
+    await world.settled()
+    assert await world.health("training-7") is None
+    assert [v.status for v in await world.events()] == ["healthy"]
+
+
+async def test_a_pool_may_ask_for_more_than_one_unhealthy_result(world, start, fault, tmp_path):
+    """`unhealthy_after: 2` waits for a second result, but never with a fatal fault."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "version: 1\nrules:\n"
+        "  - {name: all, condition: true, result: unhealthy, action: reset_gpu}\n"
+    )
+    pool = PoolSpec(
+        provider="local",
+        instance_type="gpu-8",
+        min_nodes=1,
+        max_nodes=9,
+        health=HealthSpec(unhealthy_after=2),
+    )
+    await start(Settings(health_policy=str(policy), pools={"training": pool}))
+    for node in ("training-1", "training-2"):
+        await world.register(node)
+    await world.publish(fault("a", node="training-1", code=119))
+    await world.publish(fault("b", node="training-2", code=79))
+    await world.settled()
+    assert (await world.health("training-1")).status == "degraded"
+    assert (await world.health("training-2")).status == "unhealthy"
+    await world.publish(fault("c", node="training-1", code=119))
+    await world.settled()
+    assert (await world.health("training-1")).status == "unhealthy"
+
+
+async def test_a_failed_boot_check_is_judged(world, start):
+    """It is a fault of kind `diagnostic`, so the policy has its say."""
+    await start()
+    await world.register("training-7")
+    failed = (CheckResult(name="gpus", ok=False, detail="7 of 8"),)
+    await world.publish(
+        BootChecked(
+            id="boot-1", time=NOW, pool="training", node="training-7", ok=False, checks=failed
+        )
+    )
+    await world.settled()
+    record = await world.health("training-7")
+    assert (record.status, record.recent[0].kind) == ("degraded", "diagnostic")
+    assert record.recent[0].message == "gpus: 7 of 8"
+
+
+async def test_two_replicas_judge_each_fault_once_in_effect(world, start, fault):
+    """200 fatal faults on 100 nodes, two replicas, one killed in between: one verdict a node."""
+    first = await start()
+    await start()
+    nodes = [f"training-{number}" for number in range(100)]
+    await asyncio.gather(*(world.register(node) for node in nodes))
+    faults = [fault(f"{node}-{n}", node=node) for node in nodes for n in range(2)]
+    random.Random(7).shuffle(faults)
+    await asyncio.gather(*(world.publish(each) for each in faults[:100]))
+    for task in first.tasks:
+        task.cancel()
+    await asyncio.gather(*(world.publish(each) for each in faults[100:]))
+    await world.settled()
+    for node in nodes:
+        record = await world.health(node)
+        assert record.status == "unhealthy"
+        assert sorted(note.id for note in record.recent) == [f"{node}-0", f"{node}-1"]
+    unhealthy = [v.node for v in await world.events() if v.status == "unhealthy"]
+    assert set(unhealthy) == set(nodes)
+
+
+async def test_a_restart_neither_loses_nor_repeats(world, start, fault):
+    """What is stored while no replica lives is judged when one does."""
+    first = await start()
+    await world.register("training-7")
+    await world.settled()
+    await first.stop()
+    await world.publish(fault("fault-1", code=43))
+    await world.publish(fault("fault-2"))
+    await start()
+    await world.settled()
+    assert [v.status for v in await world.events()] == ["healthy", "unhealthy"]
+    record = await world.health("training-7")
+    assert [note.id for note in record.recent] == ["fault-1", "fault-2"]
+
+
+async def test_garbage_is_dead_lettered_and_judging_goes_on(world, start, fault, bus):
+    """Bytes that are no fault, and a fault on another node's subject, end as dead letters."""
+    await start()
+    await world.register("training-7")
+    subject = node_event("training", "training-7", "fault")
+    await bus.publish(subject, b"\xff not json")
+    await bus.publish(subject, encode(fault("elsewhere", node="training-8")))
+    await bus.publish(subject, b'{"type": "io.navarch.agent.event.v9.unheard_of"}')
+    await world.publish(fault())
+    await world.settled()
+    assert len(await bus.read(DEAD.name, dead("EVENTS", "health-events"))) == 2
+    assert (await world.health("training-7")).status == "unhealthy"
+    assert await world.health("training-8") is None
+
+
+async def test_what_degraded_a_node_wears_off(world, start, fault, tmp_path):
+    """A timer looks at the node again when its last condition is over: it is healthy."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(SHORT_LIVED)
+    await start(Settings(health_policy=str(policy)))
+    await world.register("training-7")
+    await world.publish(fault("fault-1", kind="thermal", code=0))
+    await world.settled()
+    assert (await world.health("training-7")).status == "degraded"
+
+    async def healthy() -> bool:
+        return (await world.health("training-7")).status == "healthy"
+
+    await world.until(healthy)
+    assert [v.status for v in await world.events()] == ["healthy", "degraded", "healthy"]
+
+
+async def test_an_expired_heartbeat_is_a_lost_node_and_a_beat_brings_it_back(world, start):
+    """Lost once with two replicas, Returned once; the record says so meanwhile."""
+    await start()
+    await start()
+    await world.register("training-7")
+    await world.settled()
+    await world.beat("training-7", ttl_seconds=1)
+
+    async def lost() -> bool:
+        return len(await world.events(Lost)) == 1 and (await world.health("training-7")).lost
+
+    await world.until(lost)
+    for _ in range(3):
+        await world.beat("training-7", ttl_seconds=60)
+
+    async def returned() -> bool:
+        return (
+            len(await world.events(Returned)) == 1 and not (await world.health("training-7")).lost
+        )
+
+    await world.until(returned)
+    assert len(await world.events(Lost)) == 1
+
+
+async def test_a_loss_while_nobody_watched_is_seen_later(world, start, bus):
+    """The marker stands for an hour, so that the next holder of the lease sees it."""
+    first = await start()
+    await world.register("training-7")
+    await world.settled()
+    await first.stop()
+    await world.beat("training-7", ttl_seconds=1)
+    async with asyncio.timeout(10):
+        async for stored in bus.follow("KV_HEARTBEATS", ["$KV.HEARTBEATS.>"], "all"):
+            if stored.headers.get("Nats-Marker-Reason"):
+                break
+    assert await world.events(Lost) == []
+    await start()
+
+    async def lost() -> bool:
+        return len(await world.events(Lost)) == 1
+
+    await world.until(lost)
+
+
+async def test_the_silence_of_an_unknown_node_says_nothing(world, start):
+    """A node without a health record is gone or was never there."""
+    await start()
+    await world.register("training-7")
+    await world.settled()
+    await world.beat("training-8", ttl_seconds=1)
+    await world.beat("training-7", ttl_seconds=2)
+
+    async def lost() -> bool:
+        return [each.node for each in await world.events(Lost)] != []
+
+    await world.until(lost)
+    assert [each.node for each in await world.events(Lost)] == ["training-7"]
+
+
+async def test_a_changed_policy_file_is_taken_into_force_and_a_wrong_one_is_not(
+    world, start, fault, tmp_path, bus
+):
+    """Live reload: the new hash stands in the next verdict; a wrong file leaves the old one."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nrules: [{name: a, condition: true, result: healthy}]\n")
+    monitor = await start(Settings(health_policy="policy.yaml"), tmp_path / "navarch.yaml")
+    await world.register("training-7")
+
+    def loads(outcome: str) -> float:
+        value = monitor.context.instruments.registry.get_sample_value(
+            "navarch_policy_loads_total", {"outcome": outcome}
+        )
+        return value or 0.0
+
+    async def refused() -> bool:
+        return loads("refused") == 1
+
+    async def taken() -> bool:
+        return loads("loaded") == 2
+
+    policy.write_text("version: 1\nrules: []\n")
+    await world.until(refused)
+    policy.write_text("version: 1\nrules: [{name: second, condition: true, result: degraded}]\n")
+    await world.until(taken)
+    await world.publish(fault())
+    await world.settled()
+    assert (await world.health("training-7")).rule == "second"
+    assert await bus.get(HEALTH, node_key("training", "training-7")) is not None
+
+
+async def test_a_wrong_policy_keeps_the_service_from_starting(start, tmp_path: Path):
+    """At start there is no older policy to fall back on, so the error is the answer."""
+    (tmp_path / "p.yaml").write_text("version: 1\nrules: []\n")
+    with pytest.raises(ConfigurationError, match="has no rule"):
+        await start(Settings(health_policy=str(tmp_path / "p.yaml")))
