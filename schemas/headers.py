@@ -29,5 +29,8 @@ SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 """The subject, in the same stream, that a scheduled message fires into."""
 
+SERVICE_ERROR: Final = "Nats-Service-Error"
+"""On a service's answer that is an error: one sentence; the body is a QueryError (ADR-32)."""
+
 TRACEPARENT: Final = "traceparent"
 """W3C trace context: the whole of one replacement is one trace."""

@@ -66,6 +66,7 @@ Refusal = Literal[
     "above-maximum",
     "below-minimum",
     "saga-open",
+    "budget-spent",
     "not-active",
     "wrong-state",
 ]

@@ -74,6 +74,14 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     sagas: int = 0
     """How many sagas about this node have ended; the next one's number."""
     reason: str = ""
+    health: HealthStatus = "unknown"
+    """As of the last verdict; the health-monitor's own record is in HEALTH."""
+    health_at: UtcTime | None = None
+    health_action: Action = "none"
+    health_reason: str = ""
+    health_fault: str = ""
+    health_trace: str = ""
+    """traceparent of the verdict, so that what it leads to is one trace."""
     launch: LaunchSpec | None = None
     hostname: str = ""
     address: str = ""
@@ -88,8 +96,6 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     registered_at: UtcTime | None = None
     admitted_at: UtcTime | None = None
     changed_at: UtcTime | None = None
-    seen: tuple[str, ...] = ()
-    """Ids of the last messages applied, so that a redelivery changes nothing."""
 
 
 class FaultNote(Record, frozen=True, kw_only=True):
@@ -149,6 +155,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     dollars_per_hour: float = 0.0
     intended_at: UtcTime
     running_at: UtcTime | None = None
+    terminating_at: UtcTime | None = None
+    """Since when it should be gone; how long that may take decides what is called leaked."""
     terminated_at: UtcTime | None = None
 
 

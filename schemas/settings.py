@@ -4,7 +4,7 @@ Unknown keys are refused; the loader (`services.runtime.configuration`) turns ms
 file, line and key, and accepts the older spellings listed in `ALIASES`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -117,6 +117,12 @@ class PluginSettings(Setting, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     path: str = ""
     """Where in the configuration it stands, for error messages."""
+
+
+PROVIDER_PLUGINS: Final = "navarch.providers"
+NOTIFIER_PLUGINS: Final = "navarch.notifiers"
+ALERT_CHANNEL_PLUGINS: Final = "navarch.alert_channels"
+"""Entry-point groups in which plugins are found by name."""
 
 
 class Settings(Setting, frozen=True, kw_only=True):

@@ -391,6 +391,8 @@ class NatsBus:
             await service.add_endpoint(
                 name=subject.rsplit(".", 1)[-1], subject=subject, handler=_micro(endpoint)
             )
+        # Whoever asks next, on whatever connection, is to find it.
+        await self._client.flush(timeout=REQUEST_TIMEOUT_SECONDS)  # type: ignore[arg-type]
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:
         """Answer one subject plainly."""

@@ -45,6 +45,8 @@ class BucketView(Generic[R]):
                 self._moved.notify_all()
 
     def _apply(self, entry: Entry) -> None:
+        if entry.revision <= self.revisions.get(entry.key, 0):
+            return
         if entry.removed:
             self.records.pop(entry.key, None)
             self.revisions[entry.key] = entry.revision
@@ -60,6 +62,12 @@ class BucketView(Generic[R]):
             self.revisions[entry.key] = entry.revision
         if self._changed is not None:
             self._changed(entry.key)
+
+    def wrote(self, key: str, record: R, revision: int) -> None:
+        """Take in what this process has just written, before the watch brings it."""
+        if revision > self.revisions.get(key, 0):
+            self.records[key] = record
+            self.revisions[key] = revision
 
     async def caught_up(self) -> None:
         """Wait until the view holds everything that was written before this call."""

@@ -6,19 +6,17 @@ deadline passed, the saga unwinds) the append is refused and the result is dropp
 the coordinator's next command and not this one's business.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from schemas import headers as h
 from schemas import subjects
-from schemas.messages import encode
 from schemas.sagas import (
-    STATUSES,
-    WHOLE,
     SagaEntry,
     StepEntry,
     StepFailed,
@@ -27,18 +25,19 @@ from schemas.sagas import (
     UndoFailed,
     UndoStarted,
     UndoSucceeded,
-    saga_codec,
 )
 from schemas.topology import SAGAS, DurableSpec
-from services.runtime.bus import Bus, Stored
+from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer, Received
-from services.runtime.errors import Conflict
+from services.runtime.errors import Conflict, Retry
 from services.runtime.tracing import current_headers
+from services.saga.reading import append, decode_entry, read_state, saga_of
 
 log = logging.getLogger(__name__)
 
 REASON_CHARS_MAX: Final = 2_000
+APPEND_TRIES_MAX: Final = 10
 
 
 class StepFailure(Exception):  # noqa: N818 - it is the step's outcome, not an error of the code
@@ -52,6 +51,10 @@ class StepFailure(Exception):  # noqa: N818 - it is the step's outcome, not an e
         self.remedy = remedy
 
 
+class DeadlinePassed(Exception):  # noqa: N818 - reads as the state it names
+    """The coordinator has given the step up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """One step to perform or undo."""
@@ -61,7 +64,10 @@ class Command:
     inputs: dict[str, Any]
     id: str
     """The entry's id: the cause of whatever follows."""
+    deadline: datetime | None = None
+    """When the coordinator gives the step up; the action is cancelled then."""
     deliveries: int = 1
+    """More than one: an earlier try was cut short, and may have come into effect."""
 
     @property
     def key(self) -> str:
@@ -94,38 +100,80 @@ class Participant:
         return Consumer(durable=durable, decode=decode_entry, handle=self.handle, key=saga_of)
 
     async def handle(self, received: Received[SagaEntry]) -> None:
-        """Perform one command and append its result, unless the log has gone on."""
+        """Perform one command and append its result, unless the saga has gone on."""
         entry = received.message
         match entry:
-            case StepStarted(step=step, inputs=inputs):
+            case StepStarted(step=step, inputs=inputs, deadline=deadline):
                 table, undo = self._actions, False
             case UndoStarted(step=step, inputs=inputs):
-                table, undo = self._undos, True
+                table, undo, deadline = self._undos, True, None
             case _:
                 return
         action = table.get(step)
-        if action is None:
+        if action is None or entry.saga != saga_of(received.stored):
             return
-        if await self._overtaken(received):
+        expected = await self._wanted(entry.saga, step, received.stored.sequence, undo=undo)
+        if expected is None:
             return
-        command = Command(saga=entry.saga, step=step, inputs=inputs, id=entry.id)
+        command = Command(
+            saga=entry.saga,
+            step=step,
+            inputs=inputs,
+            id=entry.id,
+            deadline=deadline,
+            deliveries=received.deliveries,
+        )
         result = await self._perform(action, command, undo=undo)
+        if result is not None:
+            await self._answer(result, expected, undo=undo)
+
+    async def _wanted(self, saga: str, step: str, sequence: int, *, undo: bool) -> int | None:
+        """The log's last sequence if the command still stands; None where the saga went on."""
+        last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
+        if last is not None and last.sequence == sequence:
+            return sequence
+        state = await read_state(self._bus, saga)
+        wanted = "undo-started" if undo else "started"
+        if state is None or state.step(step).status != wanted:
+            return None
+        return state.sequence
+
+    async def _answer(self, result: StepEntry, expected: int, *, undo: bool) -> None:
+        for _ in range(APPEND_TRIES_MAX):
+            try:
+                await append(self._bus, result, expected, current_headers())
+            except Conflict:
+                again = await self._wanted(result.saga, result.step, 0, undo=undo)
+                if again is None:
+                    log.info("the saga went on without this result", extra={"saga": result.saga})
+                    return
+                expected = again
+            else:
+                return
+        raise Retry(f"{result.saga}: others keep writing to its log")
+
+    async def _bounded(self, action: Action, command: Command) -> msgspec.Struct | None:
+        """Perform until the deadline: beyond it the coordinator's next command must not wait."""
+        if command.deadline is None:
+            return await action(command)
+        left = (command.deadline - self._clock.now()).total_seconds()
         try:
-            await append(self._bus, result, received.stored.sequence, current_headers())
-        except Conflict:
-            log.info("the saga went on without this result", extra={"saga": entry.saga})
+            async with asyncio.timeout(max(left, 0.0)) as bound:
+                return await action(command)
+        except TimeoutError as error:
+            if bound.expired():
+                raise DeadlinePassed from error
+            raise
 
-    async def _overtaken(self, received: Received[SagaEntry]) -> bool:
-        """Whether the log has an entry after this command: then it is not to be performed."""
-        last = await self._bus.last(SAGAS.name, subjects.saga_tree(received.message.saga))
-        return last is not None and last.sequence > received.stored.sequence
-
-    async def _perform(self, action: Action, command: Command, *, undo: bool) -> StepEntry:
+    async def _perform(self, action: Action, command: Command, *, undo: bool) -> StepEntry | None:
         names = {"saga": command.saga, "step": command.step, "cause": command.id}
         now = self._clock.now
         kind = "undo-" if undo else ""
         try:
-            outputs = await action(command)
+            outputs = await self._bounded(action, command)
+        except DeadlinePassed:
+            log.info("the deadline passed", extra={"saga": command.saga, "step": command.step})
+            return None
         except StepFailure as failure:
             entry_id = f"{command.saga}.{command.step}.{kind}failed"
             if undo:
@@ -140,26 +188,3 @@ class Participant:
             return UndoSucceeded(id=entry_id, time=now(), **names)
         made = msgspec.to_builtins(outputs) if outputs is not None else {}
         return StepSucceeded(id=entry_id, time=now(), outputs=made, **names)
-
-
-def decode_entry(stored: Stored) -> Any:
-    """Decode an entry of a saga's log."""
-    return saga_codec.decode(stored.data)
-
-
-def saga_of(stored: Stored) -> str:
-    """The saga an entry belongs to: the key that keeps its entries in order."""
-    parsed = subjects.parse_saga(stored.subject)
-    return parsed.saga if parsed else stored.subject
-
-
-async def append(bus: Bus, entry: SagaEntry, expected: int, headers: Mapping[str, str]) -> int:
-    """Append an entry if `expected` is still the log's last sequence, else raise Conflict."""
-    step = entry.step if isinstance(entry, StepEntry) else WHOLE
-    return await bus.append(
-        subjects.saga_entry(entry.saga, step, STATUSES[type(entry)]),
-        encode(entry),
-        tree=subjects.saga_tree(entry.saga),
-        expected=expected,
-        headers={**headers, h.MSG_ID: f"{entry.id}@{expected}"},
-    )

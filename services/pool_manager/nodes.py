@@ -1,0 +1,69 @@
+"""What an event makes of a node's record. Pure; the same event twice changes nothing more."""
+
+from datetime import datetime
+
+import msgspec
+
+from schemas.node_events import BootChecked, Lost, NodeEvent, Registered, Returned, Verdict
+from schemas.records import NodeRecord
+
+
+def apply(record: NodeRecord | None, event: NodeEvent, stored_at: datetime) -> NodeRecord | None:
+    """Return the changed record; None where the event is about no node of ours."""
+    if record is None or record.state == "terminated":
+        # An agent on an instance that nobody intended: not ours to manage, and not to be made up.
+        return None
+    changed = _change(record, event, stored_at)
+    if changed == record:
+        return record
+    return msgspec.structs.replace(changed, changed_at=stored_at)
+
+
+def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRecord:
+    change = msgspec.structs.replace
+    match event:
+        case Registered():
+            return _registered(record, event, stored_at)
+        case BootChecked():
+            if event.boot_id and record.boot_id and event.boot_id != record.boot_id:
+                return record
+            detail = "; ".join(f"{c.name}: {c.detail}" for c in event.checks if not c.ok)
+            return change(record, boot_checked=event.ok, boot_detail=detail)
+        case Verdict():
+            if record.health_at is not None and event.time < record.health_at:
+                return record
+            return change(
+                record,
+                health=event.status,
+                health_at=event.time,
+                health_action=event.action,
+                health_reason=event.reason,
+                health_fault=event.fault,
+            )
+        case Lost():
+            if record.lost:
+                return record
+            return change(record, lost=True, lost_at=stored_at)
+        case Returned():
+            return change(record, lost=False, lost_at=None)
+        case _:
+            return record
+
+
+def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:
+    """An agent's (re)start: identity and hardware anew; a new boot must pass its checks again."""
+    same_boot = record.boot_id == event.boot_id
+    return msgspec.structs.replace(
+        record,
+        state="registered" if record.state == "launching" else record.state,
+        lost=False,
+        lost_at=None,
+        hostname=event.hostname,
+        address=event.address or record.address,
+        boot_id=event.boot_id,
+        gpus=event.gpus,
+        driver_version=event.driver_version,
+        agent_version=event.agent_version,
+        boot_checked=record.boot_checked if same_boot else None,
+        registered_at=record.registered_at or stored_at,
+    )

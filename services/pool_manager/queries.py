@@ -1,0 +1,157 @@
+"""Answers questions about the fleet from what the pool-manager has in memory."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from schemas import subjects
+from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
+from schemas.requests import HealthEvent, NodeView, Page, PoolView, Query
+from services.pool_manager.store import Store
+from services.runtime.bus import Endpoint, Headers
+
+
+class UnknownNameError(ValueError):
+    """The question names a node that is not there."""
+
+
+def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
+    """Put a node together as people see it."""
+    launch = record.launch
+    return NodeView(
+        id=record.node,
+        pool=record.pool,
+        status=record.state,
+        health=_health(record, health),
+        cordoned=record.cordoned,
+        drained=record.drained,
+        lost=record.lost,
+        gpu_count=len(record.gpus),
+        provider=launch.provider if launch else "",
+        region=record.region or (launch.region if launch else ""),
+        zone=record.zone,
+        instance_type=launch.instance_type if launch else "",
+        address=record.address,
+        saga=record.saga,
+        reason=record.reason or record.health_reason,
+        registered_at=_moment(record.registered_at),
+        last_change=_moment(record.changed_at),
+        gpus=tuple(msgspec.to_builtins(gpu) for gpu in record.gpus),
+        health_events=_health_events(health),
+    )
+
+
+def _health(record: NodeRecord, health: HealthRecord | None) -> str:
+    # The verdict as delivered to the pool-manager is what it acts on, so it is what people see.
+    if record.health != "unknown" or health is None:
+        return record.health
+    return health.status
+
+
+def _health_events(health: HealthRecord | None) -> tuple[HealthEvent, ...]:
+    if health is None:
+        return ()
+    return tuple(
+        HealthEvent(
+            time=_moment(note.time),
+            kind=note.kind,
+            message=note.message,
+            code=note.code,
+            gpu_index=note.gpu_index,
+            result=note.result,
+            rule=note.rule,
+        )
+        for note in health.recent
+    )
+
+
+def _moment(value: datetime | None) -> str:
+    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z") if value else ""
+
+
+def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord]) -> PoolView:
+    """Put a pool together as people see it."""
+    nodes = tuple(nodes)
+    active = [node for node in nodes if node.state == "active"]
+    return PoolView(
+        name=record.name,
+        desired=record.desired,
+        nodes=len(nodes),
+        active=len(active),
+        healthy=sum(1 for node in active if node.health == "healthy" and not node.lost),
+        unhealthy=sum(1 for node in nodes if node.health == "unhealthy" or node.lost),
+        cordoned=sum(1 for node in nodes if node.cordoned),
+        min_nodes=record.spec.min_nodes,
+        max_nodes=record.spec.max_nodes,
+        breaker="open" if record.breaker_open else "closed",
+        open_sagas=tuple(record.open),
+    )
+
+
+class Queries:
+    """The service's endpoints."""
+
+    def __init__(self, store: Store) -> None:
+        """Answer from `store`."""
+        self._store = store
+
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """Subject -> what answers it."""
+        return {
+            subjects.query("nodes"): self._nodes,
+            subjects.query("node"): self._node,
+            subjects.query("pools"): self._pools,
+            subjects.query("sagas"): self._sagas,
+        }
+
+    async def _nodes(self, data: bytes, _: Headers) -> bytes:
+        query = _read(data)
+        wanted = sorted(
+            (key, record)
+            for key, record in self._store.nodes.records.items()
+            if key > query.after
+            and (not query.pool or record.pool == query.pool)
+            and (query.terminated or record.state != "terminated")
+        )
+        page = wanted[: query.limit]
+        items = [node_view(record, self._store.health.records.get(key)) for key, record in page]
+        after = page[-1][0] if len(wanted) > len(page) else ""
+        return _page(items, after)
+
+    async def _node(self, data: bytes, _: Headers) -> bytes:
+        query = _read(data)
+        for record in self._store.nodes.records.values():
+            if record.node == query.node:
+                health = self._store.health.records.get(node_key(record.pool, record.node))
+                return msgspec.json.encode(node_view(record, health))
+        raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
+
+    async def _pools(self, data: bytes, _: Headers) -> bytes:
+        query = _read(data)
+        items = [
+            pool_view(record, self._store.nodes_of(record.name))
+            for record in await self._store.pools()
+            if not query.pool or record.name == query.pool
+        ]
+        return _page(items, "")
+
+    async def _sagas(self, data: bytes, _: Headers) -> bytes:
+        query = _read(data)
+        items: list[Any] = [
+            {"saga": saga, "pool": record.name, **msgspec.to_builtins(opened)}
+            for record in await self._store.pools()
+            if not query.pool or record.name == query.pool
+            for saga, opened in record.open.items()
+        ]
+        return _page(items[: query.limit], "")
+
+
+def _read(data: bytes) -> Query:
+    return msgspec.json.decode(data or b"{}", type=Query)
+
+
+def _page(items: Iterable[Any], after: str) -> bytes:
+    raw = tuple(msgspec.Raw(msgspec.json.encode(item)) for item in items)
+    return msgspec.json.encode(Page(items=raw, next=after))

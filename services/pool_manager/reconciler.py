@@ -1,0 +1,151 @@
+"""The reconciler's shell: reads a pool's world, lets the core decide, writes, starts the sagas.
+
+Runs on whatever may matter (a verdict, a loss, a request, an ended saga, a timer) and takes no hint
+from it. Runs of one pool that are asked for while one is under way become one run after it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from schemas import pool_events as pe
+from schemas import subjects
+from schemas.headers import TRACEPARENT
+from schemas.messages import encode
+from schemas.records import OpenSaga, PoolRecord
+from schemas.sagas import LaunchSpec, SagaParams, TimerDue
+from services.pool_manager.core import plan
+from services.pool_manager.store import Store
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.runtime.errors import Conflict, Retry
+from services.runtime.tracing import current_headers
+from services.saga.coordinator import Coordinator
+
+log = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 50
+STARTS_AT_ONCE_MAX: Final = 64
+BEGUN_MAX: Final = 100_000
+"""Sagas remembered as begun; forgetting one costs a refused append."""
+TIMER_OWNER: Final = "pool-manager"
+
+
+class Reconciler:
+    """Brings pools to what is wanted of them."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, store: Store, coordinator: Callable[[], Coordinator]
+    ) -> None:
+        """`coordinator` is asked for late: it and the reconciler call each other."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._coordinator = coordinator
+        self._next: dict[str, asyncio.Task[None]] = {}
+        self._now: dict[str, asyncio.Task[None]] = {}
+        self._begun: set[str] = set()
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
+
+    async def reconcile(self, pool: str) -> None:
+        """Return when a run that began after this call has ended; raise what it raised."""
+        task = self._next.get(pool)
+        if task is None:
+            task = asyncio.create_task(self._after(self._now.get(pool), pool))
+            self._next[pool] = task
+        # Shielded: one waiter that is cancelled must not take the run from the others.
+        await asyncio.shield(task)
+
+    async def _after(self, earlier: "asyncio.Task[None] | None", pool: str) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        current = self._next.pop(pool)
+        self._now[pool] = current
+        try:
+            await self._run(pool)
+        finally:
+            if self._now.get(pool) is current:
+                del self._now[pool]
+
+    async def _run(self, pool: str) -> None:
+        for _ in range(TRIES_MAX):
+            world = await self._store.world(pool)
+            if world is None:
+                return
+            decided = plan(world, self._clock.now())
+            if decided.record != world.record:
+                for event in decided.events:
+                    await self.publish(event)
+                try:
+                    await self._store.save_pool(decided.record, world.revision)
+                except Conflict:
+                    continue
+            await self.start_open(decided.record)
+            if decided.wake_at is not None:
+                await self._wake(pool, decided.wake_at)
+            return
+        raise Retry(f"pool {pool}: others keep deciding about it")
+
+    async def start_open(self, record: PoolRecord) -> None:
+        """Begin every saga that the record holds and that this process has not seen begun.
+
+        A saga that has a log already is left alone, so a replica that died between the record and
+        the log is made good by whoever looks next.
+        """
+        if len(self._begun) > BEGUN_MAX:
+            self._begun.clear()
+        fresh = {saga: each for saga, each in record.open.items() if saga not in self._begun}
+        await asyncio.gather(*(self._start(record, saga, each) for saga, each in fresh.items()))
+
+    async def _start(self, record: PoolRecord, saga: str, opened: OpenSaga) -> None:
+        async with self._starts:
+            params = saga_params(self._store.fleet, record, opened)
+            headers = {TRACEPARENT: opened.trace} if opened.trace else current_headers()
+            if await self._coordinator().start(
+                saga, opened.kind, params, cause=opened.fault or opened.cause, headers=headers
+            ):
+                log.info("saga began", extra={"saga": saga, "reason": opened.reason})
+            self._begun.add(saga)
+
+    async def _wake(self, pool: str, at: datetime) -> None:
+        due = TimerDue(id=f"wake-{pool}-{at.timestamp():.0f}", time=self._clock.now(), pool=pool)
+        await self._bus.schedule(TIMER_OWNER, f"pool-{pool}", at, encode(due))
+
+    async def publish(self, event: pe.PoolEvent, headers: Mapping[str, str] | None = None) -> None:
+        """Publish a fact about a pool."""
+        await self._bus.publish(
+            subjects.pool_event(event.pool, pe.FACTS[type(event)]),
+            encode(event),
+            msg_id=event.id,
+            headers=current_headers() if headers is None else headers,
+        )
+
+
+def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
+    """Fix what a saga is about, from the pool's spec as it is now. Pure."""
+    spec = record.spec
+    launch = LaunchSpec(
+        fleet=fleet,
+        provider=spec.provider,
+        instance_type=spec.instance_type,
+        gpu_count=spec.gpu_count,
+        region=spec.region,
+        zones=spec.zones,
+        ssh_keys=spec.ssh_keys,
+        labels=spec.labels,
+    )
+    return SagaParams(
+        pool=record.name,
+        node=opened.node,
+        new_node=opened.new_node,
+        order=spec.replace_order,
+        reason=opened.reason,
+        action=opened.action,
+        fault=opened.fault,
+        by=opened.by,
+        launch=launch if opened.new_node else None,
+        drain_timeout_seconds=float(spec.drain_timeout),
+        launch_timeout_seconds=float(spec.launch_timeout),
+    )

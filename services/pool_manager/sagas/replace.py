@@ -1,0 +1,37 @@
+"""Replace: a node that must not stay leaves, and another takes its place.
+
+```
+terminate_first:  cordon ─► drain ─► terminate ─► provision ─► bootstrap ─► register ─► admit
+provision_first:  cordon ─► provision ─► bootstrap ─► register ─► admit ─► drain ─► terminate
+                               │◄──────── failed: undo provision (terminate the new instance)
+```
+
+What unwinding leaves behind: the old node cordoned, because a sick node must not take work again,
+and no new instance. With terminate_first the old instance may be gone as well: the pool is then one
+short, and the reconciler fills the gap with a scale-up, elsewhere and later if need be.
+
+The order is the pool's choice. terminate_first gives the quota back before it asks again and never
+holds two instances; provision_first (new resource first, old one last) keeps the pool at its size.
+Once the new node is admitted there is no way back: a later failure is stuck, for a person to see,
+and never costs the healthy new node. Cordon comes first in both orders: from then on nothing new is
+placed on the sick node.
+"""
+
+from typing import Final
+
+from schemas.sagas import SagaParams
+from services.pool_manager.sagas.steps import CORDON, DRAIN, LAUNCH, TERMINATE
+from services.saga.definition import Definition, Step
+
+
+def _steps(params: SagaParams) -> tuple[Step, ...]:
+    if params.order == "provision_first":
+        return (CORDON, *LAUNCH, DRAIN, TERMINATE)
+    return (CORDON, DRAIN, TERMINATE, *LAUNCH)
+
+
+REPLACE: Final = Definition(
+    kind="replace",
+    steps=_steps,
+    leaves="the old node cordoned (or gone, where it was terminated first) and no new instance",
+)

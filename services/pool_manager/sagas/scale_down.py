@@ -1,0 +1,20 @@
+"""Scale down: one node fewer.
+
+```
+cordon ─► drain ─► terminate
+```
+
+What unwinding leaves behind: the node as it was; a cordon that was set is taken back, because the
+node is healthy and may go on working.
+"""
+
+from typing import Final
+
+from services.pool_manager.sagas.steps import CORDON_UNDONE, DRAIN, TERMINATE
+from services.saga.definition import Definition
+
+SCALE_DOWN: Final = Definition(
+    kind="scale-down",
+    steps=lambda _: (CORDON_UNDONE, DRAIN, TERMINATE),
+    leaves="the node in service",
+)

@@ -1,0 +1,17 @@
+"""Scale up: one more node.
+
+```
+provision ─► bootstrap ─► register ─► admit
+   │◄──────── failed: undo provision (terminate the instance)
+```
+
+What unwinding leaves behind: nothing. The reconciler sees the gap again and tries anew, after a
+wait that grows with each failure.
+"""
+
+from typing import Final
+
+from services.pool_manager.sagas.steps import LAUNCH
+from services.saga.definition import Definition
+
+SCALE_UP: Final = Definition(kind="scale-up", steps=lambda _: LAUNCH, leaves="nothing")

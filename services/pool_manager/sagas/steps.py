@@ -1,0 +1,109 @@
+"""The steps that sagas are put together from: what each is given, and how long it may take.
+
+Outputs travel by step name and nothing else is shared. Deadlines come from the pool's spec as it
+was when the saga began.
+"""
+
+from typing import Final
+
+from schemas.reasons import NOT_ADMITTED
+from schemas.records import NodeRecord
+from schemas.sagas import (
+    BootstrapInputs,
+    NodeInputs,
+    ProvisionInputs,
+    SagaParams,
+    TerminateInputs,
+)
+from services.saga.definition import Met, Outputs, Step, Unmeetable
+
+CORDON_SECONDS: Final = 300.0
+"""A workload system that is away this long is a matter for a person."""
+TERMINATE_SECONDS: Final = 86_400.0
+"""After a day the saga goes on without the confirmation; the sweep never gives up."""
+
+
+def _node(params: SagaParams, _: Outputs) -> NodeInputs:
+    return NodeInputs(pool=params.pool, node=params.node, reason=params.reason)
+
+
+def _terminate(params: SagaParams, _: Outputs) -> TerminateInputs:
+    return TerminateInputs(pool=params.pool, node=params.node, reason=params.reason)
+
+
+def _provision(params: SagaParams, _: Outputs) -> ProvisionInputs:
+    assert params.launch is not None
+    return ProvisionInputs(
+        pool=params.pool,
+        node=params.new_node,
+        launch=params.launch,
+        timeout_seconds=params.launch_timeout_seconds,
+    )
+
+
+def _bootstrap(params: SagaParams, _: Outputs) -> BootstrapInputs:
+    return BootstrapInputs(pool=params.pool, node=params.new_node)
+
+
+def _new_node(params: SagaParams, _: Outputs) -> NodeInputs:
+    return NodeInputs(pool=params.pool, node=params.new_node)
+
+
+def _launch_seconds(params: SagaParams) -> float:
+    return params.launch_timeout_seconds
+
+
+def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | None:
+    """Whether the new node's agent has spoken."""
+    if node is None or node.registered_at is None:
+        return None
+    return Met({"hostname": node.hostname, "gpu_count": len(node.gpus)})
+
+
+def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | None:
+    """Whether the new node may take work: its GPUs are all there, its boot check passed."""
+    if node is None or node.boot_checked is None:
+        return None
+    promised = params.launch.gpu_count if params.launch else 0
+    if promised and len(node.gpus) != promised:
+        return Unmeetable(f"{len(node.gpus)} GPUs where {promised} were promised", NOT_ADMITTED)
+    if not node.boot_checked:
+        return Unmeetable(f"boot check failed: {node.boot_detail}", NOT_ADMITTED)
+    if node.health == "unhealthy":
+        return Unmeetable(f"unhealthy on arrival: {node.health_reason}", NOT_ADMITTED)
+    return Met({})
+
+
+CORDON: Final = Step(name="cordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS)
+CORDON_UNDONE: Final = Step(
+    name="cordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, undo=True
+)
+UNCORDON: Final = Step(name="uncordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS)
+DRAIN: Final = Step(
+    name="drain",
+    inputs=_node,
+    deadline_seconds=lambda params: params.drain_timeout_seconds,
+    on_deadline="proceed",
+)
+TERMINATE: Final = Step(
+    name="terminate",
+    inputs=_terminate,
+    deadline_seconds=lambda _: TERMINATE_SECONDS,
+    on_deadline="proceed",
+)
+PROVISION: Final = Step(
+    name="provision", inputs=_provision, deadline_seconds=_launch_seconds, undo=True
+)
+BOOTSTRAP: Final = Step(name="bootstrap", inputs=_bootstrap, deadline_seconds=_launch_seconds)
+REGISTER: Final = Step(
+    name="register", inputs=_new_node, deadline_seconds=_launch_seconds, waits=registered
+)
+ADMIT: Final = Step(
+    name="admit",
+    inputs=_new_node,
+    deadline_seconds=_launch_seconds,
+    waits=admitted,
+    pivot=True,
+)
+LAUNCH: Final = (PROVISION, BOOTSTRAP, REGISTER, ADMIT)
+"""From nothing to a node in service."""

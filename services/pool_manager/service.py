@@ -1,0 +1,238 @@
+"""The pool-manager's shell: node events, requests, sagas and timers come in; sagas begin.
+
+One process of any number: every decision about a pool is a compare-and-set of its record, every
+step of a saga a guarded append. The lease is only for the periodic look that makes good what a
+crashed replica left half done.
+"""
+
+import logging
+import secrets
+from typing import Any, Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import Invalid
+from schemas.node_events import NodeEvent, Registered, node_codec
+from schemas.records import NodeRecord, PoolRecord
+from schemas.sagas import TimerDue, timer_codec
+from schemas.settings import PoolSpec
+from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
+from services.pool_manager import nodes
+from services.pool_manager.core import busy
+from services.pool_manager.effects import Effects
+from services.pool_manager.queries import Queries
+from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
+from services.pool_manager.requests import Asked, decide
+from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.store import Store
+from services.runtime.bus import Stored
+from services.runtime.consumer import Consumer, Received
+from services.runtime.errors import BusError, Conflict, Reject, Retry
+from services.runtime.leases import Lease
+from services.runtime.process import Context, Service
+from services.saga.coordinator import Coordinator
+from services.saga.log import SagaState
+
+log = logging.getLogger(__name__)
+
+RESYNC_SECONDS: Final = 5.0
+TRIES_MAX: Final = 50
+
+
+async def build(context: Context) -> Service:
+    """Put the service together; its pools are recorded before it takes its first message."""
+    manager = PoolManager(context)
+    await manager.prepare()
+    return manager.service()
+
+
+class PoolManager:
+    """Everything the pool-manager does, put together."""
+
+    def __init__(self, context: Context) -> None:
+        """Wire the parts; nothing runs yet."""
+        self._context = context
+        self._bus = context.bus
+        self._clock = context.clock
+        self.store = Store(context.bus)
+        self._reconciler = Reconciler(
+            context.bus, context.clock, self.store, lambda: self._coordinator
+        )
+        self._effects = Effects(context.bus, self.store, self._reconciler.reconcile)
+        self._coordinator = Coordinator(
+            context.bus,
+            context.clock,
+            DEFINITIONS,
+            self._look,
+            self._effects.project,
+            TIMER_OWNER,
+        )
+        self._lease = Lease(context.bus, context.clock, "pool-resync", context.replica)
+
+    def service(self) -> Service:
+        """The consumers, loops and endpoints."""
+        return Service(
+            description="Brings pools to their size and replaces what is unhealthy",
+            consumers=(
+                Consumer(
+                    durable=POOL_NODE_EVENTS,
+                    decode=lambda stored: node_codec.decode(stored.data),
+                    handle=self.on_node_event,
+                    key=_node_of,
+                ),
+                Consumer(
+                    durable=POOL_REQUESTS,
+                    decode=_read_request,
+                    handle=self.on_request,
+                    key=_pool_of_request,
+                ),
+                self._coordinator.consumer(POOL_SAGAS),
+                Consumer(
+                    durable=POOL_TIMERS,
+                    decode=lambda stored: timer_codec.decode(stored.data),
+                    handle=self.on_timer,
+                    key=lambda stored: stored.subject,
+                ),
+            ),
+            tasks=(
+                self.store.nodes.run,
+                self.store.health.run,
+                self._lease.keep,
+                self._resync_for_ever,
+            ),
+            endpoints=Queries(self.store).endpoints(),
+            close=self._lease.release,
+        )
+
+    async def _look(self, state: SagaState) -> NodeRecord | None:
+        return await self.store.fresh_node(state.params.pool, state.params.new_node)
+
+    # --- start --------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Give the bus its fleet id, and record the configured pools."""
+        settings = self._context.settings
+        await self.store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
+        for name, spec in settings.pools.items():
+            await self._record_pool(name, spec)
+
+    async def _record_pool(self, name: str, spec: PoolSpec) -> None:
+        fresh = PoolRecord(name=name, spec=spec, desired=spec.min_nodes)
+        if await self.store.create_pool(fresh):
+            log.info("pool recorded", extra={"pool": name, "desired": spec.min_nodes})
+            return
+
+        def respecified(old: PoolRecord) -> PoolRecord:
+            desired = min(max(old.desired, spec.min_nodes), spec.max_nodes)
+            return msgspec.structs.replace(old, spec=spec, desired=desired)
+
+        await self.store.change_pool(name, respecified)
+
+    # --- what comes in ------------------------------------------------------------------------
+
+    async def on_node_event(self, received: Received[NodeEvent]) -> None:
+        """Take a node's event into its record; then whoever waits for the node goes on."""
+        event, stored_at = received.message, received.stored.time
+        subject = subjects.parse_node(received.stored.subject)
+        if subject is None or (subject.pool, subject.node) != (event.pool, event.node):
+            raise Reject(f"says it is about {event.pool}/{event.node}; its subject says otherwise")
+        trace = received.stored.headers.get("traceparent", "")
+
+        def changed(record: NodeRecord | None) -> NodeRecord | None:
+            applied = nodes.apply(record, event, stored_at)
+            if applied is not None and applied is not record and applied.health_at == event.time:
+                return msgspec.structs.replace(applied, health_trace=trace)
+            return applied
+
+        record = await self.store.change_node(event.pool, event.node, changed)
+        if record is None:
+            await self._unknown_node(event)
+            return
+        if record.saga:
+            await self._coordinator.advance(record.saga, fresh=True)
+        if not isinstance(event, Registered):
+            await self._reconciler.reconcile(event.pool)
+
+    async def _unknown_node(self, event: NodeEvent) -> None:
+        """A node that a saga is just bringing is recorded in a moment; any other is not ours."""
+        found = await self.store.pool(event.pool)
+        if found is not None and event.node in busy(found[0]):
+            raise Retry(f"{event.node} is not yet recorded")
+        log.warning("event about no node of ours", extra={"pool": event.pool, "node": event.node})
+
+    async def on_request(self, received: Received[Asked]) -> None:
+        """Answer one request; what it opened is recorded before the answer is published."""
+        asked = received.message
+        for _ in range(TRIES_MAX):
+            world = await self.store.world(asked.pool)
+            answer = decide(asked, world, self._clock.now())
+            if answer.record is not None and world is not None:
+                try:
+                    await self.store.save_pool(answer.record, world.revision)
+                except Conflict:
+                    continue
+            await self._reconciler.publish(answer.event)
+            if answer.record is not None:
+                await self._reconciler.reconcile(asked.pool)
+            return
+        raise Retry(f"pool {asked.pool}: others keep deciding about it")
+
+    async def on_timer(self, received: Received[TimerDue]) -> None:
+        """A step's deadline, or the moment at which a pool is to be looked at again."""
+        due, fired_at = received.message, received.stored.time
+        if due.saga:
+            await self._coordinator.advance(due.saga, at=fired_at, fresh=True)
+        if due.pool:
+            await self._reconciler.reconcile(due.pool)
+
+    # --- the periodic look --------------------------------------------------------------------
+
+    async def _resync_for_ever(self) -> None:
+        """Make good what a crashed replica left between two writes.
+
+        The first look needs no lease: whatever it decides is guarded like everything else.
+        """
+        first = True
+        while True:
+            if first or self._lease.held:
+                try:
+                    await self._resync()
+                    first = False
+                except (BusError, Retry) as error:
+                    log.warning("resync put off: %s", error)
+            await self._clock.sleep(RESYNC_SECONDS)
+
+    async def _resync(self) -> None:
+        for record in await self.store.pools():
+            await self._reconciler.reconcile(record.name)
+            for saga in record.open:
+                await self._coordinator.advance(saga, fresh=True)
+
+
+def _node_of(stored: Stored) -> str:
+    parsed = subjects.parse_node(stored.subject)
+    return f"{parsed.pool}.{parsed.node}" if parsed else stored.subject
+
+
+def _pool_of_request(stored: Stored) -> str:
+    parsed = subjects.parse_pool_request(stored.subject)
+    return parsed.pool if parsed else stored.subject
+
+
+def _read_request(stored: Stored) -> Any:
+    """Wrap what people typed; a subject that names no pool cannot be answered anywhere."""
+    parsed = subjects.parse_pool_request(stored.subject)
+    if parsed is None:
+        return Invalid("", f"{stored.subject} is not <pool>.request.<verb>")
+    try:
+        subjects.pool_event(parsed.pool, "scale-refused")
+    except ValueError as error:
+        return Invalid("", str(error))
+    return Asked(
+        id=f"request-{stored.sequence}",
+        time=stored.time,
+        pool=parsed.pool,
+        verb=parsed.name,
+        payload=stored.data,
+    )

@@ -1,0 +1,155 @@
+"""The pool-manager's records: read from memory, changed by compare-and-set."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from schemas.messages import encode
+from schemas.records import (
+    FLEET_KEY,
+    FleetRecord,
+    HealthRecord,
+    NodeRecord,
+    PoolRecord,
+    decoder,
+    node_key,
+    pool_key,
+)
+from schemas.topology import HEALTH, NODES, POOLS
+from services.pool_manager.core import World
+from services.runtime.bus import Bus
+from services.runtime.errors import Conflict, Retry
+from services.runtime.views import BucketView
+
+log = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 50
+TERMINATED_TTL_SECONDS: Final = 7 * 86_400
+"""How long a node that is gone can still be asked about."""
+
+_nodes = decoder(NodeRecord)
+_pools = decoder(PoolRecord)
+_fleet = decoder(FleetRecord)
+
+Change = Callable[[NodeRecord | None], NodeRecord | None]
+"""Returns the record as it shall be; None or the same one: leave it."""
+
+
+class Store:
+    """NODES and POOLS, which this service alone writes, and HEALTH, which it reads."""
+
+    def __init__(self, bus: Bus) -> None:
+        """Mirror the buckets; `run` of each view must be running."""
+        self._bus = bus
+        self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
+        self.health: BucketView[HealthRecord] = BucketView(bus, HEALTH, HealthRecord)
+        self.fleet = ""
+
+    async def claim_fleet(self, fleet: str) -> None:
+        """Give this bus its fleet id, unless it has one."""
+        try:
+            await self._bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=fleet)))
+        except Conflict:
+            log.info("the bus carries a fleet already")
+        entry = await self._bus.get(POOLS, FLEET_KEY)
+        assert entry is not None
+        self.fleet = _fleet.decode(entry.value).id
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    async def fresh_node(self, pool: str, node: str) -> NodeRecord | None:
+        """A node's record, from the server."""
+        entry = await self._bus.get(NODES, node_key(pool, node))
+        return _nodes.decode(entry.value) if entry else None
+
+    def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
+        """A pool's nodes that are not gone."""
+        prefix = f"{pool}."
+        for key, record in list(self.nodes.records.items()):
+            if key.startswith(prefix) and record.state != "terminated":
+                yield record
+
+    async def change_node(self, pool: str, node: str, change: Change) -> NodeRecord | None:
+        """Change a node's record; return it as it then is."""
+        key = node_key(pool, node)
+        record = self.nodes.records.get(key)
+        revision = self.nodes.revisions.get(key, 0) if record else 0
+        for _ in range(TRIES_MAX):
+            if record is None:
+                entry = await self._bus.get(NODES, key)
+                record = _nodes.decode(entry.value) if entry else None
+                revision = entry.revision if entry else 0
+            wanted = change(record)
+            if wanted is None or wanted == record:
+                return record
+            value = encode(wanted)
+            ttl = TERMINATED_TTL_SECONDS if wanted.state == "terminated" else 0
+            try:
+                if record is None:
+                    revision = await self._bus.create(NODES, key, value, ttl_seconds=ttl)
+                else:
+                    revision = await self._bus.update(NODES, key, value, revision, ttl_seconds=ttl)
+            except Conflict:
+                record = None
+                continue
+            self.nodes.wrote(key, wanted, revision)
+            return wanted
+        raise Retry(f"node {key}: others keep writing to its record")
+
+    # --- pools --------------------------------------------------------------------------------
+
+    async def pool(self, pool: str) -> tuple[PoolRecord, int] | None:
+        """A pool's record and revision, fresh from the server."""
+        entry = await self._bus.get(POOLS, pool_key(pool))
+        return (_pools.decode(entry.value), entry.revision) if entry else None
+
+    async def pools(self) -> list[PoolRecord]:
+        """Every pool's record, fresh from the server."""
+        entries = await self._bus.entries(POOLS, pool_key("*"))
+        return [_pools.decode(entry.value) for entry in entries]
+
+    async def create_pool(self, record: PoolRecord) -> bool:
+        """Record a new pool; False where it is recorded already."""
+        try:
+            await self._bus.create(POOLS, pool_key(record.name), encode(record))
+        except Conflict:
+            return False
+        return True
+
+    async def save_pool(self, record: PoolRecord, revision: int) -> None:
+        """Write a pool's record if nobody else has; else Conflict."""
+        await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
+
+    async def change_pool(self, pool: str, change: Callable[[PoolRecord], PoolRecord]) -> None:
+        """Change a pool's record, if it exists."""
+        for _ in range(TRIES_MAX):
+            found = await self.pool(pool)
+            if found is None:
+                return
+            record, revision = found
+            wanted = change(record)
+            if wanted == record:
+                return
+            try:
+                await self.save_pool(wanted, revision)
+            except Conflict:
+                continue
+            return
+        raise Retry(f"pool {pool}: others keep writing to its record")
+
+    async def world(self, pool: str) -> World | None:
+        """Everything a decision about a pool may look at; None where there is no such pool.
+
+        The order matters: the record is read first, and the nodes are then at least as new. A node
+        is recorded before its saga leaves the pool's record, so it is seen in one or the other.
+        """
+        found = await self.pool(pool)
+        if found is None:
+            return None
+        await self.nodes.caught_up()
+        return World(
+            fleet=self.fleet,
+            record=found[0],
+            revision=found[1],
+            nodes=tuple(self.nodes_of(pool)),
+        )

@@ -1,0 +1,199 @@
+"""Brings sagas on: reads a log, decides the next entry, appends it under the guard.
+
+Every replica may bring on every saga: of two that append at once one is refused and reads again.
+Nothing is kept but a bounded cache of folded logs, which is only trusted where the next entry's own
+guard proves that nothing lies between.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from schemas import headers as h
+from schemas.messages import encode
+from schemas.reasons import SagaKind
+from schemas.records import NodeRecord
+from schemas.sagas import (
+    SagaEntry,
+    SagaParams,
+    SagaStarted,
+    StepStarted,
+    TimerDue,
+)
+from schemas.topology import DurableSpec
+from services.runtime.bus import Bus, Stored
+from services.runtime.clock import Clock
+from services.runtime.consumer import Consumer, Received
+from services.runtime.errors import Conflict, Reject, Retry
+from services.runtime.tracing import current_headers
+from services.saga.decide import Waiting, next_entry, waits_for_node
+from services.saga.definition import Definition
+from services.saga.log import SagaState, fold
+from services.saga.reading import append, decode_entry, fold_stored, read_state, saga_of
+
+log = logging.getLogger(__name__)
+
+CACHE_MAX: Final = 20_000
+TRIES_MAX: Final = 10
+APPENDS_MAX: Final = 64
+"""More than any saga has steps; a decision that never ends is a defect and must show."""
+
+Look = Callable[[SagaState], Awaitable[NodeRecord | None]]
+"""The new node as the bucket has it now, not as some mirror last saw it."""
+
+Project = Callable[[SagaState, SagaEntry], Awaitable[None]]
+"""Brings the effects of one entry about (records, events); idempotent."""
+
+
+class Coordinator:
+    """Runs the sagas of a set of definitions."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        definitions: Mapping[SagaKind, Definition],
+        look: Look,
+        project: Project,
+        timer_owner: str,
+    ) -> None:
+        """`look` shows the node a waiting step is about; timers fire to `timer_owner`."""
+        self._bus = bus
+        self._clock = clock
+        self._definitions = definitions
+        self._look = look
+        self._project = project
+        self._timer_owner = timer_owner
+        self._cache: OrderedDict[str, SagaState] = OrderedDict()
+
+    def consumer(self, durable: DurableSpec) -> Consumer:
+        """The consumer that drives it."""
+        return Consumer(durable=durable, decode=decode_entry, handle=self.handle, key=saga_of)
+
+    async def start(
+        self,
+        saga: str,
+        kind: SagaKind,
+        params: SagaParams,
+        *,
+        cause: str,
+        headers: Mapping[str, str],
+    ) -> bool:
+        """Begin a saga and its first step; False where its log already exists."""
+        entry = SagaStarted(
+            id=f"{saga}.started",
+            time=self._clock.now(),
+            cause=cause,
+            saga=saga,
+            kind=kind,
+            params=params,
+        )
+        try:
+            sequence = await append(self._bus, entry, 0, headers)
+        except Conflict:
+            return False
+        self._keep(fold(None, entry, sequence, headers))
+        await self.advance(saga)
+        return True
+
+    async def handle(self, received: Received[SagaEntry]) -> None:
+        """Take one entry in: its effects first, then whatever the log calls for next."""
+        entry = received.message
+        if entry.saga != saga_of(received.stored):
+            raise Reject(f"says it is of {entry.saga}, but stands in another saga's log")
+        state = await self._state_with(entry, received.stored)
+        if isinstance(entry, StepStarted) and entry.deadline is not None:
+            await self._bus.schedule(
+                self._timer_owner,
+                f"{entry.saga}-{entry.step}",
+                entry.deadline,
+                encode(
+                    TimerDue(
+                        id=f"{entry.id}.deadline",
+                        time=self._clock.now(),
+                        cause=entry.id,
+                        saga=entry.saga,
+                        step=entry.step,
+                    )
+                ),
+                headers=_trace(state),
+            )
+        await self._project(state, entry)
+        await self.advance(entry.saga)
+
+    async def advance(
+        self, saga: str, *, at: datetime | None = None, fresh: bool = False
+    ) -> SagaState | None:
+        """Append what the log calls for until it waits or ends; None where there is no log.
+
+        `at`: the moment at the server, where a timer brought it; a clock of ours that lags behind
+        must not take a deadline that has passed for one that has not. `fresh`: read the log even
+        where it is cached, because what changed lies outside of it.
+        """
+        if fresh:
+            self._cache.pop(saga, None)
+        for _ in range(APPENDS_MAX):
+            state = self._cache.get(saga) or await self._load(saga)
+            if state is None:
+                return None
+            now = self._clock.now()
+            now = max(now, at) if at is not None else now
+            definition = self._definitions[state.kind]
+            # Looked at after the step's own start was appended, and the node's record is written
+            # before this log is read by whoever changes it: one of the two sees the other.
+            node = await self._look(state) if waits_for_node(definition, state) else None
+            entry = next_entry(definition, state, node, now)
+            if entry is None or isinstance(entry, Waiting):
+                return state
+            headers = current_headers() if _same_trace(state) else _trace(state)
+            try:
+                sequence = await append(self._bus, entry, state.sequence, headers)
+            except Conflict:
+                # Somebody else went on with it, or the cache is old: read again, decide again.
+                self._cache.pop(saga, None)
+                continue
+            self._keep(fold(state, entry, sequence, headers))
+        raise Retry(f"{saga} does not come to rest after {APPENDS_MAX} appends")
+
+    async def _state_with(self, entry: SagaEntry, stored: Stored) -> SagaState:
+        """The folded log, with this entry in it."""
+        cached = self._cache.get(entry.saga)
+        if cached is not None:
+            if cached.sequence >= stored.sequence:
+                return cached
+            # The entry's own guard names what came before it: if that is what is cached, then
+            # nothing lies between, and the log need not be read.
+            if stored.headers.get(h.EXPECTED_LAST_SUBJECT_SEQ) == str(cached.sequence):
+                state = fold_stored(cached, stored)
+                assert state is not None
+                self._keep(state)
+                return state
+        for _ in range(TRIES_MAX):
+            state_or_none = await self._load(entry.saga)
+            if state_or_none is not None and state_or_none.sequence >= stored.sequence:
+                return state_or_none
+        raise Retry(f"{entry.saga}: its log cannot yet be read up to {stored.sequence}")
+
+    async def _load(self, saga: str) -> SagaState | None:
+        state = await read_state(self._bus, saga)
+        if state is not None:
+            self._keep(state)
+        return state
+
+    def _keep(self, state: SagaState) -> None:
+        self._cache[state.saga] = state
+        self._cache.move_to_end(state.saga)
+        if len(self._cache) > CACHE_MAX:
+            self._cache.popitem(last=False)
+
+
+def _trace(state: SagaState) -> dict[str, str]:
+    return {h.TRACEPARENT: state.trace} if state.trace else {}
+
+
+def _same_trace(state: SagaState) -> bool:
+    """Whether the current span belongs to the saga's trace; an agent's event has its own."""
+    current = current_headers().get(h.TRACEPARENT, "")
+    return bool(state.trace) and current.split("-")[1:2] == state.trace.split("-")[1:2]

@@ -1,0 +1,65 @@
+"""What a saga is made of: a table of steps, each with who performs it, its undo and its deadline.
+
+Declared one file per saga in `services/pool_manager/sagas/`; read by `decide`. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from schemas.reasons import SagaKind
+from schemas.records import NodeRecord
+from schemas.sagas import SagaParams
+
+Outputs = Mapping[str, Mapping[str, Any]]
+"""Step name -> its outputs: the only thing that steps share."""
+
+Inputs = Callable[[SagaParams, Outputs], msgspec.Struct]
+Seconds = Callable[[SagaParams], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A waiting step's condition holds."""
+
+    outputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unmeetable:
+    """A waiting step's condition can no longer come to hold."""
+
+    reason: str
+    error: str
+
+
+Condition = Callable[[SagaParams, NodeRecord | None], Met | Unmeetable | None]
+"""Looks at the node a step waits for; None: not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One row of a saga's table."""
+
+    name: str
+    inputs: Inputs
+    deadline_seconds: Seconds
+    undo: bool = False
+    """Whether unwinding takes the action back."""
+    on_deadline: Literal["fail", "proceed"] = "fail"
+    pivot: bool = False
+    """Once it has succeeded there is no way back: a later failure is stuck, not unwound."""
+    waits: Condition | None = None
+    """Set where nobody performs the step: it waits for something to be true of the new node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """A saga's table; the order may depend on the pool's choice."""
+
+    kind: SagaKind
+    steps: Callable[[SagaParams], tuple[Step, ...]]
+    leaves: str
+    """What unwinding leaves behind, in a sentence; shown to whoever asks."""

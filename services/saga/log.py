@@ -1,0 +1,166 @@
+"""A saga's state is a fold over its log. Pure; an entry that does not fit is a corrupt log: loud.
+
+```
+        started ──► succeeded ─┐
+pending ──►│                   ├──► undo-started ──► undone
+           ├──► failed ────────┤                └──► undo-failed
+           └──► expired ───────┘
+```
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from schemas.headers import TRACEPARENT
+from schemas.reasons import SagaKind
+from schemas.sagas import (
+    SagaDone,
+    SagaEntry,
+    SagaParams,
+    SagaStarted,
+    SagaStuck,
+    SagaUnwinding,
+    SagaUnwound,
+    StepEntry,
+    StepExpired,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    UndoFailed,
+    UndoStarted,
+    UndoSucceeded,
+)
+
+StepStatus = Literal[
+    "pending", "started", "succeeded", "failed", "expired", "undo-started", "undone", "undo-failed"
+]
+SagaStatus = Literal["running", "unwinding", "done", "unwound", "stuck"]
+
+STEP_NEXT: dict[type[StepEntry], tuple[frozenset[StepStatus], StepStatus]] = {
+    StepStarted: (frozenset({"pending"}), "started"),
+    StepSucceeded: (frozenset({"started"}), "succeeded"),
+    StepFailed: (frozenset({"started"}), "failed"),
+    StepExpired: (frozenset({"started"}), "expired"),
+    UndoStarted: (frozenset({"started", "succeeded", "failed", "expired"}), "undo-started"),
+    UndoSucceeded: (frozenset({"undo-started"}), "undone"),
+    UndoFailed: (frozenset({"undo-started"}), "undo-failed"),
+}
+"""Entry -> the statuses it may follow, and the status it leads to."""
+
+SAGA_NEXT: dict[type[SagaEntry], tuple[frozenset[SagaStatus], SagaStatus]] = {
+    SagaUnwinding: (frozenset({"running"}), "unwinding"),
+    SagaDone: (frozenset({"running"}), "done"),
+    SagaUnwound: (frozenset({"unwinding"}), "unwound"),
+    SagaStuck: (frozenset({"running", "unwinding"}), "stuck"),
+}
+
+ENDED: frozenset[SagaStatus] = frozenset({"done", "unwound"})
+"""A stuck saga has not ended: a person is to bring it on."""
+
+
+class CorruptLogError(Exception):
+    """An entry that the log before it does not allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """One step, as its entries left it."""
+
+    status: StepStatus = "pending"
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    started_at: datetime | None = None
+    deadline: datetime | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SagaState:
+    """A saga, as its log tells it."""
+
+    saga: str
+    kind: SagaKind
+    params: SagaParams
+    started_at: datetime
+    cause: str
+    trace: str
+    """traceparent of the first entry."""
+    sequence: int
+    """Sequence of the last entry: the guard of the next append."""
+    last_id: str
+    status: SagaStatus = "running"
+    reason: str = ""
+    failed_step: str = ""
+    steps: Mapping[str, StepState] = field(default_factory=dict)
+
+    def step(self, name: str) -> StepState:
+        """A step's state; pending where no entry names it."""
+        return self.steps.get(name, StepState())
+
+    @property
+    def outputs(self) -> dict[str, Mapping[str, Any]]:
+        """What succeeded steps put out, by step name."""
+        return {name: step.outputs for name, step in self.steps.items() if step.outputs}
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.status in ENDED
+
+
+def fold(
+    state: SagaState | None, entry: SagaEntry, sequence: int, headers: Mapping[str, str]
+) -> SagaState:
+    """Add one entry to a state; raise CorruptLogError where it does not fit."""
+    if state is None:
+        if not isinstance(entry, SagaStarted):
+            raise CorruptLogError(f"{entry.saga}: begins with {type(entry).__name__}")
+        return SagaState(
+            saga=entry.saga,
+            kind=entry.kind,
+            params=entry.params,
+            started_at=entry.time,
+            cause=entry.cause,
+            trace=headers.get(TRACEPARENT, ""),
+            sequence=sequence,
+            last_id=entry.id,
+        )
+    if isinstance(entry, StepEntry):
+        steps = {**state.steps, entry.step: _fold_step(state, entry)}
+        return replace(state, steps=steps, sequence=sequence, last_id=entry.id)
+    allowed = SAGA_NEXT.get(type(entry))
+    if allowed is None or state.status not in allowed[0]:
+        raise CorruptLogError(f"{entry.saga}: {type(entry).__name__} while {state.status}")
+    changed = replace(state, status=allowed[1], sequence=sequence, last_id=entry.id)
+    match entry:
+        case SagaUnwinding(step=step, reason=reason) | SagaStuck(step=step, reason=reason):
+            return replace(changed, failed_step=step, reason=reason)
+        case _:
+            return changed
+
+
+def skip(state: SagaState | None, sequence: int) -> SagaState | None:
+    """Pass over an entry that does not belong: only the guard moves on."""
+    return replace(state, sequence=sequence) if state is not None else None
+
+
+def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
+    step = state.step(entry.step)
+    allowed, status = STEP_NEXT[type(entry)]
+    if step.status not in allowed or state.ended:
+        raise CorruptLogError(
+            f"{entry.saga}: {entry.step} {type(entry).__name__} while {step.status}"
+        )
+    match entry:
+        case StepStarted(deadline=deadline):
+            return replace(step, status=status, started_at=entry.time, deadline=deadline)
+        case StepSucceeded(outputs=outputs):
+            return replace(step, status=status, outputs=outputs)
+        case StepFailed(reason=reason):
+            return replace(step, status=status, reason=reason)
+        case UndoFailed(reason=reason, remedy=remedy):
+            return replace(step, status=status, reason=reason, remedy=remedy)
+        case _:
+            return replace(step, status=status)

@@ -1,0 +1,339 @@
+"""The pool-manager on a real server, with scripted peers for everybody else."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.duration import Duration
+from schemas.requests import NodeView, Page, PoolView
+from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+
+def settings(**changes: Any) -> Settings:
+    """A pool of three with room for two more."""
+    spec = msgspec.structs.replace(
+        PoolSpec(
+            provider="test",
+            instance_type="h100-8x",
+            min_nodes=3,
+            max_nodes=6,
+            gpu_count=8,
+            budget=BudgetSpec(max_unavailable=1),
+            health=HealthSpec(lost_after=Duration(300)),
+        ),
+        **changes,
+    )
+    return Settings(providers={"test": PluginSettings(type="fake")}, pools={"training": spec})
+
+
+@pytest.fixture
+async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
+    """Everybody else."""
+    async with Peers(bus) as started:
+        yield started
+
+
+async def nodes(bus: NatsBus) -> list[NodeView]:
+    """The fleet, as the query tells it."""
+    reply = await bus.request(subjects.query("nodes"), b"{}", timeout_seconds=5)
+    page = msgspec.json.decode(reply.data, type=Page)
+    return [msgspec.json.decode(item, type=NodeView) for item in page.items]
+
+
+async def active(bus: NatsBus) -> list[str]:
+    """Names of the nodes in service."""
+    return [view.id for view in await nodes(bus) if view.status == "active"]
+
+
+def settled(bus: NatsBus, count: int) -> Callable[[], Any]:
+    """Whether `count` nodes are in service and nothing is under way; returns their names."""
+
+    async def look() -> list[str] | None:
+        reply = await bus.request(subjects.query("pools"), b"{}", timeout_seconds=5)
+        page = msgspec.json.decode(reply.data, type=Page)
+        pools = [msgspec.json.decode(item, type=PoolView) for item in page.items]
+        names = await active(bus)
+        done = all(not pool.open_sagas for pool in pools)
+        return names if pools and len(names) == count and done else None
+
+    return look
+
+
+async def events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
+    """Every stored pool event of one kind."""
+    found = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
+    return [msgspec.json.decode(each.data) for each in found]
+
+
+async def test_a_pool_is_brought_to_its_size(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A new pool gets min_nodes nodes, each provisioned once."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        names = await eventually(settled(bus, 3))
+
+    assert 3 == len(names)
+    assert Counter(dict.fromkeys(names, 1)) == peers.count("provision")
+
+
+@pytest.mark.parametrize(
+    ("order", "steps"),
+    [
+        (
+            "terminate_first",
+            ["cordon", "drain", "terminate", "provision", "bootstrap"],
+        ),
+        (
+            "provision_first",
+            ["cordon", "provision", "bootstrap", "drain", "terminate"],
+        ),
+    ],
+)
+async def test_an_unhealthy_node_is_replaced_in_the_pools_order(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers, order: str, steps: list[str]
+) -> None:
+    """One verdict, one replacement; each step once, in the order that the pool chose."""
+    async with Running(server.url, "pool-manager", build, settings(replace_order=order)):
+        before = await eventually(settled(bus, 3))
+        peers.calls.clear()
+        await peers.sicken("training", before[0])
+
+        async def replaced() -> list[dict[str, Any]]:
+            return await events(bus, "node-replaced")
+
+        [event] = await eventually(replaced)
+        after = await eventually(settled(bus, 3))
+
+    assert before[0] == event["old_node"]
+    assert before[0] not in after
+    assert event["new_node"] in after
+    assert steps == [step for step, _ in peers.calls]
+    assert (4 if order == "provision_first" else 3) == peers.most_instances
+
+
+async def test_a_repeated_verdict_starts_no_second_replacement(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Five verdicts about one node, before and during its replacement, replace it once."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        for i in range(5):
+            await peers.sicken("training", before[0], fault=f"f{i}")
+        await eventually(settled(bus, 3))
+        found = await eventually(lambda: events(bus, "node-replaced"))
+
+    assert 1 == len(found)
+    assert {before[0]: 1} == peers.count("terminate")
+
+
+async def test_the_budget_holds_back_a_second_replacement(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """With one node allowed out of service, two sick nodes are replaced one after the other."""
+    peers.hold["drain"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await peers.sicken("training", before[0])
+        await peers.sicken("training", before[1])
+        [opened] = await eventually(lambda: events(bus, "breaker-opened"))
+
+        assert 1 == opened["limit"]
+        assert 1 == len(peers.count("cordon"))
+
+        peers.hold["drain"].set()
+
+        async def both() -> bool:
+            return len(await events(bus, "node-replaced")) == 2
+
+        await eventually(both)
+        await eventually(lambda: events(bus, "breaker-closed"))
+
+    assert 3 == peers.most_instances
+
+
+async def test_a_failed_launch_is_unwound_and_tried_again(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A provision that fails leaves no instance; the pool waits, then tries again."""
+    peers.fail["provision"] = "no capacity"
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        failed = await eventually(lambda: events(bus, "saga-failed"))
+        peers.fail.clear()
+        await eventually(settled(bus, 1), within_seconds=20)
+
+    assert "no capacity" == failed[0]["reason"]
+    assert 1 == len(peers.instances)
+
+
+async def test_a_node_that_fails_admission_is_sent_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Seven GPUs where eight were promised: the instance is terminated and another is tried."""
+    peers.gpus = 7
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        [failed, *_] = await eventually(lambda: events(bus, "saga-failed"))
+        peers.gpus = 8
+        names = await eventually(settled(bus, 1), within_seconds=20)
+
+    assert "admit" == failed["step"]
+    assert "7 GPUs where 8 were promised" == failed["reason"]
+    assert set(names) == peers.instances
+
+
+@pytest.mark.parametrize(
+    ("payload", "fact", "refusal"),
+    [
+        (b'{"nodes": 5}', "scaled", ""),
+        (b'{"nodes": "x"}', "scale-refused", "invalid-request"),
+        (b'{"nodes": 99}', "scale-refused", "above-maximum"),
+        (b'{"nodes": 1}', "scale-refused", "below-minimum"),
+        (b'{"node": 5}', "scale-refused", "invalid-request"),
+        (b"not json", "scale-refused", "invalid-request"),
+        (b"\xff\xfe", "scale-refused", "invalid-request"),
+    ],
+)
+async def test_scale_requests_are_answered_with_an_event(
+    server: EmbeddedServer,
+    bus: NatsBus,
+    peers: Peers,
+    payload: bytes,
+    fact: str,
+    refusal: str,
+) -> None:
+    """What is accepted happens; what is refused says why, and nothing else happens."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        await eventually(settled(bus, 3))
+        await bus.publish(subjects.pool_request("training", "scale"), payload)
+        [event] = await eventually(lambda: events(bus, fact))
+        after = await eventually(settled(bus, 5 if fact == "scaled" else 3))
+
+    assert refusal == event.get("refusal", "")
+    assert len(after) == len(peers.instances)
+
+
+async def test_a_pool_that_does_not_exist_refuses(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A scale request to an unknown pool is answered on that pool's own subject."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        await eventually(settled(bus, 3))
+        await bus.publish(subjects.pool_request("nowhere", "scale"), b'{"nodes": 5}')
+        [event] = await eventually(lambda: events(bus, "scale-refused"))
+
+    assert ("nowhere", "unknown-pool") == (event["pool"], event["refusal"])
+    assert 3 == len(peers.instances)
+
+
+async def test_scaling_down_drains_before_it_terminates(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Surplus nodes are cordoned, drained and terminated; the rest stay."""
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        await eventually(settled(bus, 1))
+        await bus.publish(subjects.pool_request("training", "scale"), b'{"nodes": 3}')
+        await eventually(settled(bus, 3))
+        peers.calls.clear()
+        await bus.publish(subjects.pool_request("training", "scale"), b'{"nodes": 2}')
+        await eventually(settled(bus, 2))
+
+    assert ["cordon", "drain", "terminate"] == [step for step, _ in peers.calls]
+    assert 2 == len(peers.instances)
+
+
+async def test_people_cordon_drain_and_uncordon(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Each request is carried out once and answered; a second drain of the budget is refused."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        [first, second, _] = await eventually(settled(bus, 3))
+
+        async def ask(verb: str, node: str) -> None:
+            body = msgspec.json.encode({"node": node, "by": "test"})
+            await bus.publish(subjects.pool_request("training", verb), body)
+
+        async def shows(node: str, **wanted: bool) -> bool:
+            for view in await nodes(bus):
+                if view.id == node and not view.saga:
+                    return all(getattr(view, k) == v for k, v in wanted.items())
+            return False
+
+        await ask("cordon", first)
+        await eventually(lambda: shows(first, cordoned=True))
+        await ask("drain", second)
+        [refused] = await eventually(lambda: events(bus, "request-refused"))
+        await ask("uncordon", first)
+        await eventually(lambda: shows(first, cordoned=False))
+        await ask("drain", second)
+        await eventually(lambda: shows(second, cordoned=True, drained=True))
+
+    assert "budget-spent" == refused["refusal"]
+    assert [("cordon", first), ("uncordon", first), ("cordon", second), ("drain", second)] == [
+        call for call in peers.calls if call[0] in ("cordon", "uncordon", "drain")
+    ]
+
+
+async def test_two_replicas_make_one_replacement(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Two pool-managers on one bus: the pool has its size, one sick node is replaced once."""
+    async with (
+        Running(server.url, "pool-manager", build, settings(), replica=1),
+        Running(server.url, "pool-manager", build, settings(), replica=2),
+    ):
+        before = await eventually(settled(bus, 3))
+        await peers.sicken("training", before[1])
+        await eventually(lambda: events(bus, "node-replaced"))
+        await eventually(settled(bus, 3))
+
+    assert 4 == sum(peers.count("provision").values())
+    assert {before[1]: 1} == peers.count("terminate")
+    assert 3 == len(peers.instances)
+
+
+async def test_a_restarted_server_loses_no_saga(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """nats-server goes and comes back in the middle of a replacement; it ends all the same."""
+    peers.hold["drain"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await peers.sicken("training", before[0])
+
+        async def draining() -> bool:
+            return bool(peers.count("drain"))
+
+        await eventually(draining)
+        await server.restart()
+        peers.hold["drain"].set()
+
+        async def replaced() -> bool:
+            return bus.connected and bool(await events(bus, "node-replaced"))
+
+        await eventually(replaced, within_seconds=20)
+        await eventually(settled(bus, 3))
+
+    assert {before[0]: 1} == peers.count("terminate")
+    assert 3 == len(peers.instances)
+
+
+async def test_an_event_about_no_node_of_ours_changes_nothing(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """An agent nobody launched registers: no node, no saga."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        await eventually(settled(bus, 3))
+        await peers.register("training", "stray-1")
+        await peers.register("elsewhere", "stray-2")
+        await eventually(settled(bus, 3))
+
+        assert "stray-1" not in {view.id for view in await nodes(bus)}

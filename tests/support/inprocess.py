@@ -1,0 +1,79 @@
+"""Runs a service's loops inside the test, on a real server, and stops them as abruptly as asked."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from schemas.settings import NatsSettings, Settings
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import ConsumerLoop
+from services.runtime.instruments import Instruments
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.process import Build, Context
+from services.runtime.tracing import Tracing
+
+
+class Running:
+    """One replica of a service, in this process, with a connection of its own."""
+
+    def __init__(self, url: str, name: str, build: Build, settings: Settings, replica: int = 1):
+        """Not yet started."""
+        self._url = url
+        self._name = name
+        self._build = build
+        self._settings = settings
+        self._replica = replica
+        self._tasks: list[asyncio.Future[Any]] = []
+        self._bus: NatsBus | None = None
+
+    async def __aenter__(self) -> "Running":
+        """Start every loop."""
+        self._bus = await NatsBus.connect(
+            ConnectOptions(settings=NatsSettings(url=self._url), name=self._name)
+        )
+        context = Context(
+            name=self._name,
+            replica=f"{self._name}-{self._replica}",
+            bus=self._bus,
+            clock=SystemClock(),
+            settings=self._settings,
+            settings_file=None,
+            instruments=Instruments(),
+            tracing=Tracing(self._name),
+        )
+        service = await self._build(context)
+        await self._bus.serve(self._name, service.description, service.endpoints)
+        loops = [
+            ConsumerLoop(self._bus, each, context.clock, context.instruments, context.tracing).run
+            for each in service.consumers
+        ]
+        self._tasks = [asyncio.ensure_future(each()) for each in (*service.tasks, *loops)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop, as SIGTERM would."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert self._bus is not None
+        await self._bus.close()
+
+
+async def eventually(
+    what: Callable[[], Awaitable[Any]], *, within_seconds: float = 15.0, every: float = 0.02
+) -> Any:
+    """Ask until the answer is true, and return it; the bound is what fails a test that hangs."""
+    found: Any = None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_seconds):
+            while not (found := await what()):
+                await asyncio.sleep(every)  # between two looks at something that tells nobody
+            return found
+    raise AssertionError(f"not within {within_seconds:g} s; last answer: {found!r}")
+
+
+def path_of(name: str) -> Path:
+    """A file of the project's own, by its path in the checkout."""
+    return Path(__file__).resolve().parents[2] / name
