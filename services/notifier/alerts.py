@@ -1,0 +1,178 @@
+"""Which facts people are told of, how urgently, and in which words. Pure.
+
+Every alert has a key: the same trouble has the same key, so that its end (`info`) can be matched
+with its beginning, and a repetition is known as one.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from schemas.messages import Message
+from schemas.node_events import Lost, Verdict
+from schemas.pool_events import (
+    BreakerClosed,
+    BreakerOpened,
+    InstanceLeaked,
+    NodeReplaced,
+    SagaFailed,
+    SagaIsStuck,
+)
+
+Severity = Literal["info", "warning", "critical"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One thing that a person should know."""
+
+    severity: Severity
+    title: str
+    text: str
+    """What happened, why, and what happens next or is asked for; whole sentences."""
+    pool: str
+    node: str = ""
+    key: str
+    """The same for the same trouble; a channel folds by it."""
+    event: str
+    """Id of the fact behind it."""
+    time: datetime
+
+
+def alert_of(event: Message) -> Alert | None:
+    """What people are told of this fact; None where it is no news to them."""
+    match event:
+        case Verdict():
+            return _verdict(event)
+        case Lost():
+            return Alert(
+                severity="critical",
+                title=f"{event.node} is lost",
+                text="Its heartbeat ran out. It is replaced if it stays silent.",
+                pool=event.pool,
+                node=event.node,
+                key=f"lost/{event.pool}/{event.node}",
+                event=event.id,
+                time=event.time,
+            )
+        case NodeReplaced():
+            return Alert(
+                severity="info",
+                title=f"{event.old_node} was replaced by {event.new_node}",
+                text=f"It took {event.duration_seconds:.1f} s.{_because(event.reason)}",
+                pool=event.pool,
+                node=event.old_node,
+                key=_health_key(event.pool, event.old_node),
+                event=event.id,
+                time=event.time,
+            )
+        case BreakerOpened() | BreakerClosed():
+            return _breaker(event)
+        case SagaFailed() | SagaIsStuck():
+            return _saga(event)
+        case InstanceLeaked():
+            return _leak(event)
+        case _:
+            return None
+
+
+def _verdict(event: Verdict) -> Alert | None:
+    severity: Severity
+    match event.status:
+        case "unhealthy":
+            severity, then = "critical", _next(event.action)
+        case "degraded":
+            severity, then = "warning", _next(event.action)
+        case "healthy" if event.was in ("degraded", "unhealthy"):
+            severity, then = "info", ""
+        case _:
+            return None
+    gpu = f" GPU {event.gpu_index}." if event.gpu_index >= 0 else ""
+    rule = f" Rule: {event.rule}." if event.rule else ""
+    return Alert(
+        severity=severity,
+        title=f"{event.node} is {event.status}",
+        text=f"It was {event.was}.{gpu}{rule}{_because(event.reason)}{then}",
+        pool=event.pool,
+        node=event.node,
+        key=_health_key(event.pool, event.node),
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _breaker(event: BreakerOpened | BreakerClosed) -> Alert:
+    count = f"{event.unavailable} nodes are out of service, {event.limit} may be."
+    if isinstance(event, BreakerOpened):
+        waiting = f" Waiting: {', '.join(event.waiting)}." if event.waiting else ""
+        severity: Severity = "critical"
+        title = f"{event.pool}: the disruption budget is spent"
+        text = f"{count} No more are taken out until there is room.{waiting}"
+        text += _because(event.reason)
+    else:
+        severity, title, text = "info", f"{event.pool}: the disruption budget has room", count
+    return Alert(
+        severity=severity,
+        title=title,
+        text=text,
+        pool=event.pool,
+        key=f"breaker/{event.pool}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _saga(event: SagaFailed | SagaIsStuck) -> Alert:
+    if isinstance(event, SagaIsStuck):
+        severity: Severity = "critical"
+        title = f"{event.saga} is stuck: a person is needed"
+        then = f" What to do: {event.remedy}." if event.remedy else ""
+        node = ""
+    else:
+        severity, node = "warning", event.node or event.new_node
+        title = f"{event.saga} failed and was undone"
+        then = f" The next try is in {event.retry_seconds:.0f} s." if event.retry_seconds else ""
+    return Alert(
+        severity=severity,
+        title=title,
+        text=f"Step {event.step} failed.{_because(event.reason)}{then}",
+        pool=event.pool,
+        node=node,
+        key=f"saga/{event.saga}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _leak(event: InstanceLeaked) -> Alert:
+    named = f" ({event.provider_id})" if event.provider_id else ""
+    cost = f" It costs ${event.dollars_per_hour:.2f} an hour." if event.dollars_per_hour else ""
+    return Alert(
+        severity="critical",
+        title=f"{event.instance} should be gone and still stands",
+        text=f"At {event.provider}{named}.{_because(event.reason)}{cost} Removing it is retried.",
+        pool=event.pool,
+        node=event.instance,
+        key=f"leak/{event.provider}/{event.instance}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _health_key(pool: str, node: str) -> str:
+    return f"health/{pool}/{node}"
+
+
+def _because(reason: str) -> str:
+    return f" Reason: {reason.strip().rstrip('.')}." if reason.strip() else ""
+
+
+def _next(action: str) -> str:
+    words = {
+        "replace": " It is to be replaced.",
+        "reset_gpu": " The GPU is to be reset.",
+        "reboot": " It is to be rebooted.",
+        "restart_app": " The application is to be restarted.",
+        "inspect": " A person should look at it.",
+    }
+    return words.get(action, "")

@@ -1,0 +1,165 @@
+"""The notifier: performs the cordon, drain and uncordon steps of sagas, and tells people.
+
+It stands between sagas and the workload system, and between facts and alert channels. It holds no
+state: what it was about to do when it was killed comes back to it as the same message. It decides
+nothing about nodes.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from schemas.messages import Codec, Message
+from schemas.node_events import NODE_EVENT_TYPES
+from schemas.pool_events import POOL_EVENT_TYPES
+from schemas.sagas import NodeInputs
+from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
+from schemas.topology import NOTIFIER_ALERTS, NOTIFIER_STEPS
+from services.notifier.alerts import alert_of
+from services.notifier.core import poll_seconds
+from services.notifier.notifier import AlertChannel, Notifier
+from services.runtime.bus import Stored
+from services.runtime.clock import Clock
+from services.runtime.consumer import Consumer, Received
+from services.runtime.errors import Retry
+from services.runtime.plugins import load_plugin
+from services.runtime.process import Context, Service
+from services.saga.participant import Command, Participant, StepFailure
+
+log = logging.getLogger(__name__)
+
+ALERT_SECONDS_MAX: Final = 30.0
+SENT_MAX: Final = 10_000
+"""Alerts remembered as sent while others of the same fact still fail."""
+
+_events = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES))
+
+
+class WorkloadSteps:
+    """The steps, performed at one workload system."""
+
+    def __init__(self, notifier: Notifier, clock: Clock) -> None:
+        """Perform them through `notifier`."""
+        self._notifier = notifier
+        self._clock = clock
+        self._drains = 0
+
+    async def cordon(self, command: Command) -> None:
+        """Have nothing new placed on the node."""
+        about = _inputs(command)
+        await self._notifier.cordon(about.node, about.reason, idempotency_key=command.key)
+
+    async def uncordon(self, command: Command) -> None:
+        """Let the node be used again; also takes a cordon back."""
+        about = _inputs(command)
+        await self._notifier.uncordon(about.node, idempotency_key=command.key)
+
+    async def drain(self, command: Command) -> None:
+        """Have the node's work moved away, and wait until it is; the deadline cancels it."""
+        about = _inputs(command)
+        self._drains += 1
+        try:
+            if command.deliveries > 1 and await self._notifier.is_drained(about.node):
+                # An earlier try gave the order, and was cut short while it waited.
+                return
+            await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
+            polls = 0
+            while not await self._notifier.is_drained(about.node):
+                await self._clock.sleep(poll_seconds(polls, self._drains))
+                polls += 1
+        finally:
+            self._drains -= 1
+
+    def participant(self, context: Context) -> Participant:
+        """Take part in sagas with them."""
+        return Participant(
+            context.bus,
+            context.clock,
+            actions={"cordon": self.cordon, "drain": self.drain, "uncordon": self.uncordon},
+            undos={"cordon": self.uncordon},
+        )
+
+
+def _inputs(command: Command) -> NodeInputs:
+    try:
+        return msgspec.convert(command.inputs, NodeInputs)
+    except msgspec.ValidationError as error:
+        raise StepFailure(f"the step's inputs cannot be used: {error}", "INVALID") from error
+
+
+class Alerting:
+    """Sends what people are told to every channel."""
+
+    def __init__(self, channels: Sequence[AlertChannel]) -> None:
+        """Send through `channels`."""
+        self._channels = channels
+        self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def consumer(self) -> Consumer:
+        """The consumer that drives it; alerts about one thing are sent in order."""
+        return Consumer(
+            durable=NOTIFIER_ALERTS, decode=decode_event, handle=self.handle, key=_subject_of
+        )
+
+    async def handle(self, received: Received[Message]) -> None:
+        """Tell people of one fact; a channel that fails has it again, the others have not."""
+        alert = alert_of(received.message)
+        if alert is None:
+            return
+        failures = []
+        for place, channel in enumerate(self._channels):
+            if (alert.event, place) in self._sent:
+                continue
+            try:
+                async with asyncio.timeout(ALERT_SECONDS_MAX):
+                    await channel.send(alert)
+            except Exception as error:  # noqa: BLE001 - a channel may be anybody's code
+                failures.append(f"{channel.name}: {error or type(error).__name__}")
+            else:
+                self._sent[alert.event, place] = None
+        while len(self._sent) > SENT_MAX:
+            self._sent.popitem(last=False)
+        if failures:
+            raise Retry(f"alert not delivered: {'; '.join(failures)}")
+
+
+def decode_event(stored: Stored) -> Any:
+    """Decode a fact about a node or a pool."""
+    return _events.decode(stored.data)
+
+
+def _subject_of(stored: Stored) -> str:
+    """`navarch.v1.<node or pool>.<name…>` without the fact: what the alert is about."""
+    return stored.subject.partition(".event.")[0]
+
+
+async def build(context: Context) -> Service:
+    """Make the notifier and the alert channels that the configuration names."""
+    settings, file = context.settings, context.settings_file
+    kind, options = load_plugin(NOTIFIER_PLUGINS, settings.notifier, file)
+    notifier: Notifier = kind(options=options, clock=context.clock)
+    channels: list[AlertChannel] = []
+    for each in settings.alerts:
+        kind, options = load_plugin(ALERT_CHANNEL_PLUGINS, each, file)
+        channels.append(kind(options=options, clock=context.clock))
+    log.info(
+        "notifying", extra={"notifier": notifier.name, "alerts": [each.name for each in channels]}
+    )
+
+    async def close() -> None:
+        for channel in channels:
+            await channel.close()
+        await notifier.close()
+
+    return Service(
+        description="Cordons, drains and uncordons at the workload system; alerts people",
+        consumers=[
+            WorkloadSteps(notifier, context.clock).participant(context).consumer(NOTIFIER_STEPS),
+            Alerting(channels).consumer(),
+        ],
+        close=close,
+    )
