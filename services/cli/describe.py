@@ -1,0 +1,187 @@
+"""Says in a few words what a message means to a person. Pure: a message in, words out.
+
+`navarch events`, `timeline` and `demo` all speak through this, so that the same thing is called the
+same everywhere.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from schemas import node_events as n
+from schemas import pool_events as p
+from schemas import sagas as s
+from schemas.messages import Invalid, Message, UnknownType
+
+Mood = Literal["good", "bad", "plain"]
+DETAIL_CHARS_MAX: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What happened: about whom, in two or three words, and the rest of the sentence."""
+
+    about: str
+    what: str
+    detail: str = ""
+    mood: Mood = "plain"
+
+
+def tell(message: Message | UnknownType | Invalid) -> Told:
+    """Describe any message of the fleet's story."""
+    told = _tell(message)
+    detail = " ".join(told.detail.split())
+    if len(detail) > DETAIL_CHARS_MAX:
+        detail = detail[: DETAIL_CHARS_MAX - 1] + "…"
+    return Told(told.about, told.what, detail, told.mood)
+
+
+def _tell(message: Message | UnknownType | Invalid) -> Told:
+    match message:
+        case n.NodeEvent():
+            return _node(message)
+        case p.PoolEvent():
+            return _pool(message)
+        case s.SagaEntry():
+            return _entry(message)
+        case UnknownType(type=kind):
+            return Told(
+                "", "unknown", f"a message of type {kind}, which this release does not know"
+            )
+        case Invalid(type=kind, reason=reason):
+            return Told("", "invalid", f"{kind} {reason}".strip(), "bad")
+        case _:
+            return Told("", type(message).__name__)
+
+
+def _node(event: n.NodeEvent) -> Told:  # noqa: C901 - one case a fact
+    about = f"{event.pool}/{event.node}"
+    match event:
+        case n.Fault():
+            return Told(about, "fault", _fault(event), "bad")
+        case n.Registered():
+            host = f"on {event.hostname}" if event.hostname else ""
+            return Told(about, "registered", f"{len(event.gpus)} GPUs {host}".strip(), "good")
+        case n.BootChecked():
+            failed = [f"{each.name}: {each.detail}" for each in event.checks if not each.ok]
+            passed = f"{len(event.checks)} boot checks passed"
+            return Told(
+                about,
+                "boot checks",
+                passed if event.ok else "; ".join(failed) or "failed",
+                "good" if event.ok else "bad",
+            )
+        case n.Verdict():
+            action = f", action {event.action}" if event.action != "none" else ""
+            rule = f" (rule {event.rule}{action})" if event.rule else ""
+            mood: Mood = "good" if event.status == "healthy" else "bad"
+            return Told(about, "verdict", f"{event.status}: {event.reason}{rule}", mood)
+        case n.Lost():
+            return Told(about, "lost", "its heartbeat ran out", "bad")
+        case n.Returned():
+            return Told(about, "returned", "its heart beats again", "good")
+        case n.Admitted():
+            return Told(about, "admitted", "in service", "good")
+        case n.Cordoned():
+            return Told(about, "cordoned", event.reason)
+        case n.Uncordoned():
+            return Told(about, "uncordoned", event.reason, "good")
+        case n.Drained():
+            late = "the drain deadline passed with work left" if event.expired else "no work left"
+            return Told(about, "drained", late, "bad" if event.expired else "plain")
+        case n.Terminated():
+            return Told(about, "terminated", "the provider confirmed that it is gone")
+        case _:
+            return Told(about, type(event).__name__.lower())
+
+
+def _fault(fault: n.Fault) -> str:
+    code = f" {fault.code}" if fault.code else ""
+    gpu = f" on GPU {fault.gpu_index}" if fault.gpu_index >= 0 else ""
+    text = f": {fault.message}" if fault.message else ""
+    return f"{fault.kind.replace('_', ' ').upper()}{code}{gpu}{text}"
+
+
+def _pool(event: p.PoolEvent) -> Told:  # noqa: C901 - one case a fact
+    match event:
+        case p.Scaled():
+            return Told(event.pool, "scaled", f"{event.was} -> {event.nodes} nodes. {event.reason}")
+        case p.ScaleRefused():
+            return Told(event.pool, "refused", f"scale ({event.refusal}): {event.reason}", "bad")
+        case p.RequestAccepted():
+            saga = f", saga {event.saga}" if event.saga else ""
+            return Told(event.pool, "accepted", f"{event.verb} {event.node}{saga}", "good")
+        case p.RequestRefused():
+            asked = f"{event.verb} {event.node}".strip()
+            return Told(event.pool, "refused", f"{asked} ({event.refusal}): {event.reason}", "bad")
+        case p.BreakerOpened():
+            counts = f"{event.unavailable} out of service, {event.limit} allowed"
+            return Told(event.pool, "breaker opened", f"{counts}. {event.reason}", "bad")
+        case p.BreakerClosed():
+            counts = f"{event.unavailable} out of service, {event.limit} allowed"
+            return Told(event.pool, "breaker closed", counts, "good")
+        case p.SagaBegan():
+            nodes = " -> ".join(name for name in (event.node, event.new_node) if name)
+            return Told(event.pool, "saga began", f"{event.kind} {nodes}: {event.reason}")
+        case p.NodeReplaced():
+            took = f"{event.old_node} -> {event.new_node} in {event.duration_seconds:.1f} s"
+            return Told(event.pool, "node replaced", f"{took}. {event.reason}", "good")
+        case p.SagaFailed():
+            retry = f"; next try in {event.retry_seconds:g} s" if event.retry_seconds else ""
+            text = f"{event.saga} at {event.step}: {event.reason}{retry}"
+            return Told(event.pool, "saga failed", text, "bad")
+        case p.SagaIsStuck():
+            remedy = f". What to do: {event.remedy}" if event.remedy else ""
+            text = f"{event.saga} at {event.step}: {event.reason}{remedy}"
+            return Told(event.pool, "saga stuck", text, "bad")
+        case p.InstanceLeaked():
+            cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
+            text = f"{event.instance} at {event.provider}{cost}: {event.reason}"
+            return Told(event.pool, "instance leaked", text, "bad")
+        case _:
+            return Told(event.pool, type(event).__name__)
+
+
+def _entry(entry: s.SagaEntry) -> Told:
+    match entry:
+        case s.SagaStarted(kind=kind, params=params):
+            nodes = " -> ".join(name for name in (params.node, params.new_node) if name)
+            return Told(entry.saga, f"{kind} started", f"{nodes}: {params.reason}")
+        case s.SagaUnwinding():
+            return Told(entry.saga, "unwinding", f"at {entry.step}: {entry.reason}", "bad")
+        case s.SagaDone():
+            return Told(entry.saga, "done", "", "good")
+        case s.SagaUnwound():
+            return Told(entry.saga, "unwound", entry.reason, "bad")
+        case s.SagaStuck():
+            return Told(entry.saga, "stuck", f"{entry.reason}. {entry.remedy}", "bad")
+        case s.StepEntry():
+            return _step(entry)
+        case _:
+            return Told(entry.saga, type(entry).__name__)
+
+
+def _step(entry: s.StepEntry) -> Told:
+    def told(what: str, detail: str = "", mood: Mood = "plain") -> Told:
+        return Told(entry.saga, f"{entry.step} {what}", detail, mood)
+
+    match entry:
+        case s.StepStarted():
+            return told("started")
+        case s.StepSucceeded():
+            return told("succeeded", _values(entry.outputs), "good")
+        case s.StepFailed():
+            return told("failed", f"{entry.error} {entry.reason}".strip(), "bad")
+        case s.StepExpired():
+            return told("expired", "its deadline passed", "bad")
+        case s.UndoStarted():
+            return told("undo started")
+        case s.UndoSucceeded():
+            return told("undone")
+        case s.UndoFailed():
+            return told("undo failed", f"{entry.reason}. {entry.remedy}", "bad")
+        case _:
+            return told(type(entry).__name__)
+
+
+def _values(outputs: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in outputs.items() if value not in ("", None))

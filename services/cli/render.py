@@ -1,0 +1,185 @@
+"""Turns what the fleet answered into text for people. Pure: values in, lines out.
+
+Columns are aligned with spaces, as `ps` does: quick for ten thousand nodes, and easy to cut.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from schemas.requests import NodeView, PoolView
+from services.cli.describe import Mood, Told
+from services.cli.timeline import Moment
+
+CELL_CHARS_MAX: Final = 60
+GAP: Final = "  "
+RESET: Final = "\x1b[0m"
+COLOURS: Final[dict[Mood, str]] = {"good": "\x1b[32m", "bad": "\x1b[31m", "plain": ""}
+DIM: Final = "\x1b[2m"
+BOLD: Final = "\x1b[1m"
+HEALTH_MOODS: Final[dict[str, Mood]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
+
+
+def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
+    """A table; the last column takes what room it needs."""
+    cells = [[_short(cell) for cell in row[:-1]] + [row[-1]] for row in rows]
+    widths = [
+        max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)
+    ]
+    head = _line([header.upper() for header in headers], widths)
+    lines = [f"{BOLD}{head}{RESET}" if colour else head]
+    lines += [_paint(_line(row, widths), row, colour=colour) for row in cells]
+    return "\n".join(lines)
+
+
+def _short(cell: str) -> str:
+    return cell if len(cell) <= CELL_CHARS_MAX else cell[: CELL_CHARS_MAX - 1] + "…"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _paint(line: str, cells: Sequence[str], *, colour: bool) -> str:
+    moods = {HEALTH_MOODS[cell] for cell in cells if cell in HEALTH_MOODS}
+    return f"{COLOURS['bad']}{line}{RESET}" if colour and "bad" in moods else line
+
+
+def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:
+    """One row a node; what is out of the ordinary stands in the last column."""
+    return [
+        (
+            node.id,
+            node.pool,
+            node.status,
+            node.health,
+            str(node.gpu_count or "-"),
+            node.provider or "-",
+            node.instance_type or "-",
+            _remarks(node) or "-",
+        )
+        for node in nodes
+    ]
+
+
+NODE_HEADERS: Final = (
+    "node",
+    "pool",
+    "status",
+    "health",
+    "gpus",
+    "provider",
+    "instance type",
+    "remarks",
+)
+
+
+def _remarks(node: NodeView) -> str:
+    words = [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
+    if node.saga:
+        words.append(f"saga {node.saga}")
+    if node.reason:
+        words.append(node.reason)
+    return ", ".join(words)
+
+
+POOL_HEADERS: Final = (
+    "pool",
+    "desired",
+    "nodes",
+    "active",
+    "healthy",
+    "unhealthy",
+    "cordoned",
+    "min",
+    "max",
+    "breaker",
+    "open sagas",
+)
+
+
+def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
+    """One row a pool."""
+    return [
+        (
+            pool.name,
+            *map(str, (pool.desired, pool.nodes, pool.active, pool.healthy, pool.unhealthy)),
+            *map(str, (pool.cordoned, pool.min_nodes, pool.max_nodes)),
+            pool.breaker,
+            str(len(pool.open_sagas)) if pool.open_sagas else "-",
+        )
+        for pool in pools
+    ]
+
+
+def generic(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
+    """A table of whatever keys the items share; nested values are left to `-o json`."""
+    headers = [
+        key
+        for key in (items[0] if items else {})
+        if not any(isinstance(item.get(key), dict | list) for item in items)
+        and any(item.get(key) not in ("", None) for item in items)
+    ]
+    rows = [[str(item.get(key, "") or "-") for key in headers] for item in items]
+    return columns(headers, rows, colour=colour)
+
+
+def node_page(node: NodeView, *, colour: bool) -> str:
+    """Everything about one node."""
+    facts = [
+        ("node", node.id),
+        ("pool", node.pool),
+        ("status", node.status),
+        ("health", node.health),
+        ("remarks", _remarks(node)),
+        ("gpus", str(node.gpu_count)),
+        ("provider", node.provider),
+        ("instance type", node.instance_type),
+        ("place", "/".join(part for part in (node.region, node.zone) if part)),
+        ("address", node.address),
+        ("registered", node.registered_at),
+        ("last change", node.last_change),
+    ]
+    parts = ["\n".join(f"{key:<14} {value}" for key, value in facts if value)]
+    if node.gpus:
+        parts.append(generic(node.gpus, colour=colour))
+    if node.health_events:
+        rows = [
+            (
+                each.time,
+                f"{each.kind} {each.code}" if each.code else each.kind,
+                str(each.gpu_index) if each.gpu_index >= 0 else "-",
+                each.result or "-",
+                each.rule or "-",
+                each.message,
+            )
+            for each in node.health_events
+        ]
+        headers = ("time", "fault", "gpu", "result", "rule", "message")
+        parts.append(columns(headers, rows, colour=colour))
+    return "\n\n".join(parts)
+
+
+def event_line(at: datetime, told: Told, *, colour: bool) -> str:
+    """One line of `navarch events`."""
+    moment = at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    what = f"{told.what:<18}"
+    if colour:
+        moment, what = f"{DIM}{moment}{RESET}", f"{COLOURS[told.mood]}{what}{RESET}"
+    return f"{moment}  {told.about:<28}  {what}  {told.detail}".rstrip()
+
+
+def timeline(moments: Sequence[Moment], *, colour: bool) -> str:
+    """A node's story: the moment, milliseconds since the beginning and since the line before."""
+    width = max([len("what"), *(len(each.what) for each in moments)])
+    about = max([len("about"), *(len(each.about) for each in moments)])
+    head = f"{'AT':<12}  {'SINCE MS':>12}  {'STEP MS':>10}  {'ABOUT':<{about}}  WHAT"
+    lines = [f"{BOLD}{head}{RESET}" if colour else head]
+    for each in moments:
+        moment = each.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+        what = f"{each.what:<{width}}"
+        if colour:
+            what = f"{COLOURS[each.mood]}{what}{RESET}"
+        numbers = f"{each.since_ms:>12.1f}  {each.step_ms:>+10.1f}"
+        lines.append(f"{moment}  {numbers}  {each.about:<{about}}  {what}  {each.detail}".rstrip())
+    return "\n".join(lines)

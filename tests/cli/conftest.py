@@ -1,0 +1,132 @@
+"""A pool-manager small enough to stand in a fixture: it answers what the command line asks."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.pool_events import (
+    FACTS,
+    PoolEvent,
+    RequestAccepted,
+    RequestRefused,
+    Scaled,
+    ScaleRefused,
+)
+from schemas.requests import HealthEvent, NodeRequest, NodeView, Page, PoolView, Query, ScaleRequest
+from schemas.topology import POOL_REQUESTS
+from services.runtime.nats_bus import NatsBus
+
+FAULT = HealthEvent(
+    time="2026-11-21T01:35:00Z",
+    kind="xid",
+    message="GPU has fallen off the bus.",
+    code=79,
+    gpu_index=3,
+    result="unhealthy",
+    rule="fatal-xid",
+)
+NODES = (
+    NodeView(id="training-1", pool="training", status="active", health="healthy", gpu_count=8),
+    NodeView(
+        id="training-2",
+        pool="training",
+        status="leaving",
+        health="unhealthy",
+        cordoned=True,
+        gpu_count=8,
+        saga="replace-training-2-1",
+        health_events=(FAULT,),
+    ),
+    NodeView(id="training-3", pool="training", status="active", health="healthy", gpu_count=8),
+)
+POOL = PoolView(
+    name="training",
+    desired=3,
+    nodes=3,
+    active=2,
+    healthy=2,
+    unhealthy=1,
+    cordoned=1,
+    min_nodes=0,
+    max_nodes=4,
+    breaker="closed",
+    open_sagas=("replace-training-2-1",),
+)
+
+
+def _page(items: list[msgspec.Struct], query: Query) -> bytes:
+    """One item a page, so that clients have to ask again."""
+    names = [getattr(each, "id", "") or getattr(each, "name", "") for each in items]
+    start = names.index(query.after) + 1 if query.after else 0
+    part = items[start : start + 1]
+    after = names[start] if start + 1 < len(items) else ""
+    return encode(Page(items=tuple(msgspec.Raw(encode(each)) for each in part), next=after))
+
+
+async def _nodes(data: bytes, _: Mapping[str, str]) -> bytes:
+    query = msgspec.json.decode(data, type=Query)
+    return _page([each for each in NODES if query.pool in ("", each.pool)], query)
+
+
+async def _node(data: bytes, _: Mapping[str, str]) -> bytes:
+    wanted = msgspec.json.decode(data, type=Query).node
+    found = [each for each in NODES if each.id == wanted]
+    if not found:
+        raise ValueError(f"no node {wanted!r} in this fleet")
+    return encode(found[0])
+
+
+async def _pools(data: bytes, _: Mapping[str, str]) -> bytes:
+    return _page([POOL], msgspec.json.decode(data, type=Query))
+
+
+async def _sagas(_: bytes, __: Mapping[str, str]) -> bytes:
+    saga = {"id": "replace-training-2-1", "kind": "replace", "pool": "training", "step": "drain"}
+    return encode(Page(items=(msgspec.Raw(msgspec.json.encode(saga)),)))
+
+
+def _answer(pool: str, verb: str, data: bytes, ids: "itertools.count[int]") -> PoolEvent:
+    common = {"id": f"answer-{next(ids)}", "time": datetime.now(UTC), "pool": pool}
+    if verb == "scale":
+        asked = msgspec.json.decode(data, type=ScaleRequest)
+        if asked.nodes > POOL.max_nodes:
+            reason = f"{asked.nodes} is above max_nodes {POOL.max_nodes}"
+            return ScaleRefused(
+                refusal="above-maximum", reason=reason, request=asked.request, **common
+            )
+        return Scaled(was=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
+    about = msgspec.json.decode(data, type=NodeRequest)
+    told = {"verb": verb, "node": about.node, "request": about.request}
+    if about.node == "training-2":
+        reason = "replace-training-2-1 is under way"
+        return RequestRefused(refusal="saga-open", reason=reason, **told, **common)
+    return RequestAccepted(saga=f"{verb}-{about.node}-1", **told, **common)
+
+
+async def _answering(bus: NatsBus) -> None:
+    ids = itertools.count(1)
+    async for delivery in bus.consume(POOL_REQUESTS):
+        parsed = subjects.parse_pool_request(delivery.stored.subject)
+        assert parsed is not None
+        event = _answer(parsed.pool, parsed.name, delivery.stored.data, ids)
+        await bus.publish(subjects.pool_event(parsed.pool, FACTS[type(event)]), encode(event))
+        await delivery.ack()
+
+
+@pytest.fixture
+async def manager(bus: NatsBus) -> AsyncIterator[NatsBus]:
+    """A bus on which somebody answers queries about three nodes, and requests."""
+    endpoints = {"nodes": _nodes, "node": _node, "pools": _pools, "sagas": _sagas}
+    await bus.serve(
+        "pool-manager", "a small one", {subjects.query(k): v for k, v in endpoints.items()}
+    )
+    answering = asyncio.create_task(_answering(bus))
+    yield bus
+    answering.cancel()
+    await asyncio.wait({answering})

@@ -1,0 +1,116 @@
+"""The fleet as the command line asks it, over a real server."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import Cordoned, Lost
+from schemas.pool_events import RequestAccepted, Scaled, ScaleRefused
+from schemas.requests import NodeRequest, Query, ScaleRequest
+from schemas.sagas import SagaDone, SagaParams, SagaStarted, StepStarted, StepSucceeded
+from services.cli.client import AnswerError, Fleet, accepted, views
+from services.cli.timeline import assemble
+from services.runtime.errors import NavarchError
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import append
+
+NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
+
+
+async def test_an_answer_of_many_pages_comes_whole(manager: NatsBus) -> None:
+    """Pages are asked for until the last one."""
+    nodes = views(await Fleet(manager).pages("nodes", Query()))
+    assert [each.id for each in nodes] == ["training-1", "training-2", "training-3"]
+
+
+async def test_a_question_that_cannot_be_answered_says_why(manager: NatsBus) -> None:
+    """The service's reason reaches the person."""
+    with pytest.raises(AnswerError, match="no node 'nobody' in this fleet"):
+        await Fleet(manager).node("nobody")
+
+
+async def test_a_question_that_nobody_answers_says_who_is_missing(bus: NatsBus) -> None:
+    """Without a pool-manager the error names it."""
+    with pytest.raises(NavarchError, match="is the pool-manager running"):
+        await Fleet(bus).pages("nodes", Query())
+
+
+async def test_a_request_is_answered_by_its_own_event(manager: NatsBus) -> None:
+    """Of requests made at once, each gets the answer that carries its id."""
+    fleet = Fleet(manager)
+    scaled, refused, cordoned = await asyncio.gather(
+        fleet.request("training", "scale", ScaleRequest(nodes=2)),
+        fleet.request("training", "scale", ScaleRequest(nodes=99)),
+        fleet.request("training", "cordon", NodeRequest(node="training-1")),
+    )
+    assert isinstance(scaled, Scaled)
+    assert scaled.nodes == 2
+    assert isinstance(refused, ScaleRefused)
+    assert isinstance(cordoned, RequestAccepted)
+    with pytest.raises(AnswerError, match=r"refused \(above-maximum\): 99 is above max_nodes 4"):
+        accepted(refused)
+
+
+async def test_events_begin_in_the_past_and_go_on(bus: NatsBus) -> None:
+    """What was stored after the moment comes first, then what happens; others' nodes do not."""
+    lost = Lost(id="l1", time=NOW, pool="training", node="n1")
+    other = Lost(id="l2", time=NOW, pool="training", node="n2")
+    cordoned = Cordoned(id="c1", time=NOW, pool="training", node="n1")
+    start = datetime.now(UTC)
+    await bus.publish(subjects.node_event("training", "n1", "lost"), encode(lost))
+    await bus.publish(subjects.node_event("training", "n2", "lost"), encode(other))
+    found: list[str] = []
+    async with asyncio.timeout(5):
+        async for stored in Fleet(bus).events(pool="training", node="n1", since=start):
+            found.append(stored.subject.rsplit(".", 1)[1])
+            if len(found) == 1:
+                subject = subjects.node_event("training", "n1", "cordoned")
+                await bus.publish(subject, encode(cordoned))
+            else:
+                break
+    assert found == ["lost", "cordoned"]
+
+
+async def _replacement(bus: NatsBus) -> str:
+    saga = "replace-n1-1"
+    names = {"saga": saga, "time": NOW}
+    params = SagaParams(pool="training", node="n1", new_node="n2", reason="XID 79")
+    sequence = 0
+    for entry in (
+        SagaStarted(id="s1", kind="replace", params=params, **names),
+        StepStarted(id="s2", step="cordon", **names),
+        StepSucceeded(id="s3", step="cordon", **names),
+        SagaDone(id="s4", **names),
+    ):
+        sequence = await append(bus, entry, sequence, {})
+    return saga
+
+
+async def test_a_saga_is_followed_to_its_end(bus: NatsBus) -> None:
+    """Following ends by itself with the entry that ends the saga."""
+    saga = await _replacement(bus)
+    async with asyncio.timeout(5):
+        subjects_ = [each.subject async for each in Fleet(bus).saga(saga)]
+    assert len(subjects_) == 4
+    assert subjects_[-1] == subjects.saga_entry(saga, "saga", "done")
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+async def test_the_story_of_both_nodes_holds_the_whole_replacement(bus: NatsBus, node: str) -> None:
+    """Events about the node and every entry of its sagas are there, and no one else's."""
+    await _replacement(bus)
+    for name in ("n1", "n2", "n3"):
+        lost = Lost(id=f"lost-{name}", time=NOW, pool="training", node=name)
+        await bus.publish(subjects.node_event("training", name, "lost"), encode(lost))
+    moments = assemble(await Fleet(bus).story(node))
+    assert [each.what for each in moments] == [
+        "replace started",
+        "cordon started",
+        "cordon succeeded",
+        "done",
+        "lost",
+    ]
+    assert moments[-1].about == f"training/{node}"

@@ -1,0 +1,156 @@
+"""`navarch` as people and scripts run it: a process, its output, its exit code."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas.settings import NatsSettings
+from services.cli.running import Running, find_bus, started_ticks
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.errors import NavarchError
+from services.runtime.nats_bus import NatsBus
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def navarch(*arguments: str, url: str = "", cwd: Path = ROOT) -> tuple[int, str, str]:
+    """Run the command; return its exit code, stdout and stderr."""
+    keep = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=keep | ({"NAVARCH_NATS_URL": url} if url else {}),
+        cwd=cwd,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+JQ_LINES = [
+    (("list",), '.[] | select(.health == "unhealthy") | .id', "training-2\n"),
+    (("get", "training-2"), ".health", "unhealthy\n"),
+    (
+        ("get", "training-1"),
+        "{node: .id, health: .health, gpus: .gpu_count}",
+        '{\n  "node": "training-1",\n  "health": "healthy",\n  "gpus": 8\n}\n',
+    ),
+    (("get", "training-2"), ".health_events | length", "1\n"),
+]
+
+
+async def test_scripts_find_the_fields_that_they_were_promised(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """`list` is an array, `get` an object, with the names that people's scripts ask for."""
+    assert manager.connected
+    listed, got = await asyncio.gather(
+        navarch("list", "--output", "json", url=server.url),
+        navarch("get", "training-2", "--output", "json", url=server.url),
+    )
+    nodes, node = json.loads(listed[1]), json.loads(got[1])
+    assert [each["id"] for each in nodes if each["health"] == "unhealthy"] == ["training-2"]
+    assert (node["health"], node["gpu_count"]) == ("unhealthy", 8)
+    assert [each["code"] for each in node["health_events"]] == [79]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+async def test_the_documented_jq_lines_work_as_written(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """The very programs of the Slurm guide, run by jq itself."""
+    assert manager.connected
+    for arguments, program, expected in JQ_LINES:
+        code, out, _ = await navarch(*arguments, "--output", "json", url=server.url)
+        jq = await asyncio.create_subprocess_exec(
+            *("jq", "-r", program),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        found, _ = await jq.communicate(out.encode())
+        assert (code, found.decode()) == (0, expected)
+
+
+async def test_every_look_at_the_fleet_names_what_is_wrong_in_it(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """Tables show the sick node, its fault and the saga under way."""
+    assert manager.connected
+    tables = await asyncio.gather(
+        navarch("status", url=server.url),
+        navarch("list", url=server.url),
+        navarch("get", "training-2", url=server.url),
+    )
+    assert [code for code, _, _ in tables] == [0, 0, 0]
+    status, listed, got = (out for _, out, _ in tables)
+    assert "replace-training-2-1" in status
+    assert "cordoned, saga replace-training-2-1" in listed
+    assert "GPU has fallen off the bus." in got
+
+
+ASKED = [
+    (("cordon", "training-1", "--reason", "test"), 0, "cordon training-1, saga cordon-training-1"),
+    (("scale", "training", "2"), 0, "3 -> 2 nodes"),
+    (("scale", "training", "9"), 1, "navarch: refused (above-maximum): 9 is above max_nodes 4\n"),
+    (("drain", "training-2"), 1, "navarch: refused (saga-open): replace-training-2-1 is under way"),
+    (("replace", "nobody"), 1, "navarch: no node 'nobody' in this fleet\n"),
+    (("scale", "Training!", "2"), 1, "navarch: pool 'Training!' is not a valid name"),
+]
+
+
+async def test_what_is_asked_is_answered_or_refused_in_one_sentence(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """Accepted: a line on stdout and 0. Refused or wrong: one line on stderr and 1."""
+    assert manager.connected
+    runs = await asyncio.gather(*(navarch(*arguments, url=server.url) for arguments, _, _ in ASKED))
+    for (_, expected, text), (code, out, err) in zip(ASKED, runs, strict=True):
+        assert code == expected, (out, err)
+        told = err if expected else out
+        assert text in told
+        assert told.count("\n") == 1
+
+
+async def test_errors_are_sentences_and_usage_errors_exit_with_two(tmp_path: Path) -> None:
+    """No bus, a wrong time, an unknown command: never a traceback."""
+    no_bus, wrong_time, unknown = await asyncio.gather(
+        navarch("list", cwd=tmp_path),
+        navarch("events", "--since", "yesterday"),
+        navarch("frobnicate"),
+    )
+    assert [no_bus[0], wrong_time[0], unknown[0]] == [1, 2, 2]
+    assert "run `navarch serve` there, or name a bus with --nats-url" in no_bus[2]
+    assert "neither a span (10m, 2h) nor a moment" in wrong_time[2]
+    assert "Traceback" not in no_bus[2] + wrong_time[2] + unknown[2]
+
+
+def test_a_served_fleet_is_found_by_its_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a serve that runs names the bus; that of one that is gone does not."""
+    monkeypatch.delenv("NAVARCH_NATS_URL", raising=False)
+    config = tmp_path / "navarch.yaml"
+    config.write_text(f"data_dir: {tmp_path}\n")
+    running = Running(nats_url="nats://127.0.0.1:9", pid=os.getpid())
+    (tmp_path / "serve.json").write_bytes(json.dumps({**_fields(running)}).encode())
+    assert find_bus("", config) == NatsSettings(url="nats://127.0.0.1:9")
+    assert find_bus("nats://other:1", config) == NatsSettings(url="nats://other:1")
+    (tmp_path / "serve.json").write_bytes(json.dumps({**_fields(running), "pid": 2**30}).encode())
+    with pytest.raises(NavarchError, match="no fleet is served"):
+        find_bus("", config)
+
+
+def _fields(running: Running) -> dict[str, object]:
+    return {"nats_url": running.nats_url, "pid": running.pid}
+
+
+def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
+    """A process has one time of birth; none is known of a number that nobody has."""
+    assert started_ticks(os.getpid()) == started_ticks(os.getpid())
+    assert started_ticks(2**30) is None
