@@ -1,0 +1,93 @@
+"""The `navarch-agent` command: runs the agent, or one of its tools."""
+
+import argparse
+import asyncio
+import importlib.metadata
+import os
+import secrets
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from agent.host import Host
+from agent.nvml import Nvml
+from agent.outbox import Outbox
+from agent.service import Agent, Surroundings
+from agent.settings import AgentConfig, boot_id_of, load
+from agent.spool import Spool
+from schemas.settings import NatsSettings
+from services.runtime.bus import Bus
+from services.runtime.clock import SystemClock
+from services.runtime.errors import NavarchError
+from services.runtime.logs import set_up_logs
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `navarch-agent`."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Do what the command line says; return the exit status."""
+    told = _parser().parse_args(arguments)
+    set_up_logs("navarch-agent", os.environ.get("NAVARCH_LOG_LEVEL", "INFO"))
+    try:
+        config = load(os.environ, told.config)
+        Path(config.state_dir).mkdir(parents=True, exist_ok=True)
+        asyncio.run(_run(config))
+    except (NavarchError, OSError) as error:
+        print(f"navarch-agent: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="navarch-agent", description="Reports this GPU host's hardware to Navarch."
+    )
+    parser.add_argument("--config", type=Path, help="YAML file; NAVARCH_* variables win over it")
+    return parser
+
+
+async def _run(config: AgentConfig) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    clock = SystemClock()
+    hostname = socket.gethostname()
+    agent = Agent(
+        config,
+        Surroundings(
+            clock=clock,
+            connect=lambda: _connect(config),
+            nvml=Nvml(config.nvml_library),
+            outbox=Outbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
+            host=Host(),
+            boot_id=boot_id_of(config),
+            start_id=secrets.token_hex(4),
+            hostname=hostname,
+            version=importlib.metadata.version("navarch"),
+        ),
+    )
+    await agent.run(stopping)
+
+
+async def _connect(config: AgentConfig) -> Bus:
+    settings = NatsSettings(
+        url=config.nats_url,
+        user=config.nats_user,
+        password=config.nats_password,
+        creds_file=config.nats_creds_file,
+        tls_ca_file=config.nats_tls_ca_file,
+    )
+    name = f"agent {config.pool}/{config.node}"
+    return await NatsBus.connect(
+        ConnectOptions(settings=settings, name=name, inbox_prefix=config.nats_inbox_prefix)
+    )
+
+
+if __name__ == "__main__":
+    main()

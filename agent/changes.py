@@ -1,0 +1,177 @@
+"""Two successive NVML samples in, changes out: counters that rose, states that turned bad.
+
+A change is published as a fault at once. Levels (temperature, power, utilization) are not judged
+here: they ride in the samples. How bad a change is stands in the health policy. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.node_events import GpuSample, Metric
+from schemas.reasons import FaultKind
+
+SBE_BURST: Final = 100
+"""Corrected errors from one sample to the next that are more than wear."""
+REPLAY_BURST: Final = 100
+HW_SLOWDOWN: Final = 0x8
+HW_THERMAL: Final = 0x40
+HW_POWER_BRAKE: Final = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that turned worse on one GPU, or on the node (-1)."""
+
+    kind: FaultKind
+    index: int
+    message: str
+    subcode: str = ""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+
+def changes(was: Mapping[int, GpuSample], now: Mapping[int, GpuSample]) -> list[Change]:
+    """Compare two samples, by GPU index.
+
+    A GPU without an earlier sample is compared with one in perfect order: a state that is bad from
+    the start (a failed remap) is told, a counter's old value is not.
+    """
+    return [
+        change
+        for index, sample in now.items()
+        for rule in _RULES
+        if (change := rule(was.get(index), sample)) is not None
+    ]
+
+
+def _rose(was: GpuSample | None, now: GpuSample, counter: str) -> int:
+    """By how much a counter rose; 0 where it did not, or where it began anew."""
+    before: int | None = getattr(was, counter) if was is not None else None
+    after: int | None = getattr(now, counter)
+    if before is None or after is None:
+        return 0
+    return max(after - before, 0)
+
+
+def _ecc_dbe(was: GpuSample | None, now: GpuSample) -> Change | None:
+    rise = _rose(was, now, "ecc_dbe_volatile")
+    if not rise and was is None:
+        # Volatile counts begin with the driver: errors before the agent started are of this boot.
+        rise = now.ecc_dbe_volatile or 0
+    if not rise:
+        return None
+    total = now.ecc_dbe_volatile or 0
+    metrics: dict[str, Metric] = {"ecc_dbe_count": total, "increase": rise}
+    return Change("ecc_dbe", now.index, f"{rise} uncorrectable ECC errors", metrics=metrics)
+
+
+def _ecc_sbe(was: GpuSample | None, now: GpuSample) -> Change | None:
+    rise = _rose(was, now, "ecc_sbe_volatile")
+    if rise < SBE_BURST:
+        return None
+    metrics: dict[str, Metric] = {"ecc_sbe_count": now.ecc_sbe_volatile or 0, "increase": rise}
+    return Change("ecc_sbe", now.index, f"a burst of {rise} corrected errors", metrics=metrics)
+
+
+def _remap_pending(was: GpuSample | None, now: GpuSample) -> Change | None:
+    if not now.remap_pending or (was is not None and was.remap_pending):
+        return None
+    return _remap(now, "pending", "a row remap waits for a GPU reset")
+
+
+def _remap_failed(was: GpuSample | None, now: GpuSample) -> Change | None:
+    if not now.remap_failed or (was is not None and was.remap_failed):
+        return None
+    return _remap(now, "failed", "a row could not be remapped")
+
+
+def _remapped(was: GpuSample | None, now: GpuSample) -> Change | None:
+    rise = _rose(was, now, "remapped_uncorrectable")
+    if not rise:
+        return None
+    return _remap(now, "uncorrectable", f"{rise} rows remapped after uncorrectable errors")
+
+
+def _remap(now: GpuSample, subcode: str, message: str) -> Change:
+    metrics: dict[str, Metric] = {
+        "remapped_correctable": now.remapped_correctable or 0,
+        "remapped_uncorrectable": now.remapped_uncorrectable or 0,
+        "remap_pending": bool(now.remap_pending),
+        "remap_failed": bool(now.remap_failed),
+    }
+    return Change("row_remap", now.index, message, subcode, metrics)
+
+
+def _retired(was: GpuSample | None, now: GpuSample) -> Change | None:
+    rise = _rose(was, now, "retired_pages")
+    if not rise:
+        return None
+    metrics: dict[str, Metric] = {"retired_pages": now.retired_pages or 0, "increase": rise}
+    return Change("page_retirement", now.index, f"{rise} memory pages retired", metrics=metrics)
+
+
+def _nvlink_errors(was: GpuSample | None, now: GpuSample) -> Change | None:
+    rise = _rose(was, now, "nvlink_errors")
+    if not rise:
+        return None
+    metrics: dict[str, Metric] = {"nvlink_errors": now.nvlink_errors or 0, "increase": rise}
+    return Change("nvlink", now.index, f"{rise} NVLink errors", "errors", metrics)
+
+
+def _nvlinks_down(was: GpuSample | None, now: GpuSample) -> Change | None:
+    if was is None or was.nvlinks_up is None or now.nvlinks_up is None:
+        return None
+    down = was.nvlinks_up - now.nvlinks_up
+    if down <= 0:
+        return None
+    metrics: dict[str, Metric] = {"nvlinks_up": now.nvlinks_up, "nvlinks_down": down}
+    return Change("nvlink", now.index, f"{down} NVLinks went down", "down", metrics)
+
+
+def _replays(was: GpuSample | None, now: GpuSample) -> Change | None:
+    rise = _rose(was, now, "pcie_replays")
+    if rise < REPLAY_BURST:
+        return None
+    metrics: dict[str, Metric] = {"pcie_replays": now.pcie_replays or 0, "increase": rise}
+    return Change("pcie", now.index, f"a burst of {rise} PCIe replays", "replays", metrics)
+
+
+def _width(was: GpuSample | None, now: GpuSample) -> Change | None:
+    if was is None or not was.pcie_width or not now.pcie_width or now.pcie_width >= was.pcie_width:
+        return None
+    metrics: dict[str, Metric] = {"pcie_width": now.pcie_width, "pcie_width_was": was.pcie_width}
+    message = f"the PCIe link fell from {was.pcie_width} lanes to {now.pcie_width}"
+    return Change("pcie", now.index, message, "width", metrics)
+
+
+def _throttle(was: GpuSample | None, now: GpuSample) -> Change | None:
+    bits = HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE
+    before = (was.throttle_reasons or 0) & bits if was is not None else 0
+    fresh = (now.throttle_reasons or 0) & bits & ~before
+    if not fresh or (fresh == HW_SLOWDOWN and before):
+        return None
+    metrics: dict[str, Metric] = {"throttle_reasons": now.throttle_reasons or 0}
+    if now.temperature_celsius is not None:
+        metrics["temperature"] = now.temperature_celsius
+    if now.power_watts is not None:
+        metrics["power_watts"] = now.power_watts
+    if fresh & HW_POWER_BRAKE:
+        message = "the hardware slows the GPU: power brake"
+        return Change("power", now.index, message, "power_brake", metrics)
+    message = "the hardware slows the GPU: too hot or too much power"
+    return Change("thermal", now.index, message, "hw_slowdown", metrics)
+
+
+_RULES: Final[tuple[Callable[[GpuSample | None, GpuSample], Change | None], ...]] = (
+    _ecc_dbe,
+    _ecc_sbe,
+    _remap_failed,
+    _remap_pending,
+    _remapped,
+    _retired,
+    _nvlink_errors,
+    _nvlinks_down,
+    _replays,
+    _width,
+    _throttle,
+)

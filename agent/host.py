@@ -1,0 +1,57 @@
+"""The host's own CPU and memory, from /proc."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """Levels of the host; absent where /proc does not tell."""
+
+    cpu_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
+class Host:
+    """Reads levels; CPU is over the time since the reading before."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        """Read under `proc`."""
+        self._proc = proc
+        self._was: tuple[int, int] | None = None
+
+    def sample(self) -> HostSample:
+        """Read once."""
+        total, available = self._memory()
+        used = total - available if total is not None and available is not None else None
+        return HostSample(self._cpu(), used, total)
+
+    def _cpu(self) -> float | None:
+        try:
+            with (self._proc / "stat").open(encoding="ascii") as file:
+                ticks = [int(each) for each in file.readline().split()[1:9]]
+        except (OSError, ValueError):
+            return None
+        if len(ticks) < 5:  # noqa: PLR2004 - user nice system idle iowait
+            return None
+        now = (sum(ticks), ticks[3] + ticks[4])
+        was, self._was = self._was, now
+        if was is None or now[0] <= was[0]:
+            return None
+        return round(100 * (1 - (now[1] - was[1]) / (now[0] - was[0])), 1)
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        found: dict[str, int] = {}
+        try:
+            with (self._proc / "meminfo").open(encoding="ascii") as file:
+                for line in file:
+                    name, _, rest = line.partition(":")
+                    if name in ("MemTotal", "MemAvailable"):
+                        found[name] = int(rest.split()[0]) * 1024
+        except (OSError, ValueError, IndexError):
+            return None, None
+        return found.get("MemTotal"), found.get("MemAvailable")

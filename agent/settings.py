@@ -1,0 +1,156 @@
+"""The agent's settings: environment variables, or a flat YAML file; the environment wins.
+
+Every key is the variable's name in lower case without `NAVARCH_` (NAVARCH_NATS_URL: `nats_url`).
+An error names the variable, or file and line, and the remedy.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from schemas.duration import Duration, decode_hook
+from schemas.names import InvalidNameError, pool_name, token
+from services.runtime.errors import ConfigurationError
+
+FILE_BYTES_MAX: Final = 1_048_576
+PREFIX: Final = "NAVARCH_"
+BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything an agent is told."""
+
+    pool: str
+    node: str
+    instance: str = ""
+    """The cloud resource's name; the node's where it is not given."""
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_user: str = ""
+    nats_password: str = ""
+    nats_creds_file: str = ""
+    nats_tls_ca_file: str = ""
+    nats_inbox_prefix: str = "_INBOX"
+    """With credentials of its own an agent may listen under its own prefix alone."""
+    kmsg: str = "/dev/kmsg"
+    kmsg_any_facility: bool = False
+    """Believe kernel log lines that a process wrote: drills and tests alone."""
+    nvml_library: str = ""
+    """Empty: the host's libnvidia-ml.so.1."""
+    state_dir: str = "/var/lib/navarch-agent"
+    boot_id: str = ""
+    """Empty: the kernel's."""
+    gpu_count: int | None = None
+    """How many GPUs this host must have; 0: none, so NVML is left alone; None: at least one."""
+    heartbeat_interval: Duration = Duration(10)
+    heartbeat_ttl: Duration = Duration(30)
+    sample_interval: Duration = Duration(1)
+    telemetry_interval: Duration = Duration(15)
+    probe_deadline: Duration = Duration(0.75)
+    """How long one NVML call may take before it counts as hung."""
+    address: str = ""
+    exit_without: str = ""
+    """The agent ends when this file or directory is gone."""
+    log_level: str = "INFO"
+
+
+FOREIGN: Final = frozenset({"config", "nvml_state"})
+"""Variables of the same prefix that are not settings of the agent."""
+
+
+def load(environment: Mapping[str, str], file: Path | None = None) -> AgentConfig:
+    """Read the settings; raise ConfigurationError where one is missing or wrong."""
+    values, places = _from_file(file) if file is not None else ({}, {})
+    for field in msgspec.structs.fields(AgentConfig):
+        name = PREFIX + field.name.upper()
+        if environment.get(name):
+            values[field.name] = _plain(field.name, environment[name])
+            places[field.name] = name
+    for needed in ("pool", "node"):
+        if not values.get(needed):
+            name = PREFIX + needed.upper()
+            raise ConfigurationError(f"{name} is not set; name this agent's {needed}")
+    try:
+        config = msgspec.convert(values, AgentConfig, strict=False, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(_place(str(error), places, file)) from error
+    _check(config, places)
+    return config
+
+
+def boot_id_of(config: AgentConfig) -> str:
+    """The id of the host's boot."""
+    if config.boot_id:
+        return config.boot_id
+    try:
+        return BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigurationError(f"no boot id ({error}): set NAVARCH_BOOT_ID") from error
+
+
+def _plain(field: str, text: str) -> Any:
+    if field == "kmsg_any_facility":
+        return {"1": True, "0": False}.get(text, text)
+    return text
+
+
+def _from_file(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    # Imported where it is needed: most agents are told by their environment.
+    import yaml  # noqa: PLC0415
+
+    try:
+        with file.open(encoding="utf-8") as opened:
+            root = yaml.compose(opened.read(FILE_BYTES_MAX), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{file}: not valid YAML: {error}") from error
+    if root is None:
+        return {}, {}
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigurationError(f"{file}:1: expected `key: value` lines")
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    known = {field.name for field in msgspec.structs.fields(AgentConfig)}
+    for key, value in root.value:
+        name = str(key.value)
+        place = f"{file}:{key.start_mark.line + 1}: {name}"
+        if name not in known:
+            raise ConfigurationError(f"{place}: not a setting; remove it (known: {sorted(known)})")
+        if not isinstance(value, yaml.ScalarNode):
+            raise ConfigurationError(f"{place}: expected a single value")
+        values[name] = yaml.safe_load(yaml.serialize(value))
+        places[name] = place
+    return values, places
+
+
+def _place(text: str, places: Mapping[str, str], file: Path | None) -> str:
+    problem, _, path = text.partition(" - at `$.")
+    name = path.rstrip("`")
+    return f"{places.get(name, file or name)}: {problem}"
+
+
+def _check(config: AgentConfig, places: Mapping[str, str]) -> None:
+    def wrong(name: str, problem: str) -> ConfigurationError:
+        return ConfigurationError(f"{places.get(name, PREFIX + name.upper())}: {problem}")
+
+    for name, check in (("pool", pool_name), ("node", lambda value: token(value, "node"))):
+        try:
+            check(getattr(config, name))
+        except InvalidNameError as error:
+            raise wrong(name, str(error)) from error
+    ttl = float(config.heartbeat_ttl)
+    if ttl < 1 or not ttl.is_integer():
+        raise wrong("heartbeat_ttl", f"{ttl:g}s: the server counts whole seconds, from 1s")
+    for name in ("heartbeat_interval", "sample_interval", "telemetry_interval", "probe_deadline"):
+        if getattr(config, name) <= 0:
+            raise wrong(name, "must be more than 0")
+    if config.heartbeat_interval >= ttl:
+        raise wrong(
+            "heartbeat_interval",
+            f"{config.heartbeat_interval:g}s is not below the heartbeat's life of {ttl:g}s: "
+            "lower it, or raise NAVARCH_HEARTBEAT_TTL",
+        )
+    if config.gpu_count is not None and config.gpu_count < 0:
+        raise wrong("gpu_count", "must be 0 or more")

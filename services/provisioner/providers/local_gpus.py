@@ -1,0 +1,127 @@
+"""Simulated GPUs for the local provider, the tests and the demo: the library and its state file.
+
+`build_library` compiles the stand-in for libnvidia-ml.so.1 that lies beside this file; an agent is
+pointed to it by NAVARCH_NVML_LIBRARY, and the library reads what to say from the file that
+NAVARCH_NVML_STATE names (`write_state`). The format is described at the top of `local_nvml.c`.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from schemas.node_events import GpuIdentity
+from services.runtime.errors import SetupError
+
+SOURCE: Final = Path(__file__).with_name("local_nvml.c")
+SONAME: Final = "libnvidia-ml.so.1"
+COMPILE_SECONDS_MAX: Final = 120.0
+GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
+BUSES: Final = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
+"""Where the GPUs of an eight-GPU server sit."""
+
+
+def compiler() -> list[str] | None:
+    """Find a C compiler: $CC, cc, gcc or clang, else the `ziglang` wheel's.
+
+    None: there is none.
+    """
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        if name and (path := shutil.which(name)):
+            return [path]
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return None
+
+
+def build_library(directory: Path) -> Path:
+    """Compile the stand-in into `directory`, unless this very source was compiled there before.
+
+    Two processes may build at once: each writes a file of its own and renames it into place.
+    """
+    source = SOURCE.read_bytes()
+    target = directory / hashlib.sha256(source).hexdigest()[:16] / SONAME
+    if target.exists():
+        return target
+    command = compiler()
+    if command is None:
+        raise SetupError(
+            "simulated GPUs need a C compiler and none was found: install gcc or clang, "
+            "or `pip install ziglang`"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        built = Path(scratch) / SONAME
+        done = subprocess.run(
+            [
+                *command,
+                *("-O1", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", str(built)),
+                *(str(SOURCE), "-lpthread"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS_MAX,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SetupError(f"{' '.join(command)} could not compile {SOURCE}:\n{done.stderr}")
+        built.replace(target)
+    return target
+
+
+def simulated_gpus(instance: str, count: int) -> tuple[GpuIdentity, ...]:
+    """Make up GPUs that are always the same for one instance, and differ between instances."""
+    gpus = []
+    for index in range(count):
+        digest = hashlib.sha256(f"{instance}/{index}".encode()).hexdigest()
+        uuid = f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+        bus = BUSES[index] if index < len(BUSES) else 0x01 + index
+        domain = 0 if index < len(BUSES) else 1
+        gpus.append(
+            GpuIdentity(
+                index=index,
+                uuid=uuid,
+                serial=f"165{int(digest[32:44], 16) % 10**10:010d}",
+                pci=f"{domain:04x}:{bus:02x}:00",
+                name=GPU_NAME,
+            )
+        )
+    return tuple(gpus)
+
+
+def state_text(gpus: Iterable[GpuIdentity], orders: Sequence[str] = ()) -> str:
+    """Write the state file's text: these GPUs, and further orders, one a line."""
+    known = tuple(gpus)
+    lines = [f"count {len(known)}"]
+    for gpu in known:
+        lines += [
+            f"gpu {gpu.index} {key} {value}"
+            for key, value in (
+                ("uuid", gpu.uuid),
+                ("serial", gpu.serial),
+                ("pci", gpu.pci),
+                ("name", gpu.name),
+            )
+            if value
+        ]
+    return "\n".join([*lines, *orders, ""])
+
+
+def write_state(path: Path, gpus: Iterable[GpuIdentity], orders: Sequence[str] = ()) -> None:
+    """Replace the state file in one stroke, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(state_text(gpus, orders))
+    Path(name).replace(path)
+
+
+def kmsg_record(sequence: int, microseconds: int, text: str, *, priority: int = 3) -> bytes:
+    """Write one kernel log record, as /dev/kmsg would give it."""
+    return f"{priority},{sequence},{microseconds},-;{text}\n".encode()
