@@ -276,6 +276,7 @@ class Puller:
                         stored, deliveries, pending, message.reply, self._connection, self
                     )
         finally:
+            self._stopped = True
             asking.cancel()
             with suppress(asyncio.CancelledError):
                 await asking
@@ -314,8 +315,10 @@ class Puller:
             while not self._stopped and not self._stale:
                 await self._ask(consumer, inbox)
                 self._changed.clear()
+                # Not `wait_for`: up to Python 3.11 it swallows a cancellation that meets the event.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), IDLE_HEARTBEAT_SECONDS)
+                    async with asyncio.timeout(IDLE_HEARTBEAT_SECONDS):
+                        await self._changed.wait()
                 if loop.time() - self._last_sign > SILENCE_MAX_SECONDS and self._asked > 0:
                     return
         finally:
