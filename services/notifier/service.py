@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,8 @@ from services.saga.participant import Command, Participant, StepFailure
 log = logging.getLogger(__name__)
 
 ALERT_SECONDS_MAX: Final = 30.0
+FINISH_SECONDS: Final = 1.0
+"""Enough for an order that is on its way; a drain is left to the next process at once."""
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while others of the same fact still fail."""
 
@@ -155,10 +158,11 @@ async def build(context: Context) -> Service:
             await channel.close()
         await notifier.close()
 
+    steps = WorkloadSteps(notifier, context.clock).participant(context).consumer(NOTIFIER_STEPS)
     return Service(
         description="Cordons, drains and uncordons at the workload system; alerts people",
         consumers=[
-            WorkloadSteps(notifier, context.clock).participant(context).consumer(NOTIFIER_STEPS),
+            replace(steps, finish_seconds=FINISH_SECONDS),
             Alerting(channels).consumer(),
         ],
         close=close,

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_SECONDS: Final = 0.05
 BACKOFF_MAX_SECONDS: Final = 30.0
-DRAIN_SECONDS: Final = 5.0
+FINISH_SECONDS: Final = 5.0
 DEAD_DATA_BYTES_MAX: Final = 65_536
 
 
@@ -56,6 +56,8 @@ class Consumer:
     handle: Handle
     key: Callable[[Stored], str]
     """Messages with the same key are handled in order."""
+    finish_seconds: float = FINISH_SECONDS
+    """How long what is held may take to finish when the process stops; then it is handed back."""
 
 
 @dataclass(slots=True)
@@ -72,17 +74,20 @@ class ConsumerLoop:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Take messages until cancelled; then finish what is held, within a bound."""
+        """Take messages until cancelled; finish what is held within a bound, hand back the rest."""
         keeping = asyncio.create_task(self._keep_alive())
         try:
             async for delivery in self.bus.consume(self.consumer.durable):
                 self._take(delivery)
         finally:
             if self._tasks:
-                await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS)
+                await asyncio.wait(self._tasks, timeout=self.consumer.finish_seconds)
+            unfinished = list(self._held)
             for task in [*self._tasks, keeping]:
                 task.cancel()
             await asyncio.gather(*self._tasks, keeping, return_exceptions=True)
+            for delivery in unfinished:
+                await delivery.nak(0)
 
     def _take(self, delivery: Delivery) -> None:
         name = self.consumer.durable.name

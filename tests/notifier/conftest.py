@@ -1,0 +1,232 @@
+"""A workload system of our own: a real HTTP server that notes what it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from schemas import subjects
+from schemas.sagas import (
+    SagaEntry,
+    SagaParams,
+    SagaStarted,
+    SagaUnwinding,
+    StepStarted,
+    UndoStarted,
+    saga_codec,
+)
+from schemas.settings import PluginSettings, Settings
+from schemas.topology import SAGAS
+from services.notifier.service import build
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import ConsumerLoop
+from services.runtime.instruments import Instruments
+from services.runtime.nats_bus import NatsBus
+from services.runtime.process import Context
+from services.runtime.tracing import Tracing
+from services.saga.participant import append
+
+
+@dataclass(slots=True)
+class Receiver:
+    """What the workload system was told, and what it answers."""
+
+    url: str = ""
+    told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Event and body of every order, in order of arrival."""
+    keys: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """Node of every status question."""
+    drained: bool = False
+    answers: list[Response] = field(default_factory=list)
+    """Answers to the next requests; then 200."""
+    hold: asyncio.Event | None = None
+    """While set and unset, requests are not answered."""
+    moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until something about the requests is true."""
+        async with asyncio.timeout(8), self.moved:
+            await self.moved.wait_for(condition)
+
+    async def order(self, request: Request) -> Response:
+        """Take an order."""
+        body = await request.json()
+        self.told.append((request.url.path, body))
+        self.keys.append(request.headers.get("idempotency-key", ""))
+        self.headers.append(dict(request.headers))
+        return await self._answer(PlainTextResponse("taken"))
+
+    async def status(self, request: Request) -> Response:
+        """Answer whether a node is drained."""
+        self.asked.append(request.query_params["node_id"])
+        word = "true" if self.drained else "false"
+        return await self._answer(
+            Response(f'{{"drained": {word}, "message": "2 jobs"}}', media_type="application/json")
+        )
+
+    async def _answer(self, usual: Response) -> Response:
+        answer = self.answers.pop(0) if self.answers else usual
+        async with self.moved:
+            self.moved.notify_all()
+        if self.hold is not None:
+            await self.hold.wait()
+        return answer
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self):
+        yield
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """The workload system, on a free port."""
+    receiver = Receiver()
+    routes = [
+        Route("/status", receiver.status),
+        Route("/{event}", receiver.order, methods=["POST"]),
+    ]
+    config = uvicorn.Config(
+        Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
+    )
+    bound = config.bind_socket()
+    receiver.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    yield receiver
+    if receiver.hold is not None:
+        receiver.hold.set()
+    server.should_exit = True
+    server.force_exit = True
+    await serving
+
+
+@dataclass(slots=True)
+class Sagas:
+    """Appends commands as the coordinator would, and waits for what becomes of them."""
+
+    bus: NatsBus
+    last: dict[str, int] = field(default_factory=dict)
+
+    async def command(
+        self, saga: str, step: str, *, deadline: datetime | None = None, undo: bool = False
+    ) -> int:
+        """Start a step of a saga about node `training-1`, or its undo."""
+        now = datetime.now(UTC)
+        if saga not in self.last:
+            await self._append(
+                SagaStarted(
+                    id=f"{saga}.started",
+                    time=now,
+                    saga=saga,
+                    kind="replace",
+                    params=SagaParams(pool="training", node="training-1"),
+                )
+            )
+        inputs = {"pool": "training", "node": "training-1", "reason": "XID 79"}
+        entry: SagaEntry
+        if undo:
+            await self._append(
+                SagaUnwinding(
+                    id=f"{saga}.unwinding", time=now, saga=saga, step=step, reason="provision"
+                )
+            )
+            entry = UndoStarted(
+                id=f"{saga}.{step}.undo-started", time=now, saga=saga, step=step, inputs=inputs
+            )
+        else:
+            entry = StepStarted(
+                id=f"{saga}.{step}.started",
+                time=now,
+                saga=saga,
+                step=step,
+                inputs=inputs,
+                deadline=deadline,
+            )
+        return await self._append(entry)
+
+    async def _append(self, entry: SagaEntry) -> int:
+        expected = self.last.get(entry.saga, 0)
+        sequence = await append(self.bus, entry, expected, {})
+        self.last[entry.saga] = sequence
+        return sequence
+
+    async def result(self, saga: str, step: str) -> SagaEntry:
+        """Wait for the entry that settles a step."""
+        settling = {"succeeded", "failed", "undo-succeeded", "undo-failed"}
+        after = self.last[saga]
+        async with asyncio.timeout(8):
+            log = self.bus.follow(SAGAS.name, [subjects.saga_tree(saga)], "all")
+            async with aclosing(log):
+                async for stored in log:
+                    parsed = subjects.parse_saga(stored.subject)
+                    assert parsed is not None
+                    if stored.sequence <= after or parsed.status not in settling:
+                        continue
+                    assert parsed.step == step
+                    self.last[saga] = stored.sequence
+                    entry = saga_codec.decode(stored.data)
+                    assert isinstance(entry, SagaEntry)
+                    return entry
+        raise AssertionError("the stream ended")
+
+
+@pytest.fixture
+def sagas(bus: NatsBus) -> Sagas:
+    """The coordinator's side."""
+    return Sagas(bus)
+
+
+@pytest.fixture
+def notifier(bus: NatsBus, receiver: Receiver):
+    """Run the notifier service on a bus, as a process would; a second one is a second replica."""
+
+    @asynccontextmanager
+    async def run(**options: Any) -> AsyncIterator[None]:
+        urls = {
+            "cordon_url": f"{receiver.url}/cordon",
+            "uncordon_url": f"{receiver.url}/uncordon",
+            "drain_url": f"{receiver.url}/drain",
+            "drain_status_url": f"{receiver.url}/status",
+        }
+        context = Context(
+            name="notifier",
+            replica="notifier-test",
+            bus=bus,
+            clock=SystemClock(),
+            settings=Settings(notifier=PluginSettings(type="webhook", options=urls | options)),
+            settings_file=None,
+            instruments=Instruments(),
+            tracing=Tracing("notifier"),
+        )
+        service = await build(context)
+        tasks = [
+            asyncio.create_task(
+                ConsumerLoop(bus, each, context.clock, context.instruments, context.tracing).run()
+            )
+            for each in service.consumers
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(each) for each in ends] == [asyncio.CancelledError] * len(tasks)
+            assert service.close is not None
+            await service.close()
+            context.tracing.close()
+
+    return run

@@ -1,0 +1,187 @@
+"""Which facts become alerts, and how they reach people."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import Cordoned, Fault, Lost, Verdict
+from schemas.pool_events import (
+    BreakerClosed,
+    BreakerOpened,
+    InstanceLeaked,
+    NodeReplaced,
+    SagaFailed,
+    SagaIsStuck,
+    Scaled,
+)
+from schemas.settings import PluginSettings
+from services.notifier.alert_log import LogAlertChannel
+from services.notifier.alerts import Alert, alert_of
+from services.notifier.notifier import AlertChannel
+from services.notifier.service import Alerting
+from services.runtime.bus import Stored
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import Received
+from services.runtime.errors import Retry
+from services.runtime.plugins import load_plugin
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NODE = {"id": "e1", "time": NOW, "pool": "training", "node": "training-1"}
+POOL = {"id": "e1", "time": NOW, "pool": "training"}
+
+
+def verdict(status: str, was: str, action: str = "none") -> Verdict:
+    return Verdict(
+        **NODE, status=status, was=was, action=action, rule="xid-79", reason="GPU 3 fell off."
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "severity", "key"),
+    [
+        (verdict("unhealthy", "healthy", "replace"), "critical", "health/training/training-1"),
+        (verdict("degraded", "healthy", "inspect"), "warning", "health/training/training-1"),
+        (verdict("healthy", "unhealthy"), "info", "health/training/training-1"),
+        (verdict("healthy", "unknown"), None, ""),
+        (verdict("unknown", "healthy"), None, ""),
+        (Lost(**NODE), "critical", "lost/training/training-1"),
+        (
+            NodeReplaced(**POOL, old_node="training-1", new_node="training-4", saga="s"),
+            "info",
+            "health/training/training-1",
+        ),
+        (BreakerOpened(**POOL, unavailable=2, limit=2), "critical", "breaker/training"),
+        (BreakerClosed(**POOL, unavailable=1, limit=2), "info", "breaker/training"),
+        (SagaFailed(**POOL, saga="s-1", step="provision", reason="r"), "warning", "saga/s-1"),
+        (SagaIsStuck(**POOL, saga="s-1", step="cordon", reason="r"), "critical", "saga/s-1"),
+        (
+            InstanceLeaked(**POOL, instance="training-1", provider="lambda"),
+            "critical",
+            "leak/lambda/training-1",
+        ),
+        (Fault(**NODE, kind="xid", code=79), None, ""),
+        (Cordoned(**NODE), None, ""),
+        (Scaled(**POOL, was=1, nodes=2), None, ""),
+    ],
+)
+def test_what_people_are_told_and_how_urgently(event, severity, key):
+    """Trouble and its end have the same key; what needs nobody is no alert."""
+    alert = alert_of(event)
+    assert (alert and alert.severity, alert.key if alert else "") == (severity, key)
+
+
+def test_an_alert_says_what_why_and_what_next():
+    """A person needs no other page to know what goes on."""
+    alert = alert_of(verdict("unhealthy", "healthy", "replace"))
+    assert alert is not None
+    assert alert.title == "training-1 is unhealthy"
+    assert alert.text == (
+        "It was healthy. Rule: xid-79. Reason: GPU 3 fell off. It is to be replaced."
+    )
+
+
+def test_a_leak_names_its_cost():
+    """What costs money says how much."""
+    alert = alert_of(
+        InstanceLeaked(
+            **POOL,
+            instance="n",
+            provider="lambda",
+            provider_id="i-1",
+            reason="auth",
+            dollars_per_hour=23.92,
+        )
+    )
+    assert alert is not None
+    assert alert.text == (
+        "At lambda (i-1). Reason: auth. It costs $23.92 an hour. Removing it is retried."
+    )
+
+
+async def test_the_log_channel_writes_one_structured_line(caplog):
+    """Severity sets the level; what a collector routes by stands in fields of its own."""
+    kind, options = load_plugin("navarch.alert_channels", PluginSettings(type="log"), None)
+    channel = kind(options=options, clock=SystemClock())
+    assert isinstance(channel, AlertChannel)
+    events = [
+        verdict("unhealthy", "healthy", "replace"),
+        verdict("degraded", "healthy"),
+        verdict("healthy", "degraded"),
+    ]
+    with caplog.at_level(logging.INFO):
+        for event in events:
+            alert = alert_of(event)
+            assert alert is not None
+            await channel.send(alert)
+    assert [each.levelname for each in caplog.records] == ["ERROR", "WARNING", "INFO"]
+    line = caplog.records[0]
+    assert (line.message, line.alert, line.severity, line.pool, line.node, line.event) == (
+        "training-1 is unhealthy",
+        "health/training/training-1",
+        "critical",
+        "training",
+        "training-1",
+        "e1",
+    )
+
+
+async def test_the_log_channel_may_be_told_to_keep_quiet(caplog):
+    """`min_severity` drops what is less."""
+    channel = LogAlertChannel(
+        options=LogAlertChannel.Options(min_severity="critical"), clock=SystemClock()
+    )
+    alert = alert_of(verdict("degraded", "healthy"))
+    assert alert is not None
+    with caplog.at_level(logging.INFO):
+        await channel.send(alert)
+    assert caplog.records == []
+
+
+class Channel:
+    """Somebody's alert channel, which fails as often as it is told to."""
+
+    def __init__(self, name: str, failures: int = 0) -> None:
+        self.name = name
+        self.failures = failures
+        self.sent: list[Alert] = []
+
+    async def send(self, alert: Alert) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("502")
+        self.sent.append(alert)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_channel_that_fails_is_tried_again_alone():
+    """One broken channel neither silences the others nor makes them repeat themselves."""
+    good, bad = Channel("good"), Channel("bad", failures=2)
+    alerting = Alerting([bad, good])
+    event = verdict("unhealthy", "healthy")
+    received = Received(event, Stored("subject", b"", 1, NOW))
+    for _ in range(2):
+        with pytest.raises(Retry, match="alert not delivered: bad: 502"):
+            await alerting.handle(received)
+    await alerting.handle(received)
+    assert (len(good.sent), len(bad.sent)) == (1, 1)
+
+
+async def test_facts_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
+    """The way from a fact to a person, through the running service."""
+    with caplog.at_level(logging.INFO, "services.notifier.alert_log"):
+        async with notifier():
+            await bus.publish(
+                subjects.node_event("training", "training-1", "verdict"),
+                encode(verdict("unhealthy", "healthy")),
+            )
+            async with asyncio.timeout(5):
+                while not any(hasattr(each, "alert") for each in caplog.records):
+                    await asyncio.sleep(0.01)
+    lines = [each for each in caplog.records if hasattr(each, "alert")]
+    assert [each.message for each in lines] == ["training-1 is unhealthy"]

@@ -1,0 +1,130 @@
+"""The notifier service on a real bus, telling a real HTTP server."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from schemas.sagas import StepFailed, StepSucceeded, UndoSucceeded
+from schemas.topology import NOTIFIER_STEPS
+from services.notifier.core import POLL_MAX_SECONDS, poll_seconds
+
+
+async def test_one_cordon_and_one_drain_and_the_saga_waits(sagas, receiver, notifier):
+    """The receiver sees each order once; the drain succeeds within a second of `drained`."""
+    async with notifier():
+        await sagas.command("replace-1", "cordon")
+        assert isinstance(await sagas.result("replace-1", "cordon"), StepSucceeded)
+        await sagas.command("replace-1", "drain")
+        await receiver.wait_for(lambda: len(receiver.asked) >= 4)
+        receiver.drained = True
+        async with asyncio.timeout(1):
+            assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
+    assert [path for path, _ in receiver.told] == ["/cordon", "/drain"]
+    assert receiver.keys == ["replace-1/cordon", "replace-1/drain"]
+    assert receiver.told[0][1]["node_id"] == "training-1"
+    assert receiver.told[0][1]["reason"] == "XID 79"
+
+
+async def test_uncordon_is_a_step_and_the_undo_of_cordon(sagas, receiver, notifier):
+    """Both tell the workload system the same."""
+    async with notifier():
+        await sagas.command("uncordon-1", "uncordon")
+        assert isinstance(await sagas.result("uncordon-1", "uncordon"), StepSucceeded)
+        await sagas.command("replace-1", "cordon")
+        await sagas.result("replace-1", "cordon")
+        await sagas.command("replace-1", "cordon", undo=True)
+        assert isinstance(await sagas.result("replace-1", "cordon"), UndoSucceeded)
+    assert [path for path, _ in receiver.told] == ["/uncordon", "/cordon", "/uncordon"]
+
+
+async def test_a_refused_order_fails_the_step(sagas, receiver, notifier):
+    """The coordinator learns what the workload system said."""
+    receiver.answers = [PlainTextResponse("node unknown to scheduler", status_code=404)]
+    async with notifier():
+        await sagas.command("replace-1", "cordon")
+        result = await sagas.result("replace-1", "cordon")
+    assert isinstance(result, StepFailed)
+    assert "404 Not Found: node unknown to scheduler" in result.reason
+
+
+async def test_a_drain_ends_with_its_deadline(bus, sagas, receiver, notifier):
+    """Past the deadline nobody asks any more, and the result is the coordinator's to give."""
+    async with notifier():
+        await sagas.command(
+            "replace-1", "drain", deadline=datetime.now(UTC) + timedelta(seconds=0.6)
+        )
+        await receiver.wait_for(lambda: len(receiver.asked) >= 1)
+        async with asyncio.timeout(5):
+            while await pending(bus):
+                await asyncio.sleep(0.02)
+        asked = len(receiver.asked)
+        await sagas.command("uncordon-1", "uncordon")
+        await sagas.result("uncordon-1", "uncordon")
+    assert [path for path, _ in receiver.told] == ["/drain", "/uncordon"]
+    assert len(receiver.asked) == asked
+
+
+async def test_a_drain_survives_its_service_being_replaced(sagas, receiver, notifier):
+    """The next one asks first; what is drained by then is not ordered to drain again."""
+    async with notifier():
+        await sagas.command("replace-1", "drain")
+        await receiver.wait_for(lambda: len(receiver.asked) >= 1)
+    receiver.drained = True
+    async with notifier():
+        assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
+    assert [path for path, _ in receiver.told] == ["/drain"]
+
+
+async def test_a_drain_cut_short_is_ordered_again_under_the_same_key(sagas, receiver, notifier):
+    """Nobody can know whether the first order arrived; the key lets the other side fold the two."""
+    async with notifier():
+        await sagas.command("replace-1", "drain")
+        await receiver.wait_for(lambda: len(receiver.asked) >= 1)
+    async with notifier():
+        await receiver.wait_for(lambda: len(receiver.told) >= 2)
+        receiver.drained = True
+        assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
+    assert receiver.keys == ["replace-1/drain", "replace-1/drain"]
+
+
+async def test_two_replicas_tell_once(sagas, receiver, notifier):
+    """Replicas share the durable, so each command reaches one of them."""
+    receiver.drained = True
+    async with notifier(), notifier():
+        for number in range(20):
+            await sagas.command(f"replace-{number}", "drain")
+        for number in range(20):
+            await sagas.result(f"replace-{number}", "drain")
+    assert sorted(receiver.keys) == sorted(f"replace-{number}/drain" for number in range(20))
+
+
+async def test_many_nodes_are_cordoned_side_by_side(sagas, receiver, notifier):
+    """One workload system that is slow for one node does not hold up the others."""
+    async with notifier():
+        for number in range(100):
+            await sagas.command(f"replace-{number}", "cordon")
+        await receiver.wait_for(lambda: len(receiver.told) >= 100)
+    assert len(set(receiver.keys)) == 100
+
+
+async def pending(bus) -> int:
+    """Messages of the durable that are not settled."""
+    info = await bus.admin(f"CONSUMER.INFO.{NOTIFIER_STEPS.stream}.{NOTIFIER_STEPS.name}", {})
+    return info["num_ack_pending"] + info["num_pending"]
+
+
+@pytest.mark.parametrize(
+    ("polls", "drains", "expected"),
+    [(0, 1, 0.25), (1, 1, 0.3125), (3, 1, 0.48828125), (4, 1, 0.5), (10**6, 1, 0.5)],
+)
+def test_a_drain_is_asked_about_twice_a_second(polls, drains, expected):
+    """Waits grow from a quarter of a second to half a second, however long it takes."""
+    assert poll_seconds(polls, drains) == expected
+
+
+def test_many_drains_share_a_bounded_rate_of_questions():
+    """1,000 drains at once are 500 questions a second and not 2,000."""
+    assert poll_seconds(10, 250) == POLL_MAX_SECONDS
+    assert 1000 / poll_seconds(10, 1000) == 500

@@ -1,0 +1,210 @@
+"""The webhook contract, against a real HTTP server."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from starlette.responses import PlainTextResponse, RedirectResponse
+
+from schemas.duration import Duration, decode_hook
+from schemas.settings import PluginSettings
+from services.notifier.notifier import Notifier, StepFailure
+from services.notifier.webhook import WebhookNotifier
+from services.runtime.errors import ConfigurationError
+from services.runtime.plugins import load_plugin
+
+
+class FixedClock:
+    """A clock that stands still and never waits."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def now(self) -> datetime:
+        return datetime(2024, 1, 15, 10, 30, 0, 999_999, UTC)
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+async def webhook(receiver, clock):
+    notifier = WebhookNotifier(
+        options=WebhookNotifier.Options(
+            cordon_url=f"{receiver.url}/cordon",
+            uncordon_url=f"{receiver.url}/uncordon",
+            drain_url=f"{receiver.url}/drain",
+            drain_status_url=f"{receiver.url}/status?cluster=a",
+            timeout=Duration(5),
+            headers={"Authorization": "Bearer secret"},
+        ),
+        clock=clock,
+    )
+    yield notifier
+    await notifier.close()
+
+
+async def test_orders_have_the_documented_bodies(receiver, webhook):
+    """Each order is a POST of event, node, reason (omitted when empty) and time, with its key."""
+    await webhook.cordon("node-1", "XID 79", idempotency_key="replace-1/cordon")
+    await webhook.drain("node-1", "", idempotency_key="replace-1/drain")
+    await webhook.uncordon("node-1", idempotency_key="replace-1/cordon")
+    moment = "2024-01-15T10:30:00Z"
+    expected = [
+        (
+            "/cordon",
+            {"event": "cordon", "node_id": "node-1", "reason": "XID 79", "timestamp": moment},
+        ),
+        ("/drain", {"event": "drain", "node_id": "node-1", "timestamp": moment}),
+        ("/uncordon", {"event": "uncordon", "node_id": "node-1", "timestamp": moment}),
+    ]
+    assert receiver.told == expected
+    assert receiver.keys == ["replace-1/cordon", "replace-1/drain", "replace-1/cordon"]
+    assert {each["authorization"] for each in receiver.headers} == {"Bearer secret"}
+    assert {each["content-type"] for each in receiver.headers} == {"application/json"}
+
+
+async def test_the_status_is_asked_per_node(receiver, webhook):
+    """The node rides in the query beside what the URL has already; the answer is believed."""
+    assert await webhook.is_drained("node-1") is False
+    receiver.drained = True
+    assert await webhook.is_drained("node-2") is True
+    assert receiver.asked == ["node-1", "node-2"]
+
+
+@pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
+async def test_any_2xx_is_success(receiver, webhook, code):
+    """A workload system may answer as it likes, as long as it is a success."""
+    receiver.answers = [PlainTextResponse("", status_code=code)]
+    await webhook.cordon("node-1", "", idempotency_key="k")
+    assert len(receiver.told) == 1
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 410, 422])
+async def test_a_refusal_fails_the_step_with_the_answers_tail(receiver, webhook, code):
+    """What time cannot cure is not tried again, and a person reads what the other side said."""
+    receiver.answers = [PlainTextResponse("x" * 1000 + " no such node", status_code=code)]
+    with pytest.raises(StepFailure, match=f"POST http.*/cordon: {code} .*xx no such node") as found:
+        await webhook.cordon("node-1", "", idempotency_key="k")
+    assert (len(receiver.told), len(found.value.reason) < 700) == (1, True)
+
+
+@pytest.mark.parametrize("code", [408, 425, 429, 500, 502, 503, 504])
+async def test_what_may_pass_is_tried_again_with_growing_waits(receiver, webhook, clock, code):
+    """Trouble of the moment is outlasted; every try carries the same key and the same body."""
+    receiver.answers = [PlainTextResponse("busy", status_code=code) for _ in range(9)]
+    await webhook.cordon("node-1", "XID 79", idempotency_key="k")
+    assert (len(receiver.told), set(receiver.keys)) == (10, {"k"})
+    assert all(each == receiver.told[0] for each in receiver.told)
+    assert clock.slept == sorted(clock.slept)
+    assert (clock.slept[0], clock.slept[-1]) == (0.1, 10.0)
+
+
+async def test_the_status_is_asked_at_least_every_second_through_trouble(receiver, webhook, clock):
+    """A node drained while its scheduler was away still goes on within a second."""
+    receiver.answers = [PlainTextResponse("busy", status_code=503) for _ in range(9)]
+    await webhook.is_drained("node-1")
+    assert max(clock.slept) == 1.0
+
+
+async def test_a_redirect_is_refused_with_the_remedy(receiver, webhook):
+    """A followed redirect would turn the POST into a GET, so it is not followed."""
+    receiver.answers = [RedirectResponse(f"{receiver.url}/elsewhere", status_code=302)]
+    with pytest.raises(StepFailure, match="configure the final URL"):
+        await webhook.cordon("node-1", "", idempotency_key="k")
+
+
+@pytest.mark.parametrize("body", ["", "drained", "[]", '{"drained": "yes"}', '{"message": ""}'])
+async def test_a_status_that_is_none_fails_the_step(receiver, webhook, body):
+    """Neither drained nor not: a node must not be terminated, nor waited for, on such an answer."""
+    receiver.answers = [PlainTextResponse(body)]
+    with pytest.raises(StepFailure, match="not a drain status"):
+        await webhook.is_drained("node-1")
+
+
+async def test_a_silent_receiver_is_given_up_after_the_timeout_and_tried_again(receiver, clock):
+    """The time-out is of the whole request; the next try comes all the same."""
+    receiver.hold = asyncio.Event()
+    options = WebhookNotifier.Options(cordon_url=f"{receiver.url}/cordon", timeout=Duration(0.05))
+    notifier = WebhookNotifier(options=options, clock=clock)
+    telling = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
+    await receiver.wait_for(lambda: len(receiver.told) >= 2)
+    receiver.hold.set()
+    receiver.hold = None
+    async with asyncio.timeout(5):
+        await telling
+    await notifier.close()
+
+
+async def test_what_has_no_url_is_done_at_once(clock):
+    """An operation without a URL is no operation; without a status URL nothing is waited for."""
+    notifier = WebhookNotifier(options=WebhookNotifier.Options(), clock=clock)
+    await notifier.cordon("node-1", "r", idempotency_key="k")
+    await notifier.uncordon("node-1", idempotency_key="k")
+    await notifier.drain("node-1", "r", idempotency_key="k")
+    assert await notifier.is_drained("node-1") is True
+    await notifier.close()
+
+
+async def test_nobody_listening_is_outlasted(clock):
+    """A receiver that is down is no refusal; cancelling, as the deadline does, ends the tries."""
+    options = WebhookNotifier.Options(cordon_url="http://127.0.0.1:9/cordon")
+    notifier = WebhookNotifier(options=options, clock=clock)
+    telling = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
+    async with asyncio.timeout(5):
+        while len(clock.slept) < 3:
+            await asyncio.sleep(0)
+    telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await telling
+    await notifier.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"cordon_url": "scheduler/cordon"}, "cordon_url 'scheduler/cordon' is not a URL: write"),
+        ({"drain_url": "ftp://scheduler/x"}, "drain_url .* is not a URL"),
+        ({"drain_status_url": "http://"}, "drain_status_url .* is not a URL"),
+        ({"timeout": "soon"}, "timeout: .*write 30s"),
+        ({"timeout": 0}, "timeout must be more than 0"),
+        ({"cordonurl": "http://a/b"}, "cordonurl: unknown key; known here: cordon_url"),
+        ({"headers": {"a": 1}}, "headers"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_key(options, problem):
+    """An option that could never work is a configuration error that names it."""
+    settings = PluginSettings(type="webhook", options=options, path="notifier.webhook")
+    with pytest.raises(ConfigurationError, match=problem):
+        load_plugin("navarch.notifiers", settings, None)
+
+
+@pytest.mark.parametrize("name", ["webhook", "noop"])
+def test_the_built_in_notifiers_have_the_protocol_and_are_found_by_name(name):
+    """What ships is loaded the way anybody's plugin is."""
+    kind, options = load_plugin("navarch.notifiers", PluginSettings(type=name), None)
+    assert isinstance(kind(options=options, clock=FixedClock()), Notifier)
+
+
+def test_the_documented_configuration_is_accepted():
+    """Durations as people write them, and every documented key."""
+    given = {
+        "cordon_url": "https://scheduler/cordon",
+        "uncordon_url": "https://scheduler/uncordon",
+        "drain_url": "https://scheduler/drain",
+        "drain_status_url": "https://scheduler/drained",
+        "timeout": "45s",
+        "headers": {"Authorization": "Bearer x"},
+    }
+    options = msgspec.convert(given, WebhookNotifier.Options, dec_hook=decode_hook)
+    assert (options.timeout, options.drain_url) == (45.0, "https://scheduler/drain")
