@@ -1,0 +1,95 @@
+"""Calls to a provider, bounded in time, with every failure turned into the taxonomy.
+
+A plugin is somebody else's code: whatever it raises beside ProviderError, and its silence, count as
+TRANSIENT and leave in doubt whether the call took effect. Lists are shared: callers that ask while
+one is under way all get the next one, which began after each of them asked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
+
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Bootstraps, Instance, Provider, ProvisionRequest
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ProviderCalls:
+    """One provider, called with time-outs."""
+
+    def __init__(self, provider: Provider, *, call_timeout_seconds: float) -> None:
+        """Give `terminate` and `list` so long; `provision` is told how long it has."""
+        self.provider = provider
+        self._timeout = call_timeout_seconds
+        self._running: asyncio.Task[list[Instance]] | None = None
+        self._next: asyncio.Task[list[Instance]] | None = None
+
+    async def provision(self, request: ProvisionRequest, *, timeout_seconds: float) -> Instance:
+        """Make an instance, or raise ProviderError."""
+        return await self._bounded("provision", self.provider.provision(request), timeout_seconds)
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove an instance, or raise ProviderError."""
+        await self._bounded("terminate", self.provider.terminate(provider_id), self._timeout)
+
+    async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
+        """Bring the agent onto the instance where it does not come up by itself."""
+        if isinstance(self.provider, Bootstraps):
+            await self._bounded("bootstrap", self.provider.bootstrap(instance), timeout_seconds)
+
+    async def listed(self) -> list[Instance]:
+        """What the provider lists in a call that began no earlier than this one."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._list_after(self._running))
+        return await asyncio.shield(self._next)
+
+    async def _list_after(self, earlier: "asyncio.Task[list[Instance]] | None") -> list[Instance]:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        self._running, self._next = self._next, None
+        return await self._bounded("list", self.provider.list(), self._timeout)
+
+    async def _bounded(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
+        name = self.provider.name
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await call
+        except ProviderError:
+            raise
+        except TimeoutError as error:
+            raise ProviderError(
+                "TRANSIENT", f"{name} did not answer {what} within {timeout_seconds:g} s"
+            ) from error
+        except Exception as error:
+            # A plugin's defect must not end the service; it is shown, and tried again.
+            log.exception("provider failed", extra={"provider": name, "call": what})
+            raise ProviderError(
+                "TRANSIENT", f"{name} failed in {what}: {type(error).__name__}: {error}"
+            ) from error
+
+
+class Providers:
+    """The configured providers, by name."""
+
+    def __init__(self, calls: Mapping[str, ProviderCalls]) -> None:
+        """Know these."""
+        self.calls = dict(calls)
+
+    def get(self, name: str) -> ProviderCalls:
+        """The provider of this name; INVALID where the configuration has none."""
+        try:
+            return self.calls[name]
+        except KeyError:
+            known = ", ".join(sorted(self.calls)) or "none"
+            raise ProviderError(
+                "INVALID", f"no provider {name!r} under `providers:` (known: {known}); add it"
+            ) from None
+
+    async def close(self) -> None:
+        """Close every provider."""
+        for each in self.calls.values():
+            await each.provider.close()

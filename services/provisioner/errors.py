@@ -1,0 +1,93 @@
+"""One taxonomy for every provider's errors, and what each kind allows.
+
+A provider plugin turns whatever its cloud says into a ProviderError. The rest of the provisioner
+looks at the kind alone: whether another try within the step can help, whether the call may have
+taken effect all the same, what the error blocks and for how long, and whether a person must act.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from schemas.reasons import ProviderErrorKind
+from services.runtime.errors import NavarchError
+
+Scope = Literal["call", "offering", "type", "subnet", "quota", "account", "configuration"]
+"""What an error blocks: this call only, (type, zone, market), (type, zone), one subnet, a region's
+family of types, everything of the account, or the pool until its configuration changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What one kind of error allows."""
+
+    scope: Scope
+    retry_in_step: bool
+    """Another try of the same intention may succeed soon; it reuses the same token."""
+    in_doubt: bool
+    """The call may have taken effect: list and adopt before anything is tried again."""
+    block_seconds: float
+    """How long the scope is left alone before it is probed again; 0: not at all."""
+    for_operator: bool
+    """Only a person can put it right."""
+
+
+RULES: Final[dict[ProviderErrorKind, Rule]] = {
+    "CAPACITY": Rule(
+        scope="offering",
+        retry_in_step=False,
+        in_doubt=False,
+        block_seconds=180,
+        for_operator=False,
+    ),
+    "QUOTA": Rule(
+        scope="quota", retry_in_step=False, in_doubt=False, block_seconds=3600, for_operator=True
+    ),
+    "UNSUPPORTED": Rule(
+        scope="type", retry_in_step=False, in_doubt=False, block_seconds=86_400, for_operator=False
+    ),
+    "NETWORK": Rule(
+        scope="subnet", retry_in_step=True, in_doubt=True, block_seconds=60, for_operator=False
+    ),
+    "THROTTLE": Rule(
+        scope="account", retry_in_step=True, in_doubt=False, block_seconds=5, for_operator=False
+    ),
+    "TRANSIENT": Rule(
+        scope="call", retry_in_step=True, in_doubt=True, block_seconds=0, for_operator=False
+    ),
+    "AUTH": Rule(
+        scope="account", retry_in_step=False, in_doubt=False, block_seconds=300, for_operator=True
+    ),
+    "INVALID": Rule(
+        scope="configuration",
+        retry_in_step=False,
+        in_doubt=False,
+        block_seconds=300,
+        for_operator=True,
+    ),
+}
+"""Kind -> what it allows."""
+
+
+class ProviderError(NavarchError):
+    """A provider did not do what was asked."""
+
+    def __init__(
+        self,
+        kind: ProviderErrorKind,
+        message: str,
+        *,
+        scope: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        """Say what kind it is, what exactly is blocked, and how long the provider says to wait."""
+        super().__init__(f"{kind}: {message}")
+        self.kind: ProviderErrorKind = kind
+        self.message = message
+        self.scope = scope or RULES[kind].scope
+        self.retry_after = retry_after
+        """Seconds; None where the provider names none."""
+
+    @property
+    def rule(self) -> Rule:
+        """What this kind of error allows."""
+        return RULES[self.kind]

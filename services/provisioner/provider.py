@@ -1,0 +1,137 @@
+"""What a provider is: the contract between the provisioner and whatever makes machines.
+
+A plugin is a class with an inner msgspec struct `Options`, constructed with `options=` and
+`environment=`, and found by entry point (`navarch.providers`) or as `module:Class`. It turns its
+cloud's errors into ProviderError, keeps no memory that matters, and decides nothing: what to launch
+and when to give up is the provisioner's.
+
+The contract that crash-exactness rests on:
+
+- `provision` is idempotent by token. Called again with the same token while the instance exists, it
+  returns that instance and makes nothing. It returns as soon as the provider has accepted and the
+  id is known, not when the machine is up. Where the cloud has no such token, the plugin says so in
+  its capabilities, and puts fleet, pool, name and token into name and tags, so that `list` finds
+  what a lost answer left behind.
+- `terminate` of what does not exist, or is on its way out, is a success. It need not wait.
+- `list` returns every instance that this plugin made and that may still cost money, of any fleet
+  that shares the account, with its tags; what is finally gone is not in it. A list that cannot be
+  had whole is an error, never a shorter list.
+- Cancelling any call may leave its effect undone or done; both are healed by calling again.
+"""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from schemas.settings import AgentSettings
+
+InstanceStatus = Literal["pending", "running", "stopping", "stopped"]
+"""As the provider sees it. What is finally gone has no status: it is not listed."""
+
+
+class ProvisionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to make."""
+
+    name: str
+    """Unique in the fleet; what the instance is called at the provider, where that is possible."""
+    fleet: str
+    pool: str
+    node: str
+    token: str
+    """Idempotency token: the same for every try of one intention."""
+    instance_type: str
+    region: str = ""
+    zone: str = ""
+    ssh_keys: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    user_data: str = ""
+    gpu_count: int = 0
+    """0: as the instance type has."""
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider has made."""
+
+    name: str
+    provider_id: str
+    status: InstanceStatus = "pending"
+    fleet: str = ""
+    """From the tags; empty: not ours to touch."""
+    pool: str = ""
+    token: str = ""
+    instance_type: str = ""
+    region: str = ""
+    zone: str = ""
+    address: str = ""
+    host: str = ""
+    """The physical machine, where the provider tells."""
+    created_at: datetime | None = None
+    dollars_per_hour: float = 0.0
+    tags: dict[str, str] = {}
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider can do beyond the contract."""
+
+    idempotency_token: bool = False
+    """The provider itself drops a repeated launch."""
+    tags: bool = True
+    server_side_ttl: bool = False
+    """An instance can be told to end by itself."""
+    prices: bool = False
+    capacity_hints: bool = False
+    host_identity: bool = False
+    list_lag_seconds: float = 0.0
+    """How long a new instance may be missing from `list`: until then absence proves nothing."""
+
+
+class Provider(Protocol):
+    """Makes, removes and lists instances; the contract is in this module's docstring."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration, which pools refer to."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do beyond the contract."""
+        ...
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Make the instance, or return the one that this token has made already."""
+        ...
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove an instance; success where there is none."""
+        ...
+
+    async def list(self) -> list[Instance]:
+        """Every instance that may still cost money."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections and threads; instances stay."""
+        ...
+
+
+@runtime_checkable
+class Bootstraps(Protocol):
+    """A provider whose instances do not bring up their agent by themselves."""
+
+    async def bootstrap(self, instance: Instance) -> None:
+        """Bring the agent onto the instance; idempotent."""
+        ...
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What every provider plugin is told about the place it runs in."""
+
+    name: str
+    """The provider's own name in the configuration."""
+    fleet: str
+    nats_url: str
+    data_dir: Path
+    agent: AgentSettings = AgentSettings()

@@ -1,0 +1,158 @@
+"""Removes instances: asks the provider, and believes nothing but its list.
+
+A removal ends only with the confirmed absence. Until then it is tried again with back-off, for
+ever; one that takes too long, or that the provider refuses, is recorded as leaked and told once.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.pool_events import FACTS, InstanceLeaked
+from schemas.reasons import ProviderErrorKind
+from schemas.records import InstanceRecord, node_key
+from services.provisioner import core
+from services.provisioner.calls import Providers
+from services.provisioner.errors import ProviderError
+from services.provisioner.store import InstanceStore
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.runtime.tracing import current_headers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Every bound of the provisioner, in seconds."""
+
+    call_timeout_seconds: float = 60.0
+    retry_first_seconds: float = 0.1
+    retry_max_seconds: float = 15.0
+    bootstrap_timeout_seconds: float = 1200.0
+    leak_after_seconds: float = 120.0
+    """How long a removal may take before it is called a leak."""
+    sweep_interval_seconds: float = 30.0
+    sweep_grace_seconds: float = 60.0
+    """What is younger is left to whoever works on it."""
+    sweep_look_seconds: float = 0.5
+    """How often the sweep looks whether it is its turn."""
+    sweep_removals_max: int = 50
+
+    def backoff_seconds(self, tries: int) -> float:
+        """The wait after so many tries, at least one."""
+        return min(self.retry_first_seconds * 2.0 ** min(tries - 1, 20), self.retry_max_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One try did not remove it."""
+
+    reason: str
+    kind: ProviderErrorKind | None = None
+    """None: the provider accepted, and lists it still."""
+
+
+class Remover:
+    """Removes what a record stands for."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: Timing
+    ) -> None:
+        """Work with these."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._providers = providers
+        self._timing = timing
+
+    async def until_gone(self, key: str, overtaken: Callable[[], Awaitable[bool]]) -> bool:
+        """Try until the provider confirms the absence; False where the saga went on without it."""
+        tries = 0
+        while not await self.once(key):
+            tries += 1
+            if await overtaken():
+                return False
+            await self._clock.sleep(self._timing.backoff_seconds(tries))
+        return True
+
+    async def once(self, key: str) -> bool:
+        """One try; True where nothing stands any more."""
+        record = await self._store.get(key)
+        if record is None or record.state == "terminated":
+            return True
+        standing = await self._try(record)
+        if standing is None:
+            await self._store.change(key, self._gone)
+            return True
+        await self._note(key, record, standing)
+        return False
+
+    async def _try(self, record: InstanceRecord) -> Standing | None:
+        try:
+            calls = self._providers.get(record.provider)
+            listed = [] if record.provider_id else await calls.listed()
+            for provider_id in core.to_remove(record, listed):
+                await calls.terminate(provider_id)
+            listed = await calls.listed()
+            for provider_id in core.to_remove(record, listed):
+                if provider_id != record.provider_id:
+                    await calls.terminate(provider_id)
+        except ProviderError as error:
+            return Standing(str(error), error.kind)
+        lag = timedelta(seconds=calls.provider.capabilities.list_lag_seconds)
+        if core.is_absent(record, listed, self._clock.now(), lag):
+            return None
+        return Standing(f"{record.provider} still lists it")
+
+    def _gone(self, record: InstanceRecord | None) -> InstanceRecord | None:
+        return record and core.gone(record, self._clock.now())
+
+    async def _note(self, key: str, record: InstanceRecord, standing: Standing) -> None:
+        """Keep the reason where people see it; call it a leak when it is one."""
+        log.info("still there", extra={"instance": key, "reason": standing.reason})
+        after = timedelta(seconds=self._timing.leak_after_seconds)
+        if core.is_leak(record, standing.kind, self._clock.now(), after):
+            await self._tell(record, standing.reason)
+
+            def leak(now: InstanceRecord | None) -> InstanceRecord | None:
+                ours = now is not None and now.state == "terminating"
+                return core.leaked(now, standing.reason) if now is not None and ours else None
+
+            await self._store.change(key, leak)
+
+    async def _tell(self, record: InstanceRecord, reason: str) -> None:
+        """Publish the leak; before the record says so, as a crash between must not silence it."""
+        event = InstanceLeaked(
+            id=f"leaked-{node_key(record.pool, record.instance)}-{record.terminating_at}",
+            time=self._clock.now(),
+            cause=record.saga,
+            pool=record.pool,
+            instance=record.instance,
+            provider=record.provider,
+            provider_id=record.provider_id,
+            reason=reason,
+            dollars_per_hour=record.dollars_per_hour,
+        )
+        log.warning("instance leaked", extra={"instance": record.instance, "reason": reason})
+        await self._bus.publish(
+            subjects.pool_event(record.pool, FACTS[InstanceLeaked]),
+            encode(event),
+            msg_id=event.id,
+            headers=current_headers(),
+        )
+
+    async def at_once(self, provider: str, provider_id: str) -> bool:
+        """Remove an instance that no record names; False where that could not be asked now."""
+        try:
+            await self._providers.get(provider).terminate(provider_id)
+        except ProviderError as error:
+            log.warning(
+                "surplus instance not removed; the sweep will try again",
+                extra={"provider": provider, "provider_id": provider_id, "reason": str(error)},
+            )
+            return False
+        return True

@@ -1,0 +1,93 @@
+"""The provisioner's shell: its steps, its sweep, and the question which instances there are."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.requests import Page, Query
+from schemas.topology import PROVISIONER_STEPS
+from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.provider import Environment, Provider
+from services.provisioner.removal import Timing
+from services.provisioner.steps import Steps
+from services.provisioner.store import InstanceStore
+from services.provisioner.sweeper import LEASE_NAME, Sweeper
+from services.runtime.bus import Endpoint, Headers
+from services.runtime.leases import Lease
+from services.runtime.plugins import load_plugin
+from services.runtime.process import Context, Service
+from services.saga.participant import Participant
+
+PROVIDERS_GROUP = "navarch.providers"
+
+
+async def build(context: Context) -> Service:
+    """Make the service with the providers of the configuration."""
+    return assemble(context, load_providers(context), Timing())
+
+
+def load_providers(context: Context) -> list[Provider]:
+    """Construct every provider under `providers:`; a wrong option is a ConfigurationError."""
+    made: list[Provider] = []
+    for name, settings in context.settings.providers.items():
+        kind, options = load_plugin(PROVIDERS_GROUP, settings, context.settings_file)
+        environment = Environment(
+            name=name,
+            fleet=context.settings.fleet,
+            nats_url=context.settings.nats.url,
+            data_dir=Path(context.settings.data_dir),
+            agent=context.settings.agent,
+        )
+        made.append(kind(options=options, environment=environment))
+    return made
+
+
+def assemble(context: Context, providers: list[Provider], timing: Timing) -> Service:
+    """Put the parts together."""
+    bus, clock = context.bus, context.clock
+    known = Providers(
+        {
+            each.name: ProviderCalls(each, call_timeout_seconds=timing.call_timeout_seconds)
+            for each in providers
+        }
+    )
+    store = InstanceStore(bus)
+    steps = Steps(bus, clock, store, known, timing)
+    participant = Participant(bus, clock, steps.actions, steps.undos)
+    sweeper = Sweeper(bus, clock, store, known, steps.remover, timing)
+    lease = Lease(bus, clock, LEASE_NAME, context.replica)
+
+    async def close() -> None:
+        await asyncio.gather(lease.release(), known.close())
+
+    return Service(
+        description="Makes and removes instances, and forgets none",
+        consumers=(participant.consumer(PROVISIONER_STEPS),),
+        tasks=(lease.keep, lambda: sweeper.run(lease)),
+        endpoints={subjects.query("instances"): answer_instances(store)},
+        close=close,
+    )
+
+
+def answer_instances(store: InstanceStore) -> Endpoint:
+    """The question which instances there are, in pages by key; those gone only if asked for."""
+
+    async def answer(data: bytes, headers: Headers) -> bytes:
+        del headers
+        query = msgspec.json.decode(data or b"{}", type=Query)
+        records = await store.all(query.pool)
+        found = sorted(
+            key
+            for key, record in records.items()
+            if key > query.after
+            and query.node in {"", record.instance}
+            and (query.terminated or record.state != "terminated")
+        )
+        page = found[: query.limit]
+        items = tuple(msgspec.Raw(encode(records[key])) for key in page)
+        return encode(Page(items=items, next=page[-1] if len(found) > len(page) else ""))
+
+    return answer

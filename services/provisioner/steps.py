@@ -1,0 +1,131 @@
+"""The steps of sagas that the provisioner performs: provision, bootstrap, terminate.
+
+Undoing a provision is a termination that must also be right where the launch never began or is
+still under way at another replica: it leaves a record that a late launch cannot pass.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from schemas.records import InstanceRecord, node_key
+from schemas.sagas import (
+    BootstrapInputs,
+    ProvisionInputs,
+    ProvisionOutputs,
+    TerminateInputs,
+)
+from services.provisioner import core
+from services.provisioner.calls import Providers
+from services.provisioner.errors import ProviderError
+from services.provisioner.launch import Launcher
+from services.provisioner.provider import Instance
+from services.provisioner.removal import Remover, Timing
+from services.provisioner.store import InstanceStore
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.saga.participant import Action, Command, StepFailure
+from services.saga.reading import read_state
+
+T = TypeVar("T", bound=msgspec.Struct)
+Ask = Callable[[], Awaitable[bool]]
+
+
+class Steps:
+    """What the participant calls."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: Timing
+    ) -> None:
+        """Work with these."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._providers = providers
+        self._timing = timing
+        self.remover = Remover(bus, clock, store, providers, timing)
+        self._launcher = Launcher(clock, store, providers, self.remover, timing)
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """Step -> action."""
+        return {
+            "provision": self.provision,
+            "bootstrap": self.bootstrap,
+            "terminate": self.terminate,
+        }
+
+    @property
+    def undos(self) -> dict[str, Action]:
+        """Step -> undo."""
+        return {"provision": self.provision_undo}
+
+    async def provision(self, command: Command) -> ProvisionOutputs:
+        """Bring about the instance."""
+        inputs = _inputs(command, ProvisionInputs)
+        return await self._launcher.launch(inputs, command.saga, self._overtaken(command))
+
+    async def provision_undo(self, command: Command) -> None:
+        """Take it back, whether or not it came about."""
+        await self._remove(command, undo=True)
+
+    async def bootstrap(self, command: Command) -> None:
+        """Bring the agent onto the instance; most come up with it by themselves."""
+        inputs = _inputs(command, BootstrapInputs)
+        record = await self._store.get(node_key(inputs.pool, inputs.node))
+        if record is None or record.state != "running":
+            raise StepFailure(f"there is no running instance {inputs.node}")
+        instance = Instance(
+            name=record.instance,
+            provider_id=record.provider_id,
+            status="running",
+            fleet=record.launch.fleet,
+            pool=record.pool,
+            token=record.token,
+            instance_type=record.launch.instance_type,
+            region=record.region,
+            zone=record.zone,
+            address=record.address,
+        )
+        try:
+            calls = self._providers.get(record.provider)
+            await calls.bootstrap(instance, timeout_seconds=self._timing.bootstrap_timeout_seconds)
+        except ProviderError as error:
+            raise StepFailure(error.message, error=error.kind) from error
+
+    async def terminate(self, command: Command) -> None:
+        """Remove the instance; one that nobody knows is gone already."""
+        await self._remove(command, undo=False)
+
+    async def _remove(self, command: Command, *, undo: bool) -> None:
+        inputs = _inputs(command, TerminateInputs)
+        key = node_key(inputs.pool, inputs.node)
+
+        def decide(record: InstanceRecord | None) -> InstanceRecord:
+            now = self._clock.now()
+            if record is None:
+                return core.never_launched(inputs.pool, inputs.node, command.saga, now)
+            return core.removing(record, now)
+
+        await self._store.change(key, decide)
+        if not await self.remover.until_gone(key, self._overtaken(command, undo=undo)):
+            raise StepFailure("the saga went on without it; the sweep keeps at it")
+
+    def _overtaken(self, command: Command, *, undo: bool = False) -> Ask:
+        """Whether the saga has gone on and wants this command no more."""
+        wanted = "undo-started" if undo else "started"
+
+        async def ask() -> bool:
+            state = await read_state(self._bus, command.saga)
+            return state is not None and state.step(command.step).status != wanted
+
+        return ask
+
+
+def _inputs(command: Command, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(command.inputs, kind)
+    except msgspec.ValidationError as error:
+        reason = f"the inputs of {command.key} cannot be used: {error}"
+        raise StepFailure(reason, error="INVALID") from error

@@ -1,0 +1,226 @@
+"""Compares what providers list with what the records say, both ways, again and again.
+
+One replica at a time does it, under a lease: when it gets the lease, and then at an interval. It
+finds what crashes left behind: instances without a record, removals that nobody pursues, launches
+that nobody finished. It never touches another fleet's instances, nor a launch under way.
+"""
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from schemas.records import FLEET_KEY, FleetRecord, InstanceRecord, NodeRecord, decoder, node_key
+from schemas.sagas import LaunchSpec
+from schemas.topology import NODES, POOLS
+from services.provisioner import core
+from services.provisioner.calls import Providers
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Instance
+from services.provisioner.removal import Remover, Timing
+from services.provisioner.store import InstanceStore
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.runtime.errors import NavarchError
+from services.runtime.leases import Lease
+
+log = logging.getLogger(__name__)
+
+LEASE_NAME: Final = "provisioner-sweep"
+AT_ONCE_MAX: Final = 16
+"""Actions of one sweep that are under way together."""
+
+_fleet: "msgspec.json.Decoder[Any]" = decoder(FleetRecord)
+_node: "msgspec.json.Decoder[Any]" = decoder(NodeRecord)
+
+
+class Sweeper:
+    """The sweep of one replica."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: InstanceStore,
+        providers: Providers,
+        remover: Remover,
+        timing: Timing,
+    ) -> None:
+        """Work with these."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._providers = providers
+        self._remover = remover
+        self._timing = timing
+        self._first_seen: dict[tuple[str, str], datetime] = {}
+
+    async def run(self, lease: Lease) -> None:
+        """Sweep whenever it is due and the lease is ours, for ever."""
+        due = 0.0
+        held = False
+        while True:
+            if lease.held and (not held or self._clock.monotonic() >= due):
+                due = self._clock.monotonic() + self._timing.sweep_interval_seconds
+                try:
+                    await self.sweep()
+                except NavarchError as error:
+                    log.warning("sweep not finished", extra={"reason": str(error)})
+            held = lease.held
+            await self._clock.sleep(self._timing.sweep_look_seconds)
+
+    async def sweep(self) -> tuple[core.SweepAction, ...]:
+        """One sweep; what it did, or tried."""
+        actions = await self.plan()
+        gate = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def one(action: core.SweepAction) -> None:
+            async with gate:
+                await self._perform(action)
+
+        async with asyncio.TaskGroup() as group:
+            for action in actions:
+                group.create_task(one(action))
+        return actions
+
+    async def plan(self) -> tuple[core.SweepAction, ...]:
+        """What a sweep would do now; touches nothing."""
+        fleet = await self._bus.get(POOLS, FLEET_KEY)
+        listed = await self._list()
+        # Only now: an intention is recorded before its provider is asked.
+        records = await self._store.all()
+        now = self._clock.now()
+        self._remember(listed, now)
+        fleet_id = str(_fleet.decode(fleet.value).id) if fleet is not None else ""
+        sighting = core.Sighting(
+            fleet=fleet_id,
+            records=records,
+            listed=listed if fleet_id else {},
+            first_seen=dict(self._first_seen),
+            living=await self._living(fleet_id, listed, records),
+            now=now,
+            grace=timedelta(seconds=self._timing.sweep_grace_seconds),
+        )
+        return core.sweep(sighting, self._timing.sweep_removals_max)
+
+    async def _list(self) -> dict[str, list[Instance]]:
+        names = list(self._providers.calls)
+        found = await asyncio.gather(
+            *(self._providers.calls[name].listed() for name in names), return_exceptions=True
+        )
+        listed: dict[str, list[Instance]] = {}
+        for name, result in zip(names, found, strict=True):
+            if isinstance(result, ProviderError):
+                log.warning("not listed", extra={"provider": name, "reason": str(result)})
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                listed[name] = result
+        return listed
+
+    def _remember(self, listed: dict[str, list[Instance]], now: datetime) -> None:
+        """Count the age of what is listed from when it was seen first; forget what is gone."""
+        for provider, instances in listed.items():
+            shown = {(provider, each.provider_id) for each in instances}
+            gone = [key for key in self._first_seen if key[0] == provider and key not in shown]
+            for key in gone:
+                del self._first_seen[key]
+            for key in shown:
+                self._first_seen.setdefault(key, now)
+
+    async def _living(
+        self, fleet: str, listed: dict[str, list[Instance]], records: dict[str, InstanceRecord]
+    ) -> frozenset[str]:
+        """Of the listed instances without a record, those that are nodes in service."""
+        keys = {
+            key
+            for instances in listed.values()
+            for each in instances
+            if each.fleet == fleet and (key := node_key(each.pool, each.name)) not in records
+        }
+        if not keys:
+            return frozenset()
+        nodes = {each.key: each.value for each in await self._bus.entries(NODES)}
+        return frozenset(key for key in keys if key in nodes and _lives(nodes[key]))
+
+    async def _perform(self, action: core.SweepAction) -> None:
+        log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
+        match action:
+            case core.Remove(key, provider, instance):
+                await self._store.change(key, self._standing(provider, instance))
+                await self._remover.once(key)
+            case core.RemoveSurplus(provider, instance):
+                await self._remover.at_once(provider, instance.provider_id)
+            case core.Again(key):
+                await self._remover.once(key)
+            case core.Adopt(key, instance):
+                await self._store.change(key, self._adopting(instance))
+            case core.Restore(key, provider, instance):
+                await self._store.change(key, self._restoring(provider, instance))
+            case core.Note(key, error):
+                await self._store.change(key, _noting(error))
+
+    def _standing(self, provider: str, instance: Instance) -> Any:
+        """Record that it is to go, so that people see it until it is gone."""
+
+        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+            now = self._clock.now()
+            if record is None:
+                found = _found(provider, instance, now)
+                return core.removing(core.standing(found, instance, now), now, "no record of it")
+            if record.state == "terminated":
+                # A tombstone of an undone launch knows no provider.
+                record = replace(record, provider=provider)
+                return core.standing(record, instance, now)
+            return None
+
+        return decide
+
+    def _adopting(self, instance: Instance) -> Any:
+        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+            if record is None or record.state != "intended":
+                return None
+            return core.settle(record, instance, self._clock.now()).record
+
+        return decide
+
+    def _restoring(self, provider: str, instance: Instance) -> Any:
+        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+            if record is not None:
+                return None
+            now = self._clock.now()
+            return core.settle(_found(provider, instance, now), instance, now).record
+
+        return decide
+
+
+def _found(provider: str, instance: Instance, now: datetime) -> InstanceRecord:
+    """A record for an instance that has none, from what its tags say."""
+    launch = LaunchSpec(
+        fleet=instance.fleet,
+        provider=provider,
+        instance_type=instance.instance_type,
+        region=instance.region,
+    )
+    return core.intended(instance.pool, instance.name, launch, "", now)
+
+
+def _lives(value: bytes) -> bool:
+    """Whether a node's record says that it is in service; one that cannot be read may be."""
+    try:
+        state: str = _node.decode(value).state
+    except msgspec.DecodeError:
+        return True
+    return state != "terminated"
+
+
+def _noting(error: str) -> Any:
+    def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+        if record is None or record.state != "running":
+            return None
+        return replace(record, error=error)
+
+    return decide

@@ -1,0 +1,250 @@
+"""What the provisioner's tests share: inputs, a service on the real bus, and mortal wrappers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.sagas import (
+    LaunchSpec,
+    ProvisionInputs,
+    SagaEntry,
+    SagaParams,
+    SagaStarted,
+    StepStarted,
+    TerminateInputs,
+    UndoStarted,
+    saga_codec,
+)
+from schemas.settings import Settings
+from schemas.subjects import saga_tree
+from schemas.topology import SAGAS
+from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.provider import Environment, Instance, Provider, ProvisionRequest
+from services.provisioner.providers.fake import FakeProvider
+from services.provisioner.removal import Timing
+from services.provisioner.service import assemble
+from services.provisioner.steps import Steps
+from services.provisioner.store import InstanceStore
+from services.runtime.bus import Bus
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import ConsumerLoop
+from services.runtime.instruments import Instruments
+from services.runtime.process import Context
+from services.runtime.tracing import Tracing
+from services.saga.participant import Command
+from services.saga.reading import append
+
+FLEET = "fleet-one"
+QUICK = Timing(
+    call_timeout_seconds=5.0,
+    retry_first_seconds=0.01,
+    retry_max_seconds=0.05,
+    leak_after_seconds=0.1,
+    sweep_interval_seconds=0.05,
+    sweep_grace_seconds=0.0,
+    sweep_look_seconds=0.01,
+)
+SECONDS_MAX = 10.0
+
+
+def fake(**options: Any) -> FakeProvider:
+    """A fake provider named `fake`."""
+    environment = Environment(
+        name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=Path()
+    )
+    return FakeProvider(options=FakeProvider.Options(**options), environment=environment)
+
+
+def launch(**changes: Any) -> LaunchSpec:
+    """What the tests launch."""
+    return LaunchSpec(fleet=FLEET, provider="fake", instance_type="h100", gpu_count=8, **changes)
+
+
+def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
+    """What the tests ask a provider for."""
+    values: dict[str, Any] = {
+        "name": name,
+        "fleet": FLEET,
+        "pool": "web",
+        "node": name,
+        "token": f"token-of-{name}",
+        "instance_type": "h100",
+        "gpu_count": 2,
+    }
+    return ProvisionRequest(**(values | changes))
+
+
+def provision(node: str, saga: str = "", **changes: Any) -> Command:
+    """The command to launch a node's instance."""
+    timeout_seconds = changes.pop("timeout_seconds", 5.0)
+    inputs = ProvisionInputs(
+        pool="web", node=node, launch=launch(**changes), timeout_seconds=timeout_seconds
+    )
+    return command(saga or f"scale-up-{node}", "provision", inputs)
+
+
+def terminate(node: str, saga: str = "") -> Command:
+    """The command to remove it, or to undo its launch."""
+    inputs = TerminateInputs(pool="web", node=node)
+    return command(saga or f"scale-down-{node}", "terminate", inputs)
+
+
+def command(saga: str, step: str, inputs: Any) -> Command:
+    """A command as the participant hands it over."""
+    return Command(
+        saga=saga, step=step, inputs=msgspec.to_builtins(inputs), id=f"{saga}.{step}.started"
+    )
+
+
+def steps(bus: Bus, provider: Provider, timing: Timing = QUICK) -> Steps:
+    """The steps of one replica."""
+    calls = ProviderCalls(provider, call_timeout_seconds=timing.call_timeout_seconds)
+    return Steps(bus, SystemClock(), InstanceStore(bus), Providers({provider.name: calls}), timing)
+
+
+def context(bus: Bus, replica: str = "provisioner-1", settings: Settings | None = None) -> Context:
+    """What the process gives its service."""
+    return Context(
+        name="provisioner",
+        replica=replica,
+        bus=bus,
+        clock=SystemClock(),
+        settings=settings or Settings(),
+        settings_file=None,
+        instruments=Instruments(),
+        tracing=Tracing("provisioner"),
+    )
+
+
+@asynccontextmanager
+async def running(
+    bus: Bus, provider: Provider, timing: Timing = QUICK, replica: str = "provisioner-1"
+) -> AsyncIterator[None]:
+    """One replica of the service, on the real bus."""
+    given = context(bus, replica)
+    service = assemble(given, [provider], timing)
+    loops = [
+        ConsumerLoop(bus, each, given.clock, given.instruments, given.tracing).run
+        for each in service.consumers
+    ]
+    tasks = [asyncio.ensure_future(each()) for each in (*service.tasks, *loops)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert service.close is not None
+        await service.close()
+
+
+async def start_saga(bus: Bus, saga: str) -> int:
+    """Append the first entry of a saga's log, as the coordinator does."""
+    params = SagaParams(pool="web", node="web-1")
+    entry = SagaStarted(
+        id=f"{saga}.started", time=datetime.now(UTC), saga=saga, kind="replace", params=params
+    )
+    return await append(bus, entry, 0, {})
+
+
+async def start_step(bus: Bus, wanted: Command, expected: int = 0, *, undo: bool = False) -> int:
+    """Append a command to its saga's log; to a new log where nothing is expected."""
+    expected = expected or await start_saga(bus, wanted.saga)
+    kind = UndoStarted if undo else StepStarted
+    entry = kind(
+        id=f"{wanted.saga}.{wanted.step}.{'undo-' if undo else ''}started",
+        time=datetime.now(UTC),
+        saga=wanted.saga,
+        step=wanted.step,
+        inputs=wanted.inputs,
+    )
+    return await append(bus, entry, expected, {})
+
+
+async def answer_to(bus: Bus, saga: str, after: int) -> tuple[SagaEntry, int]:
+    """The first entry of a saga's log after a sequence, with its own."""
+    async with asyncio.timeout(SECONDS_MAX):
+        async for stored in bus.follow(SAGAS.name, [saga_tree(saga)], "all"):
+            if stored.sequence > after:
+                entry = saga_codec.decode(stored.data)
+                assert isinstance(entry, SagaEntry)
+                return entry, stored.sequence
+    raise AssertionError("the log ended")
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a condition, looking often."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+class Life:
+    """Counts effects, and ends at one of them."""
+
+    def __init__(self, ends_at: int) -> None:
+        """End at the so-manieth point; 0: never."""
+        self.ends_at = ends_at
+        self.points = 0
+
+    def point(self) -> None:
+        """A place where a process may die."""
+        self.points += 1
+        if self.points == self.ends_at:
+            raise Killed
+
+
+class Mortal:
+    """Passes calls on, and dies before or after one of the effects."""
+
+    EFFECTS = frozenset(
+        {"create", "update", "publish", "get", "last", "provision", "terminate", "list"}
+    )
+
+    def __init__(self, real: Any, life: Life) -> None:
+        """Wrap a bus or a provider."""
+        self._real = real
+        self._life = life
+
+    def __getattr__(self, name: str) -> Any:
+        """The same method, mortal."""
+        found = getattr(self._real, name)
+        if name not in self.EFFECTS:
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._life.point()
+            result = await found(*args, **kwargs)
+            self._life.point()
+            return result
+
+        return call
+
+
+class Held:
+    """A provider whose launches take effect only when told to go on."""
+
+    def __init__(self, real: FakeProvider) -> None:
+        """Wrap a provider."""
+        self._real = real
+        self.entered = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else passes."""
+        return getattr(self._real, name)
+
+    async def provision(self, wanted: ProvisionRequest) -> Instance:
+        """Wait, then make it."""
+        self.entered.set()
+        await self.go_on.wait()
+        return await self._real.provision(wanted)

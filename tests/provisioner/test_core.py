@@ -1,0 +1,220 @@
+"""The decisions about one instance, and the sweep's, as tables."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from schemas.reasons import InstanceState
+from schemas.records import InstanceRecord
+from services.provisioner import core
+from services.provisioner.errors import RULES
+from services.provisioner.provider import Instance
+from tests.provisioner.support import FLEET, launch
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+GRACE = timedelta(seconds=60)
+LONG_AGO = NOW - timedelta(hours=1)
+KEY = "web.web-1"
+
+
+def record(state: InstanceState = "intended", **changes: object) -> InstanceRecord:
+    """A record of node web-1."""
+    made = core.intended("web", "web-1", launch(), "scale-up-web-1", LONG_AGO)
+    going = {"terminating_at": LONG_AGO} if state in core.GOING else {}
+    up = {"provider_id": "i-1", "running_at": LONG_AGO} if state == "running" else {}
+    return replace(made, state=state, **(going | up | changes))
+
+
+def instance(provider_id: str = "i-1", **changes: object) -> Instance:
+    """What a provider lists for node web-1."""
+    values = {"name": "web-1", "fleet": FLEET, "pool": "web", "status": "running"} | changes
+    return Instance(provider_id=provider_id, **values)
+
+
+def sighting(
+    records: dict[str, InstanceRecord],
+    listed: tuple[Instance, ...],
+    *,
+    seen: datetime = LONG_AGO,
+    living: frozenset[str] = frozenset(),
+) -> core.Sighting:
+    """What a sweep has before it."""
+    return core.Sighting(
+        fleet=FLEET,
+        records=records,
+        listed={"fake": listed},
+        first_seen={("fake", each.provider_id): seen for each in listed},
+        living=living,
+        now=NOW,
+        grace=GRACE,
+    )
+
+
+def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
+    """It depends on fleet, pool and instance, on all of them and on nothing else."""
+    one = core.token_of("f", "p", "i")
+    others = {core.token_of(*each) for each in (("g", "p", "i"), ("f", "q", "i"), ("f", "p", "j"))}
+    assert one == core.token_of("f", "p", "i")
+    assert len(one) == 32
+    assert len(others | {one}) == 4
+
+
+@pytest.mark.parametrize(
+    ("state", "made", "expected"),
+    [
+        ("intended", "i-1", core.Keep),
+        ("running", "i-1", core.Known),
+        ("running", "i-2", core.Surplus),
+        ("terminating", "i-1", core.Overtaken),
+        ("leaked", "i-1", core.Overtaken),
+        ("terminated", "i-1", core.Overtaken),
+    ],
+)
+def test_what_becomes_of_a_launch(state: InstanceState, made: str, expected: type) -> None:
+    """Only an intention that still stands keeps what was made for it."""
+    assert type(core.settle(record(state), instance(made), NOW)) is expected
+
+
+def test_a_launch_that_was_overtaken_is_recorded_as_terminating_again() -> None:
+    """An instance made after its absence was confirmed is not forgotten."""
+    settled = core.settle(record("terminated"), instance("i-9"), NOW)
+    assert isinstance(settled, core.Overtaken)
+    assert (settled.record.state, settled.record.provider_id) == ("terminating", "i-9")
+    assert settled.record.terminating_at == NOW
+
+
+@pytest.mark.parametrize(
+    ("known_id", "listed", "age_seconds", "expected"),
+    [
+        ("i-1", (instance("i-1"),), 100, False),
+        ("i-1", (), 0, True),
+        ("", (), 0, False),
+        ("", (), 5, True),
+        ("", (instance("i-7"),), 100, False),
+        ("", (instance("i-7", fleet="another"),), 100, True),
+        ("i-1", (instance("i-7", name="web-2"),), 100, True),
+    ],
+)
+def test_what_proves_an_absence(
+    known_id: str, listed: tuple[Instance, ...], age_seconds: int, *, expected: bool
+) -> None:
+    """A list without it, and, where its id was never learnt, one that cannot lag any more."""
+    since = NOW - timedelta(seconds=age_seconds)
+    standing = record("terminating", provider_id=known_id, terminating_at=since)
+    assert core.is_absent(standing, listed, NOW, timedelta(seconds=5)) is expected
+
+
+@pytest.mark.parametrize(
+    ("case", "records", "listed", "expected"),
+    [
+        ("ours and unknown", {}, (instance(),), [core.Remove]),
+        ("another fleet's", {}, (instance(fleet="another"),), []),
+        ("no fleet's", {}, (instance(fleet=""),), []),
+        ("ours without a name", {}, (instance(name="No Name"),), [core.RemoveSurplus]),
+        ("as recorded", {KEY: record("running")}, (instance(),), []),
+        ("unfinished launch", {KEY: record()}, (instance(),), [core.Adopt]),
+        ("beside the record's", {KEY: record("running")}, (instance(), instance("i-2")),
+         [core.RemoveSurplus]),
+        ("said to be gone", {KEY: record("terminated")}, (instance(),), [core.Remove]),
+        ("should be gone", {KEY: record("terminating")}, (instance(),), [core.Again]),
+        ("leaked", {KEY: record("leaked")}, (instance(),), [core.Again]),
+        ("gone, unconfirmed", {KEY: record("terminating")}, (), [core.Again]),
+        ("vanished", {KEY: record("running")}, (), [core.Note]),
+        ("vanished, noted", {KEY: record("running", error=core.NOT_LISTED)}, (), []),
+        ("back again", {KEY: record("running", error=core.NOT_LISTED)}, (instance(),),
+         [core.Note]),
+        ("intended, not made", {KEY: record()}, (), []),
+        ("gone", {KEY: record("terminated")}, (), []),
+    ],
+)  # fmt: skip
+def test_what_a_sweep_does(
+    case: str,
+    records: dict[str, InstanceRecord],
+    listed: tuple[Instance, ...],
+    expected: list[type],
+) -> None:
+    """Providers and records are compared both ways, and every difference has one answer."""
+    assert [type(each) for each in core.sweep(sighting(records, listed), 10)] == expected, case
+
+
+@pytest.mark.parametrize(
+    ("records", "listed"),
+    [
+        ({}, (instance(),)),
+        ({KEY: record()}, (instance(),)),
+        ({KEY: record("running")}, (instance(), instance("i-2"))),
+        ({KEY: record("terminating", terminating_at=NOW)}, (instance(),)),
+        ({KEY: record("running", running_at=NOW)}, ()),
+    ],
+)
+def test_a_sweep_leaves_alone_what_is_young(
+    records: dict[str, InstanceRecord], listed: tuple[Instance, ...]
+) -> None:
+    """Within the grace a difference belongs to whoever works on it."""
+    assert core.sweep(sighting(records, listed, seen=NOW), 10) == ()
+
+
+def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
+    """A lost record must not cost a node in service."""
+    seen = sighting({}, (instance(),), living=frozenset({KEY}))
+    assert core.sweep(seen, 10) == (core.Restore(KEY, "fake", instance()),)
+
+
+def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:
+    """An absent list is not an empty one."""
+    seen = core.Sighting(
+        fleet=FLEET,
+        records={KEY: record("running")},
+        listed={},
+        first_seen={},
+        living=frozenset(),
+        now=NOW,
+        grace=GRACE,
+    )
+    assert core.sweep(seen, 10) == ()
+
+
+def test_a_sweep_removes_so_many_unknown_instances_and_no_more() -> None:
+    """A mistake stays small."""
+    many = tuple(instance(f"i-{n}", name=f"web-{n}") for n in range(20))
+    assert len(core.sweep(sighting({}, many), 7)) == 7
+
+
+states = st.sampled_from(["intended", "running", "terminating", "terminated", "leaked"])
+listings = st.lists(
+    st.builds(
+        instance,
+        st.sampled_from(["i-1", "i-2", "i-3"]),
+        fleet=st.sampled_from([FLEET, "another", ""]),
+        name=st.sampled_from(["web-1", "web-2", ""]),
+    ),
+    max_size=6,
+    unique_by=lambda each: each.provider_id,
+)
+
+
+@given(state=states, listed=listings, old=st.booleans())
+def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
+    state: InstanceState, listed: list[Instance], *, old: bool
+) -> None:
+    """Whatever is listed: only our fleet's, and never a node that runs as recorded."""
+    seen = sighting({KEY: record(state)}, tuple(listed), seen=LONG_AGO if old else NOW)
+    for action in core.sweep(seen, 100):
+        if isinstance(action, core.Remove | core.RemoveSurplus):
+            assert action.instance.fleet == FLEET
+            if action.instance.name == "web-1":
+                assert state in {"running", "terminated"}
+                assert not (state == "running" and action.instance.provider_id == "i-1")
+
+
+def test_every_kind_of_error_has_a_rule() -> None:
+    """What may be tried again within a step, and what leaves in doubt, is declared per kind."""
+    assert {kind for kind, rule in RULES.items() if rule.retry_in_step} == {
+        "NETWORK",
+        "THROTTLE",
+        "TRANSIENT",
+    }
+    assert {kind for kind, rule in RULES.items() if rule.in_doubt} == {"NETWORK", "TRANSIENT"}

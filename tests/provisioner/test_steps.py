@@ -1,0 +1,249 @@
+"""The provisioner's steps: errors, zones, leaks, and the service on the real bus."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from schemas.pool_events import InstanceLeaked, pool_codec
+from schemas.records import InstanceRecord
+from schemas.requests import Page, Query
+from schemas.sagas import (
+    BootstrapInputs,
+    ProvisionOutputs,
+    StepFailed,
+    StepSucceeded,
+    UndoSucceeded,
+)
+from schemas.subjects import pool_event_wildcard
+from schemas.topology import EVENTS
+from services.provisioner.providers.fake import Order
+from services.provisioner.service import answer_instances
+from services.provisioner.store import InstanceStore
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.provisioner.support import (
+    answer_to,
+    command,
+    fake,
+    provision,
+    running,
+    start_step,
+    steps,
+    terminate,
+    until,
+)
+
+
+async def record_of(bus: NatsBus, node: str) -> InstanceRecord:
+    """A node's record."""
+    found = await InstanceStore(bus).get(f"web.{node}")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["CAPACITY", "QUOTA", "UNSUPPORTED", "AUTH", "INVALID"])
+async def test_an_error_that_waiting_does_not_cure_fails_the_step(bus: NatsBus, kind: str) -> None:
+    """The step fails at once with the kind; a redelivery fails the same way and asks no more."""
+    provider = fake(faults=(Order(call="provision", kind=kind),))
+    for _ in range(2):
+        with pytest.raises(StepFailure) as failure:
+            await steps(bus, provider).provision(provision("web-1"))
+        assert failure.value.error == kind
+    assert len(provider.calls("provision")) == 1
+    record = await record_of(bus, "web-1")
+    assert (record.state, record.error.split(":")[0]) == ("terminated", kind)
+
+
+@pytest.mark.parametrize("kind", ["TRANSIENT", "THROTTLE", "NETWORK"])
+async def test_an_error_that_passes_is_tried_again(bus: NatsBus, kind: str) -> None:
+    """The same token is used until it succeeds; the tries are counted in the record."""
+    provider = fake(faults=(Order(call="provision", kind=kind, times=3),))
+    outputs = await steps(bus, provider).provision(provision("web-1"))
+    record = await record_of(bus, "web-1")
+    assert record.provider_id == outputs.provider_id
+    assert (record.state, record.attempts, record.error) == ("running", 3, "")
+
+
+async def test_the_provider_s_own_wait_is_kept(bus: NatsBus) -> None:
+    """A wait longer than the step has left ends the step instead of sleeping past it."""
+    provider = fake(faults=(Order(call="provision", kind="THROTTLE", retry_after=60.0),))
+    with pytest.raises(StepFailure) as failure:
+        await steps(bus, provider).provision(provision("web-1"))
+    assert failure.value.error == "THROTTLE"
+
+
+async def test_a_zone_out_of_capacity_gives_way_to_the_next(bus: NatsBus) -> None:
+    """Every zone is tried, in order, before the step fails for want of capacity."""
+    provider = fake(faults=(Order(call="provision", kind="CAPACITY", zone="a", times=2),))
+    outputs = await steps(bus, provider).provision(provision("web-1", zones=("a", "b")))
+    assert outputs.zone == "b"
+    with pytest.raises(StepFailure):
+        await steps(bus, provider).provision(provision("web-2", zones=("a",)))
+
+
+async def test_a_provider_that_is_not_configured_fails_the_step(bus: NatsBus) -> None:
+    """The failure says which providers there are."""
+    with pytest.raises(StepFailure, match="known: fake") as failure:
+        await steps(bus, fake()).provision(provision("web-1", saga="x").__class__(
+            saga="x", step="provision", id="x", inputs={
+                "pool": "web", "node": "web-1",
+                "launch": {"fleet": "f", "provider": "nowhere", "instance_type": "t"},
+            },
+        ))  # fmt: skip
+    assert failure.value.error == "INVALID"
+
+
+async def test_unusable_inputs_fail_the_step(bus: NatsBus) -> None:
+    """A command that cannot be read unwinds its saga instead of lying about."""
+    with pytest.raises(StepFailure) as failure:
+        await steps(bus, fake()).terminate(command("x", "terminate", {"pool": 7}))
+    assert failure.value.error == "INVALID"
+
+
+async def test_an_instance_that_nobody_knows_is_gone_already(bus: NatsBus) -> None:
+    """Terminating it is a success, once and again."""
+    provider = fake()
+    for _ in range(2):
+        await steps(bus, provider).terminate(terminate("web-7"))
+    assert provider.calls("terminate") == []
+
+
+async def test_a_list_that_lags_does_not_end_a_removal_too_soon(bus: NatsBus) -> None:
+    """A launch in doubt is gone only when the list can be believed."""
+    provider = fake(
+        idempotent=False,
+        list_lag_calls=2,
+        list_lag_seconds=0.2,
+        faults=(Order(call="provision", kind="TRANSIENT", after_success=True),),
+    )
+    await steps(bus, provider).provision_undo(terminate("web-0"))
+    with pytest.raises(StepFailure):
+        await steps(bus, provider).provision(provision("web-1", timeout_seconds=0.01))
+    await steps(bus, provider).provision_undo(terminate("web-1"))
+    assert await provider.list() == []
+
+
+async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> None:
+    """It is recorded as leaked and published once; the removal goes on until it succeeds."""
+    provider = fake(dollars_per_hour=2.5)
+    await steps(bus, provider).provision(provision("web-1"))
+    provider.order(Order(call="terminate", kind="TRANSIENT", times=1000))
+    removing = asyncio.create_task(steps(bus, provider).terminate(terminate("web-1")))
+
+    async def is_leaked() -> bool:
+        return (await record_of(bus, "web-1")).state == "leaked"
+
+    await until(is_leaked)
+    tries = len(provider.calls("terminate"))
+
+    async def tried_on() -> bool:
+        return len(provider.calls("terminate")) > tries + 2
+
+    await until(tried_on)
+    stored = await bus.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
+    events = [pool_codec.decode(each.data) for each in stored]
+    assert [type(each) for each in events] == [InstanceLeaked]
+    assert isinstance(events[0], InstanceLeaked)
+    assert (events[0].instance, events[0].dollars_per_hour) == ("web-1", 2.5)
+    provider_orders = provider._memory.orders
+    provider_orders.clear()
+    await removing
+    assert (await record_of(bus, "web-1")).state == "terminated"
+
+
+async def test_a_refused_termination_is_a_leak_at_once(bus: NatsBus) -> None:
+    """Without the right to remove it, waiting is of no use: people are told now."""
+    provider = fake(faults=(Order(call="terminate", kind="AUTH"),))
+    await steps(bus, provider).provision(provision("web-1"))
+    await steps(bus, provider).terminate(terminate("web-1"))
+    stored = await bus.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
+    assert len(stored) == 1
+
+
+async def test_the_service_performs_the_steps_of_a_saga(bus: NatsBus) -> None:
+    """Commands appended to a saga's log are answered there: provision, bootstrap, terminate."""
+    provider = fake()
+    async with running(bus, provider):
+        saga = "replace-web-1"
+        sequence = await start_step(bus, provision("web-2", saga))
+        done, sequence = await answer_to(bus, saga, sequence)
+        assert isinstance(done, StepSucceeded)
+        outputs = msgspec.convert(done.outputs, ProvisionOutputs)
+        assert (outputs.provider, outputs.provider_id) == ("fake", "fake-000001")
+        inputs = BootstrapInputs(pool="web", node="web-2")
+        sequence = await start_step(bus, command(saga, "bootstrap", inputs), sequence)
+        done, sequence = await answer_to(bus, saga, sequence)
+        assert isinstance(done, StepSucceeded)
+        sequence = await start_step(bus, terminate("web-2", saga), sequence)
+        done, sequence = await answer_to(bus, saga, sequence)
+        assert isinstance(done, StepSucceeded)
+    assert await provider.list() == []
+
+
+async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
+    """The undo's command is answered once nothing stands any more."""
+    provider = fake(faults=(Order(call="provision", kind="CAPACITY"),))
+    async with running(bus, provider):
+        sequence = await start_step(bus, provision("web-1", "s"))
+        failed, sequence = await answer_to(bus, "s", sequence)
+        assert isinstance(failed, StepFailed)
+        assert failed.error == "CAPACITY"
+        undo = command("s", "provision", {"pool": "web", "node": "web-1"})
+        sequence = await start_step(bus, undo, sequence, undo=True)
+        undone, _ = await answer_to(bus, "s", sequence)
+        assert isinstance(undone, UndoSucceeded)
+
+
+async def test_two_replicas_answer_each_command_once(bus: NatsBus) -> None:
+    """Twenty launches at two replicas make twenty instances."""
+    provider = fake(idempotent=False)
+    async with running(bus, provider), running(bus, provider, replica="provisioner-2"):
+        sequences = [await start_step(bus, provision(f"web-{n}")) for n in range(20)]
+        for number, sequence in enumerate(sequences):
+            done, _ = await answer_to(bus, f"scale-up-web-{number}", sequence)
+            assert isinstance(done, StepSucceeded)
+    assert sorted(each.name for each in await provider.list()) == sorted(
+        f"web-{number}" for number in range(20)
+    )
+
+
+async def test_a_removal_that_its_saga_has_left_behind_ends(bus: NatsBus) -> None:
+    """The step stops trying, so that the saga's next command is not held up; the sweep goes on."""
+    provider = fake()
+    await steps(bus, provider).provision(provision("web-1"))
+    provider.order(Order(call="terminate", kind="TRANSIENT", times=1000))
+    wanted = terminate("web-1", "s")
+    sequence = await start_step(bus, wanted)
+    removing = asyncio.create_task(steps(bus, provider).terminate(wanted))
+
+    async def tried() -> bool:
+        return len(provider.calls("terminate")) > 1
+
+    await until(tried)
+    await start_step(bus, wanted, sequence, undo=True)
+    with pytest.raises(StepFailure, match="the sweep keeps at it"):
+        await removing
+
+
+async def test_the_instances_can_be_asked_for_in_pages(bus: NatsBus) -> None:
+    """Pages follow one another by key; what is gone is shown only when asked for."""
+    provider = fake()
+    for number in range(5):
+        await steps(bus, provider).provision(provision(f"web-{number}"))
+    await steps(bus, provider).terminate(terminate("web-3"))
+    answer = answer_instances(InstanceStore(bus))
+
+    async def ask(query: Query) -> list[str]:
+        names: list[str] = []
+        while True:
+            page = msgspec.json.decode(await answer(msgspec.json.encode(query), {}), type=Page)
+            names += [msgspec.json.decode(each)["instance"] for each in page.items]
+            if not page.next:
+                return names
+            query = msgspec.structs.replace(query, after=page.next)
+
+    assert await ask(Query(limit=2)) == ["web-0", "web-1", "web-2", "web-4"]
+    assert await ask(Query(limit=2, terminated=True)) == [f"web-{n}" for n in range(5)]
+    assert await ask(Query(pool="other")) == []
+    assert await ask(Query(node="web-2")) == ["web-2"]
