@@ -20,6 +20,7 @@ from schemas.settings import ALIASES, PluginSettings, PoolSpec, Settings
 from services.runtime.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
+PORT_MAX: Final = 65_535
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
@@ -186,6 +187,10 @@ def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings
         )
     if url := environment.get("NAVARCH_NATS_URL"):
         changes["nats"] = msgspec.structs.replace(settings.nats, url=url)
+    if port := environment.get("NAVARCH_HTTP_PORT"):
+        if not port.isdecimal() or int(port) > PORT_MAX:
+            raise ConfigurationError(f"NAVARCH_HTTP_PORT={port} is not a port: use 0 to {PORT_MAX}")
+        changes["http"] = msgspec.structs.replace(settings.http, port=int(port))
     return msgspec.structs.replace(settings, **changes)
 
 

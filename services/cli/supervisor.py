@@ -1,0 +1,254 @@
+"""Runs processes and keeps them running: a nats-server of our own, and every service.
+
+One that dies is started again, after a wait that doubles up to a bound. Stopping is in order:
+services first, because they still need the bus to finish what they hold. Each process has a session
+of its own, so that Ctrl-C in a terminal reaches this one alone, which then stops the others.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from services.cli.running import NATS_URL_VARIABLE, ProcessId, started_ticks
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.errors import NavarchError
+
+SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
+SERVER: Final = "nats-server"
+HTTP_PORT_VARIABLE: Final = "NAVARCH_HTTP_PORT"
+
+BACKOFF_FIRST_SECONDS: Final = 0.25
+BACKOFF_MAX_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 30.0
+"""A process that has lived so long starts again without delay."""
+STOP_SECONDS_MAX: Final = 12.0
+"""Longer than a service's own bound, so that it can finish what it holds."""
+DRAIN_SECONDS_MAX: Final = 0.5
+"""For the last lines of a process that has ended."""
+LINE_BYTES_MAX: Final = 256 * 1024
+
+Tell = Callable[[str, str], None]
+"""Takes a service's name and a line that it wrote."""
+
+
+class _LogLine(msgspec.Struct):
+    msg: str = ""
+    http: str = ""
+
+
+_log_line = msgspec.json.Decoder(_LogLine)
+
+
+@dataclass(slots=True)
+class Child:
+    """One service and the process that it is at the moment."""
+
+    name: str
+    environment: Mapping[str, str]
+    process: asyncio.subprocess.Process | None = None
+    http: str = ""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    restarts: int = 0
+
+
+class Supervisor:
+    """The processes of a fleet."""
+
+    def __init__(
+        self,
+        *,
+        server: EmbeddedServer | None,
+        environment: Mapping[str, str],
+        http_port: int,
+        tell: Tell,
+        changed: Callable[[], None],
+    ) -> None:
+        """`server` None: `environment` names a bus. `changed` is called when a process changes."""
+        self._server = server
+        self._tell = tell
+        self._changed = changed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._environment = dict(environment)
+        # Services have one configuration; a fixed port can belong to one of them only.
+        self.children = {
+            name: Child(name, {HTTP_PORT_VARIABLE: str(http_port if name == "metrics" else 0)})
+            for name in SERVICES
+        }
+
+    @property
+    def url(self) -> str:
+        """The bus."""
+        return self._environment[NATS_URL_VARIABLE]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Every process that runs now."""
+        found = {
+            name: child.process.pid
+            for name, child in self.children.items()
+            if child.process is not None and child.process.returncode is None
+        }
+        if self._server is not None and self._server.pid:
+            found[SERVER] = self._server.pid
+        return found
+
+    @property
+    def processes(self) -> tuple[ProcessId, ...]:
+        """The same, exactly."""
+        ticks = ((pid, started_ticks(pid)) for pid in self.pids.values())
+        return tuple(
+            ProcessId(pid=pid, started_ticks=each) for pid, each in ticks if each is not None
+        )
+
+    async def start(self) -> None:
+        """Start the server, then every service."""
+        if self._server is not None:
+            self._environment[NATS_URL_VARIABLE] = await self._server.start()
+            self._tasks.append(asyncio.create_task(self._keep_server()))
+        for child in self.children.values():
+            self._tasks.append(asyncio.create_task(self._keep(child)))
+
+    async def ready(self) -> None:
+        """Wait until every service has said that it is ready."""
+        await asyncio.gather(*(child.ready.wait() for child in self.children.values()))
+
+    async def failed(self) -> None:
+        """Wait for a defect of the supervision itself, and raise it."""
+        await asyncio.gather(*self._tasks)
+
+    async def stop(self, instances: Callable[[], None]) -> None:
+        """End the services, then what `instances` ends, then the server."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        running = [child.process for child in self.children.values() if child.process is not None]
+        await asyncio.gather(*(end(process) for process in running))
+        try:
+            await asyncio.to_thread(instances)
+        finally:
+            if self._server is not None:
+                await self._server.stop()
+
+    # --- keeping ------------------------------------------------------------------------------
+
+    async def _keep_server(self) -> None:
+        assert self._server is not None
+        wait = BACKOFF_FIRST_SECONDS
+        while True:
+            self._changed()
+            status = await self._server.wait()
+            self._tell("serve", f"nats-server ended with {status}; starting it again")
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, BACKOFF_MAX_SECONDS)
+            with suppress(NavarchError, TimeoutError):
+                await self._server.start()
+
+    async def _keep(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        wait = 0.0
+        while True:
+            began = loop.time()
+            status = await self._run(child)
+            wait = BACKOFF_FIRST_SECONDS if not wait else min(2 * wait, BACKOFF_MAX_SECONDS)
+            if loop.time() - began > STEADY_SECONDS:
+                wait = BACKOFF_FIRST_SECONDS
+            child.restarts += 1
+            self._tell("serve", f"{child.name} ended with {status}; starting it in {wait:g} s")
+            await asyncio.sleep(wait)
+
+    async def _run(self, child: Child) -> int:
+        """Run a service once, passing on what it writes; return its exit status."""
+        child.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", f"services.{child.name.replace('-', '_')}"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**self._environment, **child.environment},
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,
+        )
+        self._changed()
+        reading = asyncio.create_task(self._read(child))
+        try:
+            status = await child.process.wait()
+            # What the service started may hold its end of the pipe open: no end is waited for.
+            await asyncio.wait({reading}, timeout=DRAIN_SECONDS_MAX)
+            return status
+        finally:
+            if child.process.returncode is not None:
+                reading.cancel()
+            else:
+                self._tasks.append(reading)
+
+    async def _read(self, child: Child) -> None:
+        assert child.process is not None
+        assert child.process.stdout is not None
+        while True:
+            try:
+                line = await child.process.stdout.readline()
+            except ValueError:
+                self._tell("serve", f"{child.name} wrote a line above {LINE_BYTES_MAX} bytes")
+                continue
+            if not line:
+                return
+            text = line.decode("utf-8", "replace").rstrip()
+            self._note(child, text)
+            self._tell(child.name, text)
+
+    def _note(self, child: Child, line: str) -> None:
+        try:
+            told = _log_line.decode(line)
+        except msgspec.DecodeError:
+            return
+        if told.msg == "ready" and told.http:
+            child.http = told.http
+            child.ready.set()
+            self._changed()
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Ask a process to end, and end it when it does not."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(STOP_SECONDS_MAX):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+async def end_left_behind(processes: tuple[ProcessId, ...]) -> int:
+    """End what a killed serve has left running; return how many there were."""
+
+    def alive() -> list[int]:
+        return [each.pid for each in processes if started_ticks(each.pid) == each.started_ticks]
+
+    found = len(alive())
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in alive():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                while alive():  # noqa: ASYNC110 - nobody tells of another's children
+                    await asyncio.sleep(0.02)
+    return found
+
+
+def environment_for(config: Path | None, base: Mapping[str, str]) -> dict[str, str]:
+    """What services find in their environment."""
+    environment = dict(base)
+    if config is not None:
+        environment["NAVARCH_CONFIG"] = str(config.resolve())
+    return environment
