@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from agent.nvlink5 import decode
 from schemas.node_events import Metric
 from schemas.reasons import FaultKind
 
@@ -43,7 +44,8 @@ _SXID = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _PCI = re.compile(
-    r"(?<![0-9a-f:.])(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-9a-f])?(?![0-9a-f:])",
+    r"(?:\bPCI:|(?<![0-9a-f:.]))(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})"
+    r"(?:\.[0-9a-f])?(?!:?[0-9a-f])",
     re.IGNORECASE,
 )
 _PCI_SHORT = re.compile(r"^(?:PCI:)?([0-9a-f]{4}):([0-9a-f]{2})$", re.IGNORECASE)
@@ -116,7 +118,7 @@ def _where(text: str) -> str:
     """Read what stands in the parentheses: `PCI:0000:3b:00`, `0000:03:00`, `0003:00`."""
     if short := _PCI_SHORT.match(text.strip()):
         return f"0000:{int(short.group(1), 16) & 0xFF:02x}:{short.group(2).lower()}"
-    return find_pci(text.upper().removeprefix("PCI:"))
+    return find_pci(text)
 
 
 def _xid(where: str, code: int, rest: str, message: str) -> Sighting:
@@ -164,7 +166,15 @@ def _nvlink5(rest: str, metrics: dict[str, Metric]) -> str:
         if len(registers) > 1:
             metrics["error_status"] = _register(registers[1])
         metrics["registers"] = " ".join(registers).lower()
-    return unit.group(1) if unit else ""
+    name = unit.group(1) if unit else ""
+    info, status = metrics.get("intr_info", 0), metrics.get("error_status", -1)
+    if name and isinstance(info, int) and isinstance(status, int):
+        decoded = decode(name, info, status)
+        if decoded is not None:
+            metrics["resolution"] = decoded.resolution
+            metrics["investigate"] = decoded.investigate
+            metrics["decoded_severity"] = decoded.severity
+    return name
 
 
 def _sxid(found: "re.Match[str]", message: str) -> Sighting:
