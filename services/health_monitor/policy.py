@@ -4,7 +4,7 @@ Pure: a fault, the node's windows and a moment go in, a judgement comes out. Rea
 the file is `policy_file`'s business; what follows from a judgement is `core`'s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -43,7 +43,16 @@ class Rule:
     per: Scope = "gpu"
     sticky_seconds: float = STICKY_SECONDS
     cancels: tuple[int | str, ...] = ()
+    why: str = ""
     program: cel.Program
+
+    def fatal_for(self, fault: Fault) -> bool:
+        """Whether one such fault is enough, whatever the pool's `unhealthy_after`."""
+        if self.fatal is not None:
+            return self.fatal
+        if fault.kind in ALWAYS_FATAL_KINDS:
+            return True
+        return fault.kind == "xid" and fault.code in ALWAYS_FATAL_CODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +85,28 @@ class Policy:
     """First 12 hex digits of the file's SHA-256."""
     rules: tuple[Rule, ...]
 
-    def judge(self, fault: Fault, windows: Windows, now: datetime) -> Judgement:
-        """Judge one fault; never raises, whatever its metrics are."""
+    def matching(self, fault: Fault, raised: list[tuple[str, str]] | None = None) -> Iterator[Rule]:
+        """Every rule whose condition matches, in order; windows are not counted here.
+
+        Rules whose condition cannot be evaluated do not match; they are noted in `raised`.
+        """
         context = cel.Context({"event": event_of(fault)})
-        at = min(fault.time, now).timestamp()
-        raised: list[tuple[str, str]] = []
-        counts = dict(windows)
         for rule in self.rules:
             try:
                 matched = rule.program.execute(context) is True
             except (KeyError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
-                raised.append((rule.name, str(error)))
+                if raised is not None:
+                    raised.append((rule.name, str(error)))
                 continue
-            if not matched:
-                continue
+            if matched:
+                yield rule
+
+    def judge(self, fault: Fault, windows: Windows, now: datetime) -> Judgement:
+        """Judge one fault; never raises, whatever its metrics are."""
+        at = min(fault.time, now).timestamp()
+        raised: list[tuple[str, str]] = []
+        counts = dict(windows)
+        for rule in self.matching(fault, raised):
             counted = 1
             if rule.window_seconds:
                 counted = _count(counts, rule, fault.gpu_index, at)
@@ -101,7 +118,7 @@ class Policy:
                 rule=rule.name,
                 description=rule.description,
                 policy=self.hash,
-                fatal=_fatal(rule, fault),
+                fatal=rule.fatal_for(fault),
                 sticky_seconds=rule.sticky_seconds,
                 cancels=rule.cancels,
                 windows=counts,
@@ -118,14 +135,6 @@ class Policy:
             windows=counts,
             raised=tuple(raised),
         )
-
-
-def _fatal(rule: Rule, fault: Fault) -> bool:
-    if rule.fatal is not None:
-        return rule.fatal
-    if fault.kind in ALWAYS_FATAL_KINDS:
-        return True
-    return fault.kind == "xid" and fault.code in ALWAYS_FATAL_CODES
 
 
 def _count(counts: dict[str, tuple[float, ...]], rule: Rule, gpu_index: int, at: float) -> int:

@@ -76,6 +76,7 @@ class RuleSpec(Setting, frozen=True, kw_only=True):
     per: Literal["gpu", "node"] = "gpu"
     sticky: Duration | None = None
     cancels: tuple[int | str, ...] = ()
+    why: str = ""
 
 
 class PolicySpec(Setting, frozen=True, kw_only=True):
@@ -156,6 +157,7 @@ def _rule(place: _Place, spec: RuleSpec) -> Rule:
         per=spec.per,
         sticky_seconds=STICKY_SECONDS if spec.sticky is None else float(spec.sticky),
         cancels=spec.cancels,
+        why=" ".join(spec.why.split()),
         program=_compile(place, condition),
     )
 

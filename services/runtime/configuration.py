@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 import yaml
@@ -115,10 +115,13 @@ def _parse_path(value: Any, text: str) -> Path_:
 
 def _struct_at(kind: Any, path: Path_) -> Any:
     for part in path:
+        if isinstance(part, int):
+            kind = next(iter(get_args(kind)), None)
+            continue
         hints = getattr(kind, "__annotations__", {})
         for base in getattr(kind, "__mro__", ()):
             hints = getattr(base, "__annotations__", {}) | hints
-        kind = hints.get(part, None) if isinstance(part, str) else None
+        kind = hints.get(part, None)
     return kind
 
 

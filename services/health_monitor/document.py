@@ -1,0 +1,129 @@
+"""Writes docs/health-policy.md from the files in `config/`; a test keeps it in step.
+
+python -m services.health_monitor.document > docs/health-policy.md
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from schemas.duration import format_duration
+from services.health_monitor.catalog import load_sxids, load_xids
+from services.health_monitor.explain import Explanation, example, explain, lasts
+from services.health_monitor.policy import Policy
+from services.health_monitor.policy_file import load_policy
+from services.runtime.resources import resource
+
+_INTRODUCTION: Final = """\
+# The health policy
+
+This page is written by `python -m services.health_monitor.document > docs/health-policy.md` from
+`config/health-policy.yaml`, `config/xid-catalog.yaml` and `config/sxid-catalog.yaml`; change
+those, not this. How to write a policy of your own is said at the head of the policy file.
+
+A fault's **result** is `healthy` (noted, nothing else), `degraded` (the node stays in service,
+people are told, it wears off) or `unhealthy` (the node leaves service; it stands until the node
+is uncordoned or replaced). The **action** is what the fault calls for; what is done about an
+unhealthy node is the pool's remediation, by default a replacement. *At once* means that one fault
+is enough whatever the pool's `unhealthy_after` says.
+
+The actions for XIDs follow NVIDIA's catalogue (October 2025, column *NVIDIA*). **The severities
+are Navarch's own**: NVIDIA publishes none, except for the NVLink 5 codes 144 to 150. A code that
+no rule knows is degraded, never unhealthy.
+"""
+
+_HOW: Final = """\
+## How a node's health comes about
+
+- The first rule whose condition matches decides. A condition that asks for a metric which the
+  fault does not have does not match, and is counted (`navarch_policy_conditions_raised_total`).
+- *Degraded* is a set of conditions, one for each kind, code and GPU. Each wears off by itself,
+  `sticky` after its last fault; is cancelled by a rule's `cancels`; or ends with the boot. None
+  touches another's time. The node is healthy again when the last is gone.
+- *Unhealthy* is sticky: a new registration, a reboot or any other fault does not lift it, an
+  uncordon or the node's end does. A worse action (reset, then reboot, then replacement) is told
+  anew.
+- Where a pool has `unhealthy_after: n`, results that are not fatal count up, over all kinds and
+  GPUs of the node, within 24 hours; until the n-th the node is degraded.
+- A rule with `count` and `window` matches from the `count`-th fault within the window on. It
+  counts the faults that reach it, by the host's time, so that a late delivery is no burst.
+- A changed policy file is in force within two seconds; a wrong one is refused and the old one
+  stays. Each verdict names its rule and the policy (the first 12 digits of the file's SHA-256).
+"""
+
+
+def render() -> str:
+    """Write the whole page."""
+    policy = load_policy(resource("health-policy.yaml"))
+    parts = [_INTRODUCTION, _HOW, *_rules(policy), *_xids(policy), *_sxids(policy)]
+    return "\n".join(parts)
+
+
+def _rules(policy: Policy) -> Iterable[str]:
+    yield "## Rules, in order\n"
+    yield "| rule | fault | result | action | lasts, counts, ends | why |"
+    yield "|---|---|---|---|---|---|"
+    for rule in policy.rules:
+        notes = [lasts(rule)] if rule.result == "degraded" else []
+        if rule.window_seconds:
+            window = format_duration(rule.window_seconds)
+            notes.insert(0, f"from {rule.count} within {window} per {rule.per} on")
+        if rule.cancels:
+            notes.append(f"ends {', '.join(map(str, rule.cancels))}")
+        result = "unhealthy, at once" if rule.fatal else rule.result
+        told = "; ".join(notes)
+        yield _row(f"`{rule.name}`", rule.description, result, rule.action, told, rule.why)
+    yield ""
+
+
+def _xids(policy: Policy) -> Iterable[str]:
+    catalog = load_xids()
+    yield "## XIDs\n"
+    yield "| XID | what it says | on | NVIDIA | result | action | rule | why |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for entry in catalog.codes:
+        told = explain(policy, example("xid", entry.code))
+        yield _row(
+            str(entry.code),
+            entry.description,
+            " ".join(entry.generations) or "-",
+            entry.action or "-",
+            *_told(told),
+        )
+    yield (
+        "\n144 to 150 are judged by the severity in their line, 154 by the action it names; the\n"
+        "table shows what a line without either comes to.\n"
+    )
+    unused = ", ".join(map(str, catalog.unused))
+    told = explain(policy, example("xid", catalog.unused[0]))
+    yield (
+        f"In NVIDIA's catalogue but in use on no present GPU, and so judged by `{told.rule}` "
+        f"({told.result},\n{told.action}): {unused}.\n"
+    )
+
+
+def _sxids(policy: Policy) -> Iterable[str]:
+    yield "## SXIDs\n"
+    yield "| SXID | what it says | NVIDIA | result | action | rule | why |"
+    yield "|---|---|---|---|---|---|---|"
+    for entry in load_sxids().codes:
+        told = explain(policy, example("sxid", entry.code, gpu_index=-1))
+        yield _row(str(entry.code), entry.description, entry.severity, *_told(told))
+    yield ""
+
+
+def _told(told: Explanation) -> tuple[str, str, str, str]:
+    result = f"{told.result}, at once" if told.fatal else told.result
+    why = told.why
+    for repeat in told.repeats:
+        also = f"{repeat.count} within {repeat.window}: {repeat.result}, {repeat.action}"
+        why = f"{why} {also[0].upper()}{also[1:]} (`{repeat.rule}`)."
+    return result, told.action, f"`{told.rule}`", why
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,278 @@
+"""decide(): what any order of judged faults makes of a node."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.node_events import Fault, Registered, Uncordoned
+from schemas.records import HealthRecord
+from services.health_monitor import core
+from services.health_monitor.core import PublishVerdict, ReviewAt, Seen
+from services.health_monitor.policy import Judgement
+
+NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+SEVERITY = {"unknown": 0, "healthy": 0, "degraded": 1, "unhealthy": 2}
+
+
+def seen(number: int, seconds: float = 0.0) -> Seen:
+    return Seen(f"f{number}", number, NOW + timedelta(seconds=seconds))
+
+
+def fault(number: int, code: int = 31, gpu: int = 0, boot: str = "boot-1") -> Fault:
+    return Fault(
+        id=f"f{number}",
+        time=NOW,
+        pool="p",
+        node="n",
+        kind="xid",
+        code=code,
+        gpu_index=gpu,
+        boot_id=boot,
+    )
+
+
+def judged(result: str, action: str = "none", **fields: Any) -> Judgement:
+    return Judgement(result=result, action=action, rule=f"r-{result}", policy="abc", **fields)
+
+
+def healthy() -> HealthRecord:
+    return HealthRecord(pool="p", node="n", status="healthy")
+
+
+def verdicts(effects) -> list[str]:
+    return [e.verdict.status for e in effects if isinstance(e, PublishVerdict)]
+
+
+def registered(boot: str, number: int = 100) -> Registered:
+    return Registered(id=f"r{number}", time=NOW, pool="p", node="n", instance="n", boot_id=boot)
+
+
+_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["healthy", "degraded", "unhealthy"]),
+        st.sampled_from(["none", "inspect", "reset_gpu", "replace"]),
+        st.integers(0, 3),
+        st.integers(0, 2),
+        st.booleans(),
+        st.floats(0, 5000),
+    ),
+    max_size=30,
+)
+
+
+def run(steps, record, *, after: int = 1, twice: bool = False):
+    told, at = [], 0.0
+    for number, (result, action, code, gpu, fatal, wait) in enumerate(steps, 1):
+        at += wait
+        for _ in range(2 if twice else 1):
+            record, effects = core.decide_fault(
+                record,
+                fault(number, code, gpu),
+                judged(result, action, fatal=fatal),
+                seen(number, at),
+                unhealthy_after=after,
+            )
+            told += [e.verdict for e in effects if isinstance(e, PublishVerdict)]
+    return record, told
+
+
+@given(_steps, st.integers(1, 4))
+def test_a_redelivered_fault_changes_nothing(steps, after):
+    """Every message twice: the same record and the same verdicts as once."""
+    assert run(steps, healthy(), after=after, twice=True) == run(steps, healthy(), after=after)
+
+
+@given(_steps, _steps, st.integers(1, 4))
+def test_unhealthy_is_sticky(before, then, after):
+    """Once unhealthy, no fault, timer or registration makes a node anything else."""
+    record, _ = run([*before, ("unhealthy", "reset_gpu", 9, 0, True, 1.0)], healthy(), after=after)
+    assert record.status == "unhealthy"
+    record = forgetful(record)
+    record, told = run(then, record, after=after)
+    record, _ = core.decide_registered(record, registered("another"), seen(900, 1e6))
+    record, effects = core.decide_review(record, Seen("t", 0, NOW + timedelta(days=9)))
+    assert record.status == "unhealthy"
+    assert {v.status for v in told} <= {"unhealthy"}
+    assert verdicts(effects) == []
+
+
+def forgetful(record: HealthRecord) -> HealthRecord:
+    """Forget which messages were applied, so that a second run may use the same ids."""
+    return HealthRecord(
+        pool="p", node="n", status=record.status, action=record.action, fault=record.fault
+    )
+
+
+@given(_steps)
+def test_a_worse_fault_never_makes_a_node_better(steps):
+    """Replacing one result by unhealthy-and-fatal never leaves the node in a better status."""
+    record, _ = run(steps, healthy())
+    for place in range(len(steps)):
+        worse = [*steps]
+        worse[place] = ("unhealthy", *steps[place][1:4], True, steps[place][5])
+        after, _ = run(worse, healthy())
+        assert SEVERITY[after.status] >= SEVERITY[record.status]
+
+
+@given(_steps, st.integers(1, 4))
+def test_verdicts_tell_every_change_and_nothing_else(steps, after):
+    """Each verdict follows on the last; status or action differ; the last is the record's."""
+    record, told = run(steps, healthy(), after=after)
+    status, action = "healthy", "none"
+    for verdict in told:
+        assert verdict.was == status
+        assert (verdict.status, verdict.action) != (status, action)
+        status, action = verdict.status, verdict.action
+    assert (status, action) == (record.status, record.action)
+    assert len({v.id for v in told}) == len(told)
+
+
+@given(_steps)
+def test_the_record_stays_bounded(steps):
+    """However many faults: notes, sequences and conditions have limits."""
+    record, _ = run(steps * 20, healthy())
+    assert len(record.recent) <= core.RECENT_MAX
+    assert len(record.detail.get("sequences", ())) <= core.SEQUENCES_MAX
+    assert len(record.detail.get("conditions", {})) <= core.CONDITIONS_MAX
+
+
+def test_two_faults_never_reset_each_others_time():
+    """One condition wears off on time although another keeps being renewed beside it."""
+    record, _ = core.decide_fault(
+        healthy(), fault(1, 74), judged("degraded", "reset_gpu", sticky_seconds=100), seen(1)
+    )
+    for number, at in enumerate((30, 60, 90), 2):
+        record, _ = core.decide_fault(
+            record, fault(number, 78), judged("degraded", sticky_seconds=100), seen(number, at)
+        )
+    assert record.action == "reset_gpu"
+    record, effects = core.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=101)))
+    assert (record.status, record.action) == ("degraded", "none")
+    assert ReviewAt(NOW + timedelta(seconds=190)) in effects
+    record, _ = core.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=191)))
+    assert record.status == "healthy"
+
+
+def test_consecutive_unhealthy_results_count_over_faults_and_gpus():
+    """`unhealthy_after: 3`: three different faults, with benign ones between, are three results."""
+    record, statuses = healthy(), []
+    for number, (code, result) in enumerate(
+        [(119, "unhealthy"), (43, "healthy"), (62, "unhealthy"), (31, "healthy"), (46, "unhealthy")]
+    ):
+        record, _ = core.decide_fault(
+            record, fault(number, code), judged(result), seen(number + 1), unhealthy_after=3
+        )
+        statuses.append(record.status)
+    assert statuses == ["degraded", "degraded", "degraded", "degraded", "unhealthy"]
+
+
+def test_unhealthy_results_a_day_apart_are_not_consecutive():
+    """What was unhealthy yesterday and did not come again does not count today."""
+    record = healthy()
+    for number, hours in enumerate((0, 25)):
+        record, _ = core.decide_fault(
+            record,
+            fault(number),
+            judged("unhealthy"),
+            seen(number + 1, hours * 3600),
+            unhealthy_after=2,
+        )
+    assert record.status == "degraded"
+
+
+def test_a_cancel_ends_its_pair_and_nothing_else():
+    """162 ends what 163 began on the same GPU; another GPU and another code stand."""
+    record = healthy()
+    for number, (code, gpu) in enumerate([(163, 0), (163, 1), (78, 0)], 1):
+        record, _ = core.decide_fault(
+            record, fault(number, code, gpu), judged("degraded"), seen(number)
+        )
+    record, _ = core.decide_fault(
+        record, fault(4, 162, 0), judged("healthy", cancels=(163,)), seen(4)
+    )
+    assert set(record.detail["conditions"]) == {"xid:163:1", "xid:78:0"}
+    record, _ = core.decide_fault(
+        record, fault(5, 162, 1), judged("healthy", cancels=(163,)), seen(5)
+    )
+    record, effects = core.decide_fault(
+        record, fault(6, 1, -1), judged("healthy", cancels=("xid",)), seen(6)
+    )
+    assert (record.status, verdicts(effects)) == ("healthy", ["healthy"])
+
+
+def test_a_worse_action_is_told_and_a_lesser_one_is_not():
+    """An unhealthy node's verdict is told anew when it calls for more, and only then."""
+    record, told = healthy(), []
+    for number, action in enumerate(["reset_gpu", "reset_gpu", "replace", "reboot"], 1):
+        record, effects = core.decide_fault(
+            record, fault(number), judged("unhealthy", action, fatal=True), seen(number)
+        )
+        told.append(verdicts(effects))
+    assert told == [["unhealthy"], [], ["unhealthy"], []]
+    assert (record.action, record.fault) == ("replace", "f3")
+
+
+def test_a_registration_makes_an_unknown_node_healthy_once():
+    """The first word of an agent is a verdict; later ones, and those of one boot, are none."""
+    record = HealthRecord(pool="p", node="n")
+    record, effects = core.decide_registered(record, registered("boot-1"), seen(1))
+    assert verdicts(effects) == ["healthy"]
+    assert effects[0].verdict.was == "unknown"
+    record, effects = core.decide_registered(record, registered("boot-1", 101), seen(2))
+    assert (record.status, effects) == ("healthy", ())
+
+
+def test_a_fault_before_the_registration_is_not_forgotten_by_it():
+    """What the kernel log held before the agent registered degrades the node all the same."""
+    record = HealthRecord(pool="p", node="n")
+    record, effects = core.decide_fault(record, fault(1), judged("degraded", "inspect"), seen(1))
+    assert verdicts(effects) == ["degraded"]
+    record, _ = core.decide_registered(record, registered("boot-1"), seen(2))
+    assert record.status == "degraded"
+    record, _ = core.decide_fault(
+        HealthRecord(pool="p", node="n"), fault(1), judged("healthy"), seen(1)
+    )
+    assert record.status == "unknown"
+
+
+def test_a_new_boot_ends_what_degraded_the_old_one():
+    """A reboot clears a degraded node, except for what the new boot's own log says."""
+    record, _ = core.decide_registered(
+        HealthRecord(pool="p", node="n"), registered("boot-1"), seen(1)
+    )
+    record, _ = core.decide_fault(record, fault(2, 74), judged("degraded"), seen(2))
+    record, _ = core.decide_fault(record, fault(3, 78, boot="boot-2"), judged("degraded"), seen(3))
+    record, _ = core.decide_registered(record, registered("boot-2", 4), seen(4))
+    assert set(record.detail["conditions"]) == {"xid:78:0"}
+    record, _ = core.decide_registered(record, registered("boot-3", 5), seen(5))
+    assert record.status == "healthy"
+
+
+def test_an_uncordon_starts_a_nodes_health_anew():
+    """Somebody vouches for it: whatever was held against it is gone."""
+    record, _ = run(
+        [("unhealthy", "replace", 1, 0, True, 0), ("degraded", "none", 2, 1, False, 0)], healthy()
+    )
+    event = Uncordoned(id="u", time=NOW, pool="p", node="n", reason="repaired")
+    record, effects = core.decide_uncordoned(record, event, seen(50))
+    assert (record.status, record.reason, verdicts(effects)) == ("healthy", "repaired", ["healthy"])
+    assert "conditions" not in record.detail
+
+
+def test_an_unreadable_working_state_starts_anew():
+    """A record that another release wrote does not stop judging."""
+    record = HealthRecord(pool="p", node="n", status="healthy", detail={"conditions": 7})
+    record, effects = core.decide_fault(record, fault(1), judged("unhealthy", fatal=True), seen(1))
+    assert (record.status, verdicts(effects)) == ("unhealthy", ["unhealthy"])
+
+
+def test_silence_and_return_are_told_once_each():
+    """Lost is lost until a beat; both ids come from the heartbeat's revision."""
+    record, effects = core.decide_silent(healthy(), 7, NOW)
+    assert (record.lost, [e.lost.id for e in effects]) == (True, ["lost-p.n-7"])
+    assert core.decide_silent(record, 8, NOW) == (record, ())
+    record, effects = core.decide_beating(record, 9, NOW)
+    assert (record.lost, [e.returned.id for e in effects]) == (False, ["returned-p.n-9"])
+    assert core.decide_beating(record, 10, NOW) == (record, ())

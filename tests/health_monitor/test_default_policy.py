@@ -1,0 +1,231 @@
+"""The policy that ships: every catalogue code, every kind of fault, and its documents."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from schemas.node_events import Fault
+from schemas.reasons import FaultKind
+from schemas.records import HealthRecord
+from services.health_monitor.catalog import load_sxids, load_xids
+from services.health_monitor.core import Seen, decide_fault
+from services.health_monitor.document import render
+from services.health_monitor.explain import example, explain
+from services.health_monitor.policy_file import load_policy
+from services.runtime.resources import resource
+
+NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+POLICY = load_policy(resource("health-policy.yaml"))
+XIDS = {entry.code: entry for entry in load_xids().codes}
+FATAL = {48, 79, 94, 95}
+
+
+def judge(kind: str, code: int = 0, **fields: Any):
+    told = {"id": "f", "time": NOW, "gpu_index": 0} | fields
+    return POLICY.judge(Fault(pool="p", node="n", kind=kind, code=code, **told), {}, NOW)
+
+
+def test_every_xid_in_use_is_in_the_catalogue():
+    """109 codes are in use on A100 and later; each has a description and a mnemonic."""
+    live = [entry for entry in XIDS.values() if entry.generations]
+    assert len(live) == 109
+    assert all(entry.description and entry.mnemonic for entry in XIDS.values())
+    assert not set(XIDS) & set(load_xids().unused)
+
+
+@pytest.mark.parametrize("code", sorted(XIDS))
+def test_each_xid_is_judged_as_nvidia_asks(code: int):
+    """Each code has a rule of its own; what it calls for is what NVIDIA's catalogue says."""
+    entry, told = XIDS[code], explain(POLICY, example("xid", code))
+    assert told.rule != "unknown"
+    if code in FATAL:
+        assert (told.result, told.fatal) == ("unhealthy", True)
+        return
+    expected = {
+        "RESTART_APP": {("healthy", "restart_app")},
+        "IGNORE": {("healthy", "none")},
+        "RESET_GPU": {("unhealthy", "reset_gpu"), ("degraded", "reset_gpu")},
+        "RESTART_VM": {("unhealthy", "reboot")},
+        "WORKFLOW_XID_45": {("healthy", "restart_app")},
+        "WORKFLOW_NVLINK_ERR": {("degraded", "inspect")},
+        "WORKFLOW_NVLINK5_ERR": {("degraded", "inspect")},
+        "CHECK_MECHANICALS": {("unhealthy", "replace")},
+        "UPDATE_SWFW": {("degraded", "inspect")},
+        "CONTACT_SUPPORT": {("degraded", "inspect")},
+        "CHECK_UVM": {("degraded", "inspect")},
+        "XID_154": {("degraded", "inspect")},
+    }
+    if entry.action:
+        assert (told.result, told.action) in expected[entry.action]
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "action"),
+    [
+        (48, "unhealthy", "reset_gpu"),
+        (79, "unhealthy", "replace"),
+        (94, "unhealthy", "restart_app"),
+        (95, "unhealthy", "reset_gpu"),
+        (13, "healthy", "restart_app"),
+        (31, "healthy", "restart_app"),
+        (43, "healthy", "none"),
+        (45, "healthy", "restart_app"),
+        (63, "healthy", "none"),
+        (64, "unhealthy", "reset_gpu"),
+        (74, "degraded", "inspect"),
+        (119, "unhealthy", "reset_gpu"),
+        (162, "healthy", "none"),
+        (163, "degraded", "inspect"),
+        (0, "degraded", "inspect"),
+        (61, "degraded", "inspect"),
+        (999, "degraded", "inspect"),
+    ],
+)
+def test_well_known_xids(code: int, result: str, action: str):
+    """The codes people know by heart; unknown ones are degraded, never unhealthy."""
+    judged = judge("xid", code)
+    assert (judged.result, judged.action) == (result, action)
+
+
+@pytest.mark.parametrize("entry", load_sxids().codes, ids=lambda entry: str(entry.code))
+def test_each_sxid_follows_its_part_of_the_table(entry):
+    """What is fatal to the fabric is unhealthy unless its line says otherwise; the rest is not."""
+    judged = judge("sxid", entry.code, gpu_index=-1)
+    said = judge("sxid", entry.code, gpu_index=-1, subcode="nonfatal")
+    match entry.severity:
+        case "always-fatal":
+            assert (judged.result, judged.action, judged.fatal) == ("unhealthy", "reboot", True)
+            assert said.result == "unhealthy"
+        case "fatal":
+            assert (judged.result, judged.action) == ("unhealthy", "reboot")
+            assert said.result == "degraded"
+        case "non-fatal" | "other":
+            assert judged.result in ("healthy", "degraded")
+
+
+@pytest.mark.parametrize(
+    ("subcode", "result", "action"),
+    [
+        ("None", "healthy", "none"),
+        ("Drain P2P", "degraded", "restart_app"),
+        ("Drain and Reset", "unhealthy", "reset_gpu"),
+        ("GPU Reset Required", "unhealthy", "reset_gpu"),
+        ("Node Reboot Required", "unhealthy", "reboot"),
+        ("", "degraded", "inspect"),
+    ],
+)
+def test_xid_154_asks_for_what_its_text_says(subcode: str, result: str, action: str):
+    """The driver names the recovery; a text that cannot be read is for a person."""
+    judged = judge("xid", 154, subcode=subcode)
+    assert (judged.result, judged.action) == (result, action)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "result", "action"),
+    [
+        ("fallen_off_bus", {}, "unhealthy", "replace"),
+        ("gpu_lost", {}, "unhealthy", "replace"),
+        ("gpu_count", {}, "unhealthy", "replace"),
+        ("ecc_dbe", {"metrics": {"ecc_dbe_count": 1}}, "unhealthy", "reset_gpu"),
+        ("ecc_sbe", {"metrics": {"ecc_sbe_count": 200}}, "healthy", "none"),
+        ("row_remap", {"metrics": {"remap_failed": True}}, "unhealthy", "replace"),
+        (
+            "row_remap",
+            {"metrics": {"remap_failed": False, "remap_pending": True}},
+            "degraded",
+            "reset_gpu",
+        ),
+        ("row_remap", {"metrics": {"remapped_uncorrectable": 2}}, "degraded", "reset_gpu"),
+        ("row_remap", {"metrics": {"remapped_correctable": 2}}, "healthy", "none"),
+        ("page_retirement", {"metrics": {"retired_pages": 60}}, "unhealthy", "replace"),
+        ("page_retirement", {"metrics": {"retired_pages": 3}}, "degraded", "reset_gpu"),
+        ("thermal", {"metrics": {"temperature": 96}}, "degraded", "inspect"),
+        ("thermal", {"metrics": {"temperature": 80}}, "healthy", "none"),
+        (
+            "thermal",
+            {"metrics": {"temperature": 70}, "subcode": "hw_slowdown"},
+            "degraded",
+            "inspect",
+        ),
+        ("power", {"subcode": "power_brake"}, "degraded", "inspect"),
+        ("nvlink", {"subcode": "down"}, "degraded", "reset_gpu"),
+        ("nvlink", {"subcode": "errors"}, "healthy", "none"),
+        ("pcie", {"metrics": {"pcie_width": 8, "pcie_width_was": 16}}, "degraded", "reboot"),
+        ("pcie", {"subcode": "replays"}, "healthy", "none"),
+        ("fabric", {}, "degraded", "inspect"),
+        ("probe_hung", {}, "degraded", "inspect"),
+        ("probe_failed", {}, "degraded", "inspect"),
+        ("diagnostic", {}, "degraded", "inspect"),
+        ("preemption", {}, "unhealthy", "replace"),
+        ("maintenance", {}, "degraded", "inspect"),
+        ("lines_lost", {}, "healthy", "none"),
+    ],
+)
+def test_what_is_seen_beside_the_kernel_log(kind, fields, result, action):
+    """Every other kind of fault has a rule."""
+    judged = judge(kind, **fields)
+    assert (judged.result, judged.action) == (result, action)
+    assert judged.rule != "unknown"
+
+
+def test_every_kind_of_fault_has_a_rule():
+    """A new kind must be judged on purpose."""
+    unknown = [k for k in get_args(FaultKind) if explain(POLICY, example(k)).rule == "unknown"]
+    assert unknown == ["xid"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "fields", "times", "apart_seconds", "result"),
+    [
+        ("xid", 31, {}, 4, 700, "healthy"),
+        ("xid", 31, {}, 5, 700, "degraded"),
+        ("xid", 31, {}, 50, 1, "healthy"),
+        ("xid", 74, {}, 3, 120, "unhealthy"),
+        ("xid", 149, {"metrics": {"severity": "link-fatal"}}, 1, 120, "degraded"),
+        ("xid", 149, {"metrics": {"severity": "link-fatal"}}, 2, 120, "unhealthy"),
+        ("xid", 149, {"metrics": {"severity": "fatal"}}, 1, 120, "unhealthy"),
+        ("xid", 149, {"metrics": {"severity": "nonfatal"}}, 9, 120, "healthy"),
+        ("nvlink", 0, {"subcode": "down"}, 3, 60, "unhealthy"),
+        ("probe_hung", 0, {}, 3, 30, "unhealthy"),
+        ("probe_failed", 0, {}, 4, 30, "degraded"),
+        ("thermal", 0, {"metrics": {"temperature": 97}}, 3, 120, "unhealthy"),
+        ("ecc_sbe", 0, {}, 3, 400, "degraded"),
+    ],
+)
+def test_repetition_makes_it_worse(kind, code, fields, times, apart_seconds, result):
+    """Burst, repeat and flapping: the same fault again and again becomes a node's status."""
+    record = HealthRecord(pool="p", node="n", status="healthy")
+    for number in range(times):
+        at = NOW + timedelta(seconds=number * apart_seconds)
+        fault = Fault(
+            pool="p",
+            node="n",
+            kind=kind,
+            code=code,
+            id=f"f{number}",
+            time=at,
+            gpu_index=0,
+            **fields,
+        )
+        windows = {k: tuple(v) for k, v in record.detail.get("windows", {}).items()}
+        judged = POLICY.judge(fault, windows, at)
+        record, _ = decide_fault(record, fault, judged, Seen(fault.id, number + 1, at))
+    assert record.status == result
+
+
+def test_the_page_is_in_step_with_the_files():
+    """docs/health-policy.md is what `python -m services.health_monitor.document` prints."""
+    page = Path(__file__).parents[2] / "docs" / "health-policy.md"
+    assert page.read_text(encoding="utf-8") == render()
+
+
+def test_an_explanation_says_why():
+    """XID 31 once is a program's fault; the explanation also says what repetition comes to."""
+    told = explain(POLICY, example("xid", 31))
+    assert (told.rule, told.result, told.policy) == ("xid-restart-app", "healthy", POLICY.hash)
+    assert [(r.rule, r.count, r.window) for r in told.repeats] == [
+        ("xid-program-repeatedly", 5, "24h")
+    ]
+    assert explain(POLICY, example("xid", 79)).lasts == "until the node is uncordoned or replaced"
