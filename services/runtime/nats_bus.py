@@ -38,6 +38,10 @@ PING_INTERVAL_SECONDS: Final = 10
 READ_BATCH_MAX: Final = 1000
 CONFLICT_CODES: Final = frozenset({10071, 10164})
 """Wrong last sequence, in its two spellings."""
+DIRECT_HEADERS: Final = frozenset(
+    {"Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
+)
+"""What the server adds to a message that is read directly; no part of the message."""
 NOT_FOUND: Final = 404
 UNAVAILABLE: Final = 503
 
@@ -267,9 +271,19 @@ class NatsBus:
             after = stored[-1].sequence
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject."""
-        found = await self._direct(stream, {"multi_last": [subject], "batch": 1})
-        return _from_direct(found[0]) if found else None
+        """The last message under a subject, or under a whole tree."""
+        answer = await self._ask(
+            f"$JS.API.DIRECT.GET.{stream}",
+            _json.encode({"last_by_subj": subject}),
+            None,
+            REQUEST_TIMEOUT_SECONDS,
+        )
+        status = (answer.headers or {}).get("Status")
+        if status == str(NOT_FOUND):
+            return None
+        if status is not None:
+            raise Unavailable(f"{stream}: reading ended with status {status}")
+        return _from_direct(answer)
 
     async def last_sequence(self, stream: str) -> int:
         """The stream's last sequence, from its leader."""
@@ -398,8 +412,15 @@ class NatsBus:
         """Answer one subject plainly."""
 
         async def reply(message: Msg) -> None:
-            if message.reply:
-                await message.respond(await endpoint(message.data, dict(message.headers or {})))
+            if not message.reply:
+                return
+            try:
+                answer = await endpoint(message.data, dict(message.headers or {}))
+            except BusError as error:
+                answer = _failure("unavailable", error)
+            except Exception as error:  # noqa: BLE001 - whatever an endpoint raises is its answer
+                answer = _failure("invalid-request", error)
+            await message.respond(answer)
 
         await self._client.subscribe(subject, cb=reply)
 
@@ -431,7 +452,7 @@ def _from_direct(message: Msg) -> Stored:
         data=message.data,
         sequence=int(headers.pop("Nats-Sequence")),
         time=datetime.fromisoformat(headers.pop("Nats-Time-Stamp")),
-        headers=headers,
+        headers={name: value for name, value in headers.items() if name not in DIRECT_HEADERS},
     )
 
 

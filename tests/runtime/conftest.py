@@ -1,0 +1,132 @@
+"""Fixtures of the bus suite: every bus there is, and the consumer loop over it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.node_events import node_codec
+from schemas.topology import EVENTS, DurableSpec
+from services.runtime.bus import Bus
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import Consumer, ConsumerLoop, Received
+from services.runtime.instruments import Instruments
+from services.runtime.nats_bus import NatsBus
+from services.runtime.tracing import Tracing
+
+
+@pytest.fixture(params=["nats"])
+def any_bus(request: pytest.FixtureRequest) -> Bus:
+    """Every implementation of the bus: what is asserted here holds for all of them."""
+    buses = {"nats": "bus"}
+    found: Bus = request.getfixturevalue(buses[request.param])
+    return found
+
+
+@pytest.fixture
+async def durable(bus: NatsBus) -> Callable[..., Any]:
+    """Make a durable on EVENTS with a short acknowledgement wait, as the test needs it."""
+
+    async def make(
+        filter_: str, *, name: str = "test-durable", ack_wait_seconds: float = 0.3, **more: Any
+    ) -> DurableSpec:
+        spec = DurableSpec(
+            stream=EVENTS.name,
+            name=name,
+            description="a test's",
+            filters=(filter_,),
+            ack_wait_seconds=ack_wait_seconds,
+            **more,
+        )
+        await bus.admin(
+            f"CONSUMER.DURABLE.CREATE.{spec.stream}.{spec.name}",
+            {"stream_name": spec.stream, "config": spec.config(1)},
+        )
+        return spec
+
+    return make
+
+
+@dataclass(slots=True)
+class Handler:
+    """Notes what a consumer loop hands it, and fails as it is told."""
+
+    instruments: Instruments = field(default_factory=Instruments)
+    received: list[Received[Any]] = field(default_factory=list)
+    done: list[Received[Any]] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    """Raised by the next calls, in order."""
+    holds: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Message id -> what its handling waits for."""
+    moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def __call__(self, received: Received[Any]) -> None:
+        self.received.append(received)
+        await self._tell()
+        if self.failures:
+            raise self.failures.pop(0)
+        if hold := self.holds.get(received.message.id):
+            await hold.wait()
+        self.done.append(received)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self.moved:
+            self.moved.notify_all()
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until something about what was received is true."""
+        async with asyncio.timeout(10), self.moved:
+            await self.moved.wait_for(condition)
+
+    def ids(self) -> list[str]:
+        """Ids of the messages that were handled to the end, in order."""
+        return [each.message.id for each in self.done]
+
+    def count(self, durable: str, outcome: str) -> float:
+        """How many messages were settled with an outcome."""
+        return self.instruments.handled.labels(durable, outcome)._value.get()
+
+
+@pytest.fixture
+def handler() -> Handler:
+    """What the loop calls."""
+    return Handler()
+
+
+@pytest.fixture
+def looping():
+    """Run a consumer loop over a bus while the test looks."""
+
+    @asynccontextmanager
+    async def run(
+        bus: Bus, spec: DurableSpec, handler: Handler, *, finish_seconds: float = 0.05
+    ) -> AsyncIterator[None]:
+        consumer = Consumer(
+            durable=spec,
+            decode=lambda stored: node_codec.decode(stored.data),
+            handle=handler,
+            key=lambda stored: stored.subject,
+            finish_seconds=finish_seconds,
+        )
+        loop = ConsumerLoop(bus, consumer, SystemClock(), handler.instruments, Tracing("test"))
+        task = asyncio.create_task(loop.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            (end,) = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(end, asyncio.CancelledError), end
+
+    return run
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Show structs as JSON: a difference in one field is then seen."""
+    if op == "==" and isinstance(left, msgspec.Struct) and isinstance(right, msgspec.Struct):
+        return [str(msgspec.json.encode(left)), "differs from", str(msgspec.json.encode(right))]
+    return None

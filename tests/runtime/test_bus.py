@@ -1,0 +1,416 @@
+"""What every bus does, whichever it is: storing, guarding, buckets, timers, delivery."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas import subjects
+from schemas.topology import (
+    EVENTS,
+    HEARTBEATS,
+    LEASES,
+    MESSAGE_BYTES_MAX,
+    NODES,
+    POOL_TIMERS,
+    SAGAS,
+)
+from services.runtime.errors import BusError, Conflict, Refused, Unavailable
+
+FAULT = subjects.node_event("training", "training-1", "fault")
+OTHER = subjects.node_event("training", "training-2", "fault")
+TREE = subjects.saga_tree("replace-1")
+
+
+async def collect(stream, count: int) -> list:
+    """The first `count` of what an endless stream yields."""
+    found = []
+    async with asyncio.timeout(10), aclosing(stream):
+        async for each in stream:
+            found.append(each)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_a_repeated_publish_stores_once(any_bus):
+    """The same message id gives the same sequence, and one message."""
+    first = await any_bus.publish(FAULT, b"1", msg_id="a")
+    again = await any_bus.publish(FAULT, b"1", msg_id="a")
+    assert again == first
+    assert [each.data for each in await any_bus.read(EVENTS.name, FAULT)] == [b"1"]
+
+
+async def test_message_ids_are_the_streams_and_not_the_subjects(any_bus):
+    """So ids must contain pool, node and fact; this is why."""
+    await any_bus.publish(FAULT, b"1", msg_id="a")
+    await any_bus.publish(OTHER, b"2", msg_id="a")
+    assert await any_bus.read(EVENTS.name, OTHER) == []
+
+
+async def test_what_is_stored_is_read_as_it_was_written(any_bus):
+    """Subject, bytes, headers, and the server's own time."""
+    before = datetime.now(UTC)
+    sequence = await any_bus.publish(FAULT, b"\x00\xff{}", headers={"traceparent": "00-a-b-01"})
+    (stored,) = await any_bus.read(EVENTS.name, FAULT)
+    assert (stored.subject, stored.data, stored.sequence) == (FAULT, b"\x00\xff{}", sequence)
+    assert stored.headers == {"traceparent": "00-a-b-01"}
+    assert before - timedelta(seconds=1) < stored.time < before + timedelta(seconds=5)
+
+
+async def test_of_two_writers_of_a_log_one_is_refused(any_bus):
+    """The guard is the whole tree's last sequence, whatever subject under it was written."""
+    started = subjects.saga_entry("replace-1", "saga", "started")
+    cordon = subjects.saga_entry("replace-1", "cordon", "started")
+    first = await any_bus.append(started, b"1", tree=TREE, expected=0)
+    with pytest.raises(Conflict):
+        await any_bus.append(cordon, b"2", tree=TREE, expected=0)
+    second = await any_bus.append(cordon, b"2", tree=TREE, expected=first)
+    other = subjects.saga_entry("replace-2", "saga", "started")
+    await any_bus.append(other, b"1", tree=subjects.saga_tree("replace-2"), expected=0)
+    assert [each.sequence for each in await any_bus.read(SAGAS.name, TREE)] == [first, second]
+
+
+async def test_of_many_writers_at_once_exactly_one_wins(any_bus):
+    """However they race."""
+
+    async def write(number: int) -> bool:
+        subject = subjects.saga_entry("replace-1", f"step-{number}", "started")
+        try:
+            await any_bus.append(subject, b"", tree=TREE, expected=0)
+        except Conflict:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*(write(number) for number in range(20)))) == 1
+
+
+async def test_the_last_entry_under_a_tree_is_its_newest(any_bus):
+    """Not the oldest of the last ones of each subject."""
+    expected = 0
+    for step in ("saga", "cordon", "drain", "cordon"):
+        subject = subjects.saga_entry("replace-1", step, "started")
+        expected = await any_bus.append(subject, step.encode(), tree=TREE, expected=expected)
+    last = await any_bus.last(SAGAS.name, TREE)
+    assert last is not None
+    assert (last.sequence, last.data) == (expected, b"cordon")
+    assert await any_bus.last(SAGAS.name, subjects.saga_tree("replace-2")) is None
+
+
+async def test_reading_spans_pages(any_bus):
+    """More than a server's batch comes back whole, in order, and without what was not asked for."""
+    count = 2_345
+    for start in range(0, count, 500):
+        part = range(start, min(start + 500, count))
+        await asyncio.gather(
+            *(any_bus.publish(FAULT, b"%d" % number, msg_id=f"f-{number}") for number in part),
+            any_bus.publish(OTHER, b"other"),
+        )
+    stored = await any_bus.read(EVENTS.name, FAULT)
+    assert sorted(int(each.data) for each in stored) == list(range(count))
+    sequences = [each.sequence for each in stored]
+    assert sequences == sorted(sequences)
+    middle = sequences[1_200]
+    rest = await any_bus.read(EVENTS.name, FAULT, after=middle)
+    assert [each.sequence for each in rest] == sequences[1_201:]
+    assert await any_bus.read(EVENTS.name, FAULT, after=sequences[-1]) == []
+    assert await any_bus.last_sequence(EVENTS.name) == max(
+        each.sequence for each in await any_bus.read(EVENTS.name, subjects.NODE_EVENTS)
+    )
+
+
+async def test_reading_a_whole_page_exactly(any_bus):
+    """The end is found also where the last page is full."""
+    for start in range(0, 1_000, 500):
+        await asyncio.gather(*(any_bus.publish(FAULT, b"%d" % (start + i)) for i in range(500)))
+    assert len(await any_bus.read(EVENTS.name, FAULT)) == 1_000
+
+
+async def test_a_key_is_created_once(any_bus):
+    """Creating needs that there is no value; what was removed may be created again."""
+    await any_bus.create(NODES, "training.n", b"1")
+    with pytest.raises(Conflict):
+        await any_bus.create(NODES, "training.n", b"2")
+    await any_bus.delete(NODES, "training.n")
+    assert await any_bus.get(NODES, "training.n") is None
+    revision = await any_bus.create(NODES, "training.n", b"3")
+    entry = await any_bus.get(NODES, "training.n")
+    assert entry is not None
+    assert (entry.key, entry.value, entry.revision, entry.removed) == (
+        "training.n",
+        b"3",
+        revision,
+        "",
+    )
+
+
+async def test_a_key_is_updated_from_its_last_revision_only(any_bus):
+    """Of two who read the same, the second to write is refused; so is a removal."""
+    first = await any_bus.create(NODES, "training.n", b"1")
+    second = await any_bus.update(NODES, "training.n", b"2", first)
+    with pytest.raises(Conflict):
+        await any_bus.update(NODES, "training.n", b"3", first)
+    with pytest.raises(Conflict):
+        await any_bus.delete(NODES, "training.n", revision=first)
+    third = await any_bus.put(NODES, "training.n", b"4")
+    assert third > second
+    await any_bus.delete(NODES, "training.n", revision=third)
+    with pytest.raises(Conflict):
+        await any_bus.update(NODES, "training.n", b"5", third)
+
+
+async def test_entries_are_those_that_have_a_value(any_bus):
+    """By filter, without what was removed."""
+    for key in ("a.1", "a.2", "b.1"):
+        await any_bus.put(NODES, key, key.encode())
+    await any_bus.delete(NODES, "a.1")
+    assert [each.key for each in await any_bus.entries(NODES)] == ["a.2", "b.1"]
+    assert [each.key for each in await any_bus.entries(NODES, "b.*")] == ["b.1"]
+
+
+async def test_a_key_that_expires_leaves_a_marker(any_bus):
+    """Silence is an event: watchers are told, the value is gone, the key can be created anew."""
+    watching = any_bus.watch(HEARTBEATS)
+    seen = asyncio.create_task(collect(watching, 2))
+    await any_bus.put(HEARTBEATS, "training.n", b"beat", ttl_seconds=1)
+    beat, marker = await seen
+    assert (beat.value, beat.removed) == (b"beat", "")
+    assert (marker.key, marker.value, marker.removed) == ("training.n", b"", "MaxAge")
+    assert (marker.time - beat.time).total_seconds() >= 0.9
+    assert await any_bus.get(HEARTBEATS, "training.n") is None
+    await any_bus.create(HEARTBEATS, "training.n", b"again", ttl_seconds=1)
+
+
+async def test_a_fresh_beat_silences_the_old_one(any_bus):
+    """Only the last value's time to live counts."""
+    await any_bus.put(HEARTBEATS, "training.n", b"1", ttl_seconds=1)
+    await any_bus.put(HEARTBEATS, "training.n", b"2", ttl_seconds=60)
+    await any_bus.put(HEARTBEATS, "training.m", b"3", ttl_seconds=1)
+    entries = await collect(any_bus.watch(HEARTBEATS, "training.*"), 3)
+    assert [(each.key, each.removed) for each in entries] == [
+        ("training.n", ""),
+        ("training.m", ""),
+        ("training.m", "MaxAge"),
+    ]
+    entry = await any_bus.get(HEARTBEATS, "training.n")
+    assert entry is not None
+    assert entry.value == b"2"
+
+
+async def test_watching_begins_with_what_is_there(any_bus):
+    """Each key's present entry once, then every change; of what came before only the last."""
+    await any_bus.put(NODES, "a", b"1")
+    await any_bus.put(NODES, "a", b"2")
+    await any_bus.put(NODES, "b", b"3")
+    watching = any_bus.watch(NODES)
+    async with aclosing(watching), asyncio.timeout(10):
+        first = [await anext(watching) for _ in range(2)]
+        await any_bus.put(NODES, "b", b"4")
+        await any_bus.delete(NODES, "a")
+        rest = [await anext(watching) for _ in range(2)]
+    assert [(each.key, each.value) for each in first] == [("a", b"2"), ("b", b"3")]
+    assert [(each.key, each.value, each.removed) for each in rest] == [
+        ("b", b"4", ""),
+        ("a", b"", "DEL"),
+    ]
+
+
+async def test_a_timer_fires_once_and_not_before_its_time(any_bus):
+    """What was scheduled arrives under the owner's due subject, with its headers."""
+    at = datetime.now(UTC) + timedelta(seconds=0.4)
+    trace = {"traceparent": "00-a-b-01"}
+    await any_bus.schedule("pool-manager", "replace-1", at, b"due", headers=trace)
+    (delivery,) = await collect(any_bus.consume(POOL_TIMERS), 1)
+    assert delivery.stored.subject == subjects.timer_due("pool-manager", "replace-1")
+    assert delivery.stored.data == b"due"
+    assert delivery.stored.headers["traceparent"] == "00-a-b-01"
+    assert datetime.now(UTC) >= at
+    await delivery.ack()
+
+
+async def test_a_timer_of_the_same_key_takes_the_earlier_ones_place(any_bus):
+    """One deadline per key: the first never fires."""
+    now = datetime.now(UTC)
+    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=0.3), b"first")
+    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=0.6), b"second")
+    await any_bus.schedule("pool-manager", "l", now + timedelta(seconds=0.9), b"last")
+    due = await collect(any_bus.consume(POOL_TIMERS), 2)
+    assert [each.stored.data for each in due] == [b"second", b"last"]
+
+
+async def test_what_is_not_acknowledged_comes_again(any_bus, durable):
+    """After the acknowledgement wait, counting its deliveries; what is acknowledged does not."""
+    spec = await durable(FAULT)
+    await any_bus.publish(FAULT, b"1")
+    await any_bus.publish(FAULT, b"2")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        first, second = await anext(deliveries), await anext(deliveries)
+        await first.ack()
+        again = await anext(deliveries)
+        await again.ack()
+    assert (first.deliveries, second.deliveries) == (1, 1)
+    assert (again.stored.data, again.deliveries) == (b"2", 2)
+    assert again.stored.sequence == second.stored.sequence
+
+
+async def test_progress_keeps_a_message_from_coming_again(any_bus, durable):
+    """Still at it: the wait starts anew."""
+    spec = await durable(FAULT)
+    await any_bus.publish(FAULT, b"slow")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        slow = await anext(deliveries)
+        after = datetime.now(UTC) + timedelta(seconds=0.8)
+        following = asyncio.ensure_future(anext(deliveries))
+        while datetime.now(UTC) < after:
+            await slow.progress()
+            await asyncio.wait([following], timeout=0.1)
+        assert not following.done()
+        await slow.ack()
+        await any_bus.publish(FAULT, b"next")
+        assert (await following).stored.data == b"next"
+
+
+async def test_a_nak_brings_a_message_back_after_its_delay(any_bus, durable):
+    """And not before; zero brings it back at once."""
+    spec = await durable(FAULT, ack_wait_seconds=30)
+    await any_bus.publish(FAULT, b"1")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        first = await anext(deliveries)
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        await first.nak(0.4)
+        second = await anext(deliveries)
+        waited = loop.time() - asked
+        await second.nak(0)
+        third = await anext(deliveries)
+        await third.ack()
+    assert 0.35 < waited < 2
+    assert [each.deliveries for each in (first, second, third)] == [1, 2, 3]
+
+
+async def test_a_terminated_message_never_comes_again(any_bus, durable):
+    """Neither now nor to the next consumer; settling twice changes nothing."""
+    spec = await durable(FAULT)
+    await any_bus.publish(FAULT, b"poison")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        poison = await anext(deliveries)
+        await poison.term()
+        await poison.nak(0)
+        await any_bus.publish(FAULT, b"good")
+        following = await anext(deliveries)
+        await following.ack()
+    assert following.stored.data == b"good"
+
+
+async def test_no_more_is_held_than_the_durable_allows(any_bus, durable):
+    """A slow process leaves the rest to others; settling one makes room for one."""
+    spec = await durable(FAULT, ack_wait_seconds=30, in_flight_max=4)
+    for number in range(10):
+        await any_bus.publish(FAULT, b"%d" % number)
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        held = [await anext(deliveries) for _ in range(4)]
+        following = asyncio.ensure_future(anext(deliveries))
+        await asyncio.wait([following], timeout=0.2)
+        assert not following.done()
+        for each in held:
+            await each.ack()
+        rest = [await following]
+        while len(rest) < 6:
+            await rest[-1].ack()
+            rest.append(await anext(deliveries))
+        await rest[-1].ack()
+    assert [int(each.stored.data) for each in (*held, *rest)] == list(range(10))
+    assert (held[0].pending, rest[-1].pending) == (9, 0)
+
+
+async def test_following_begins_where_it_is_told(any_bus):
+    """From the beginning, from now, or after a sequence; a filter leaves out the rest."""
+    first = await any_bus.publish(FAULT, b"1")
+    await any_bus.publish(OTHER, b"other")
+    await any_bus.publish(FAULT, b"2")
+    everything = await collect(any_bus.follow(EVENTS.name, [FAULT], "all"), 2)
+    later = await collect(any_bus.follow(EVENTS.name, [FAULT], "all", after=first), 1)
+    new = any_bus.follow(EVENTS.name, [FAULT, OTHER], "new")
+    waiting = asyncio.create_task(collect(new, 2))
+    while not any(
+        each["name"].startswith("follow-")
+        for each in (await any_bus.admin(f"CONSUMER.LIST.{EVENTS.name}", {}))["consumers"]
+        if each["config"].get("filter_subjects") == [FAULT, OTHER]
+    ):
+        await asyncio.sleep(0)
+    await any_bus.publish(FAULT, b"3")
+    await any_bus.publish(OTHER, b"4")
+    assert [each.data for each in everything] == [b"1", b"2"]
+    assert [each.data for each in later] == [b"2"]
+    assert [each.data for each in await waiting] == [b"3", b"4"]
+
+
+async def test_requests_are_answered_or_fail_in_words(any_bus):
+    """By plain subscribers and by services; where nobody answers that is Unavailable, at once."""
+
+    async def echo(data: bytes, headers: object) -> bytes:
+        del headers
+        if data == b"bad":
+            raise ValueError("that is no question")
+        return data
+
+    await any_bus.answer("test.plain", echo)
+    await any_bus.serve("echo", "says it again", {"test.service": echo})
+    plain = await any_bus.request("test.plain", b"1", timeout_seconds=2)
+    service = await any_bus.request("test.service", b"2", timeout_seconds=2)
+    failed = await any_bus.request("test.service", b"bad", timeout_seconds=2)
+    assert (plain.data, service.data) == (b"1", b"2")
+    assert failed.data == b'{"error":"invalid-request","reason":"that is no question"}'
+    with pytest.raises(Unavailable, match="nobody answers"):
+        await any_bus.request("test.nobody", b"", timeout_seconds=2)
+
+
+async def test_a_plain_answer_that_fails_is_told_too(any_bus):
+    """An endpoint that raises does not leave its asker to the time-out."""
+
+    async def broken(*_: object) -> bytes:
+        raise ValueError("broken")
+
+    await any_bus.answer("test.plain", broken)
+    reply = await any_bus.request("test.plain", b"1", timeout_seconds=2)
+    assert reply.data == b'{"error":"invalid-request","reason":"broken"}'
+
+
+@pytest.mark.parametrize(
+    ("subject", "size", "error"),
+    [
+        ("navarch-nobody.x", 1, Unavailable),
+        (FAULT, MESSAGE_BYTES_MAX + 1, Refused),
+    ],
+)
+async def test_what_cannot_be_stored_is_said_at_once(any_bus, subject, size, error):
+    """No stream for it, or too large: the publisher learns it, and nothing waits."""
+    with pytest.raises(error):
+        await any_bus.publish(subject, b"x" * size)
+
+
+async def test_a_purge_removes_what_it_names(any_bus):
+    """And nothing else."""
+    await any_bus.publish(FAULT, b"1")
+    await any_bus.publish(OTHER, b"2")
+    await any_bus.purge(EVENTS.name, FAULT)
+    left = await any_bus.read(EVENTS.name, subjects.NODE_EVENTS)
+    assert [each.data for each in left] == [b"2"]
+
+
+async def test_a_closed_bus_says_so(any_bus):
+    """Calls after the end fail as the bus's own errors, and its streams end."""
+    following = asyncio.create_task(collect(any_bus.watch(LEASES), 1))
+    await any_bus.put(NODES, "a", b"1")
+    await any_bus.close()
+    async with asyncio.timeout(5):
+        assert await following == []
+    assert any_bus.connected is False
+    with pytest.raises(BusError):
+        await any_bus.publish(FAULT, b"")
