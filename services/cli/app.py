@@ -105,7 +105,8 @@ def list_nodes(
         from services.cli import client, render  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
-            items = await fleet.pages("nodes", Query(pool=pool, terminated=terminated))
+            query = Query(pool=pool, terminated=terminated, limit=client.PAGE_NODES)
+            items = await fleet.pages("nodes", query)
         if output is Format.JSON:
             printing.document(printing.array(items))
             return

@@ -38,6 +38,8 @@ CONNECT_SECONDS_MAX: Final = 5.0
 QUERY_SECONDS_MAX: Final = 5.0
 ANSWER_SECONDS_MAX: Final = 10.0
 PAGES_MAX: Final = 1000
+PAGE_NODES: Final = 250
+"""Nodes a page: with their GPUs and faults they must fit one message of the bus."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
@@ -75,13 +77,13 @@ class Fleet:
 
     def __init__(self, bus: Bus) -> None:
         """Ask over `bus`."""
-        self._bus = bus
+        self.bus = bus
 
     # --- queries ------------------------------------------------------------------------------
 
     async def _ask(self, name: str, query: Query) -> bytes:
         try:
-            reply = await self._bus.request(
+            reply = await self.bus.request(
                 subjects.query(name), encode(query), timeout_seconds=QUERY_SECONDS_MAX
             )
         except Unavailable as error:
@@ -119,8 +121,8 @@ class Fleet:
             request, by=request.by or asker(), request=f"cli-{secrets.token_hex(8)}"
         )
         # Where to listen from is fixed before asking, so that no answer can be too quick.
-        after = await self._bus.last_sequence(EVENTS.name)
-        await self._bus.publish(subjects.pool_request(pool, verb), encode(mine))
+        after = await self.bus.last_sequence(EVENTS.name)
+        await self.bus.publish(subjects.pool_request(pool, verb), encode(mine))
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self._answer(pool, mine.request, after)
@@ -133,7 +135,7 @@ class Fleet:
     async def _answer(self, pool: str, request: str, after: int) -> Answer:
         filters = [subjects.pool_event(pool, fact) for fact in ANSWERS]
         async with aclosing(
-            _generator(self._bus.follow(EVENTS.name, filters, "new", after=after))
+            _generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
         ) as following:
             async for stored in following:
                 event = pool_codec.decode(stored.data)
@@ -146,7 +148,7 @@ class Fleet:
     async def saga(self, saga: str) -> AsyncGenerator[Stored, None]:
         """A saga's entries, those to come included, until it has ended."""
         tree = [subjects.saga_tree(saga)]
-        async with aclosing(_generator(self._bus.follow(SAGAS.name, tree, "all"))) as following:
+        async with aclosing(_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
             async for stored in following:
                 yield stored
                 entry = subjects.parse_saga(stored.subject)
@@ -165,7 +167,7 @@ class Fleet:
                 subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
             )
         async with aclosing(
-            _generator(self._bus.follow(EVENTS.name, [nodes, pools], "new", after=since))
+            _generator(self.bus.follow(EVENTS.name, [nodes, pools], "new", after=since))
         ) as following:
             async for stored in following:
                 if not node or mentions(decode(stored), node):
@@ -173,7 +175,7 @@ class Fleet:
 
     async def story(self, node: str) -> list[Stored]:
         """Every stored event and saga entry about a node."""
-        bus = self._bus
+        bus = self.bus
         own, pools, started = await asyncio.gather(
             bus.read(EVENTS.name, subjects.node_events_named(node)),
             bus.read(EVENTS.name, subjects.POOL_EVENTS),

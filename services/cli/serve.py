@@ -48,7 +48,7 @@ class Serving:
     ) -> None:
         """Serve `settings`, which were read from `config`."""
         self.directory = Path(settings.data_dir)
-        self._config = config
+        self.config = config
         self._tell = tell
         named = environment.get(NATS_URL_VARIABLE, "")
         self.supervisor = Supervisor(
@@ -96,7 +96,7 @@ class Serving:
         running = Running(
             nats_url=supervisor.url,
             pid=os.getpid(),
-            config=str(self._config.resolve()) if self._config else "",
+            config=str(self.config.resolve()) if self.config else "",
             pids=supervisor.pids,
             http={name: child.http for name, child in supervisor.children.items() if child.http},
             processes=supervisor.processes,

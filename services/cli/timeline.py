@@ -60,15 +60,20 @@ def sagas_about(node: str, started: Iterable[Stored]) -> list[str]:
     return [each.saga for each in found if isinstance(each, SagaStarted) and mentions(each, node)]
 
 
-def assemble(stored: Iterable[Stored]) -> tuple[Moment, ...]:
-    """Put messages of all streams into one order, with the time from line to line."""
+def assemble(stored: Iterable[Stored], begun: datetime | None = None) -> tuple[Moment, ...]:
+    """Put messages of all streams into one order, with the time from line to line.
+
+    The story begins at `begun`, and what was before is left out; None: with its first message.
+    """
     moments: list[Moment] = []
     for each in sorted(stored, key=lambda one: one.time):
+        if begun is not None and each.time < begun:
+            continue
         message = decode(each)
         told = tell(message)
         entry = subjects.parse_saga(each.subject)
-        first = moments[0].at if moments else each.time
-        last = moments[-1].at if moments else each.time
+        first = begun or (moments[0].at if moments else each.time)
+        last = moments[-1].at if moments else first
         moments.append(
             Moment(
                 at=each.time,
