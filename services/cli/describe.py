@@ -91,7 +91,7 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901 - one case a fact
         case n.Terminated():
             return Told(about, "terminated", "the provider confirmed that it is gone")
         case _:
-            return Told(about, type(event).__name__.lower())
+            return Told(about, type(event).__name__)
 
 
 def _fault(fault: n.Fault) -> str:

@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -130,3 +132,22 @@ async def manager(bus: NatsBus) -> AsyncIterator[NatsBus]:
     yield bus
     answering.cancel()
     await asyncio.wait({answering})
+
+
+@pytest.fixture
+def processes_naming() -> Callable[[Path], list[str]]:
+    """Find the command lines of all processes that were started for a directory."""
+
+    def find(place: Path) -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes()
+                whole = command + (process / "environ").read_bytes()
+            except OSError:
+                continue
+            if str(place).encode() in whole and int(process.name) != os.getpid():
+                found.append(command.replace(b"\0", b" ").decode())
+        return found
+
+    return find

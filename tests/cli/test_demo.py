@@ -1,0 +1,78 @@
+"""`make demo`, as a stranger meets it: it works, beside another copy, and leaves nothing behind."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.node_events import GpuIdentity
+from services.cli.demo import xid_79
+
+Leftovers = Callable[[Path], list[str]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def start(temporary: Path) -> asyncio.subprocess.Process:
+    """Run the demo with its temporary directory in our sight."""
+    temporary.mkdir()
+    keep = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", "demo"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=keep | {"TMPDIR": str(temporary)},
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.slow
+async def test_two_demos_at_once_each_replace_a_node_and_leave_nothing(
+    tmp_path: Path, processes_naming: Leftovers
+) -> None:
+    """Exit code 0, the outcome on the last line, and neither process nor file afterwards."""
+    demos = [await start(tmp_path / name) for name in ("one", "two")]
+    async with asyncio.timeout(60):
+        said = [(await each.communicate())[0].decode() for each in demos]
+    assert [each.returncode for each in demos] == [0, 0], "\n".join(said)
+    for text in said:
+        outcome: dict[str, Any] = json.loads(text.splitlines()[-1])
+        assert outcome["ok"] is True
+        assert 0 < outcome["kmsg_to_cordon_ms"] < outcome["kmsg_to_replaced_ms"] < 30_000
+        assert outcome["old_node"] != outcome["new_node"]
+        for step in ("cordon", "drain", "terminate", "provision", "bootstrap", "register", "admit"):
+            assert f"{step} succeeded" in text
+    assert processes_naming(tmp_path) == []
+    assert [list((tmp_path / name).iterdir()) for name in ("one", "two")] == [[], []]
+
+
+@pytest.mark.slow
+async def test_a_demo_that_is_interrupted_leaves_nothing(
+    tmp_path: Path, processes_naming: Leftovers
+) -> None:
+    """Ctrl-C in the middle ends every process and removes the directory."""
+    demo = await start(tmp_path / "one")
+    assert demo.stdout is not None
+    async with asyncio.timeout(30):
+        while b"Waiting for 3 nodes" not in await demo.stdout.readline():
+            assert demo.returncode is None
+        demo.send_signal(signal.SIGINT)
+        rest = (await demo.stdout.read()).decode()
+        assert await demo.wait() == 130
+    assert rest.splitlines()[-1] == "stopped; nothing is left running"
+    assert processes_naming(tmp_path) == []
+    assert list((tmp_path / "one").iterdir()) == []
+
+
+def test_the_demo_writes_what_the_driver_writes() -> None:
+    """The line is a kernel log record whose text is the driver's."""
+    gpu = GpuIdentity(index=3, pci="0000:61:00")
+    assert xid_79(gpu, 7, 12) == (
+        "3,7,12,-;NVRM: Xid (PCI:0000:61:00): 79, pid='<unknown>', name=<unknown>, "
+        "GPU has fallen off the bus."
+    )

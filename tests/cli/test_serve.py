@@ -1,0 +1,160 @@
+"""`navarch serve` as a process: it starts, heals, keeps a second one out, leaves nothing."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.running import started_ticks
+
+pytestmark = pytest.mark.slow
+
+Leftovers = Callable[[Path], list[str]]
+ROOT = Path(__file__).resolve().parents[2]
+READY = "every service is ready"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without any fleet that it may name."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")} | more
+
+
+class Served:
+    """A `navarch serve` that a test has started."""
+
+    def __init__(self, process: asyncio.subprocess.Process, place: Path) -> None:
+        """Its process, and the directory that it serves from."""
+        self.process = process
+        self.place = place
+        self.said: list[str] = []
+
+    async def says(self, text: str) -> str:
+        """Wait for a line with this text."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(20):
+            while line := (await self.process.stdout.readline()).decode():
+                self.said.append(line)
+                if text in line:
+                    return line
+        raise AssertionError(f"it never said {text!r} but {''.join(self.said)}")
+
+    async def rest(self) -> str:
+        """What it says until it ends."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(30):
+            return (await self.process.stdout.read()).decode()
+
+    def file(self) -> dict[str, Any]:
+        """What it tells other commands."""
+        told: dict[str, Any] = json.loads((self.place / "data" / "serve.json").read_text())
+        return told
+
+
+@asynccontextmanager
+async def served(place: Path) -> AsyncIterator[Served]:
+    """Serve a fleet without pools out of a directory; kill what a failed test leaves."""
+    place.mkdir(exist_ok=True)
+    (place / "navarch.yaml").write_text(f"data_dir: {place / 'data'}\n")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", "serve", "--config", place / "navarch.yaml"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment(),
+        cwd=ROOT,
+    )
+    try:
+        yield Served(process, place)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.communicate()
+
+
+async def navarch(*arguments: str, place: Path) -> tuple[int, str]:
+    """Run a command beside it; return its exit code and all that it says."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", *arguments),
+        *("--config", place / "navarch.yaml"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment(),
+        cwd=ROOT,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+async def test_a_served_fleet_answers_heals_and_stops_without_a_trace(
+    tmp_path: Path, processes_naming: Leftovers
+) -> None:
+    """Other commands find it, a second serve does not start, a killed service comes back."""
+    async with served(tmp_path / "fleet") as fleet:
+        await fleet.says(READY)
+        told = fleet.file()
+        assert sorted(told["pids"]) == [
+            "health-monitor",
+            "metrics",
+            "nats-server",
+            "notifier",
+            "pool-manager",
+            "provisioner",
+        ]
+        assert sorted(told["http"]) == sorted(set(told["pids"]) - {"nats-server"})
+        status, second = await asyncio.gather(
+            navarch("status", place=fleet.place), navarch("serve", place=fleet.place)
+        )
+        assert status == (0, status[1])
+        assert "No pool is configured." in status[1]
+        assert second[0] == 1
+        assert f"another navarch serve (pid {fleet.process.pid}) runs in" in second[1]
+        os.kill(told["pids"]["notifier"], signal.SIGKILL)
+        await fleet.says("notifier ended with -9; starting it in 0.25 s")
+        await fleet.says('"service": "notifier", "msg": "ready"')
+        assert fleet.file()["pids"]["notifier"] != told["pids"]["notifier"]
+        fleet.process.send_signal(signal.SIGTERM)
+        said = await fleet.rest()
+        assert await fleet.process.wait() == 0, said
+    assert processes_naming(tmp_path) == []
+    assert not (tmp_path / "fleet" / "data" / "serve.json").exists()
+
+
+async def test_two_fleets_are_served_beside_each_other(
+    tmp_path: Path, processes_naming: Leftovers
+) -> None:
+    """Different data directories share nothing: not a port, not a lock."""
+    async with served(tmp_path / "one") as one, served(tmp_path / "two") as two:
+        await asyncio.gather(one.says(READY), two.says(READY))
+        assert one.file()["nats_url"] != two.file()["nats_url"]
+        for fleet in (one, two):
+            fleet.process.send_signal(signal.SIGINT)
+        await asyncio.gather(one.rest(), two.rest())
+        assert [await one.process.wait(), await two.process.wait()] == [0, 0]
+    assert processes_naming(tmp_path) == []
+
+
+async def test_what_a_killed_serve_left_running_is_ended_by_the_next(
+    tmp_path: Path, processes_naming: Leftovers
+) -> None:
+    """No second nats-server is ever started on a store that the first still writes."""
+    async with served(tmp_path / "fleet") as killed:
+        await killed.says(READY)
+        orphans = killed.file()["pids"].values()
+        killed.process.kill()
+        await killed.process.wait()
+    assert all(started_ticks(pid) for pid in orphans)
+    async with served(tmp_path / "fleet") as fleet:
+        await fleet.says("ended 6 processes that a killed serve had left behind")
+        assert not any(started_ticks(pid) for pid in orphans)
+        await fleet.says(READY)
+        fleet.process.send_signal(signal.SIGTERM)
+        await fleet.rest()
+        assert await fleet.process.wait() == 0
+    assert processes_naming(tmp_path) == []
