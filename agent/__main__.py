@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import importlib.metadata
+import logging
 import os
 import secrets
 import signal
@@ -34,7 +35,15 @@ def run(arguments: list[str]) -> int:
     told = _parser().parse_args(arguments)
     set_up_logs("navarch-agent", os.environ.get("NAVARCH_LOG_LEVEL", "INFO"))
     try:
+        if told.command == "parse":
+            return _parse(told.file)
+        if told.command == "inject":
+            return _inject(told)
         config = load(os.environ, told.config)
+        if told.check:
+            # The screen says what is wrong; retries would say it again and again.
+            logging.getLogger().setLevel(logging.CRITICAL)
+            return asyncio.run(_check(config))
         Path(config.state_dir).mkdir(parents=True, exist_ok=True)
         asyncio.run(_run(config))
     except (NavarchError, OSError) as error:
@@ -48,7 +57,43 @@ def _parser() -> argparse.ArgumentParser:
         prog="navarch-agent", description="Reports this GPU host's hardware to Navarch."
     )
     parser.add_argument("--config", type=Path, help="YAML file; NAVARCH_* variables win over it")
+    parser.add_argument("--check", action="store_true", help="say whether this host is fit for it")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
+    parse.add_argument("file", help="kmsg, dmesg or journalctl text; - for standard input")
+    inject = commands.add_parser("inject", help="write a fault to the kernel log, as a drill")
+    inject.add_argument("kind", choices=["xid"])
+    inject.add_argument("code", type=int)
+    inject.add_argument("--gpu", type=int, default=0, help="index of the GPU (default: 0)")
+    inject.add_argument("--text", default="", help="what the line says after the code")
     return parser
+
+
+def _parse(file: str) -> int:
+    # Imported where it is used: the agent itself does not need the tools.
+    from agent import tools  # noqa: PLC0415
+
+    tools.parse_file(file, print)
+    return 0
+
+
+def _inject(told: argparse.Namespace) -> int:
+    from agent import tools  # noqa: PLC0415
+
+    # A drill needs the kernel log and NVML alone, so any names do.
+    names = {"NAVARCH_POOL": "drill", "NAVARCH_NODE": "drill"}
+    config = load(names | dict(os.environ), told.config)
+    print(tools.inject(config, told.code, told.gpu, text=told.text))  # noqa: T201
+    return 0
+
+
+async def _check(config: AgentConfig) -> int:
+    from agent import tools  # noqa: PLC0415
+
+    findings = await tools.check(config, lambda: _connect(config))
+    for each in findings:
+        print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<11} {each.detail}")  # noqa: T201
+    return 0 if all(each.ok for each in findings) else 1
 
 
 async def _run(config: AgentConfig) -> None:

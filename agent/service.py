@@ -25,6 +25,7 @@ from agent.probe import ProbeThread
 from agent.scanner import Scanner
 from agent.settings import AgentConfig
 from agent.spool import Outgoing
+from agent.storm import Storm
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, Fault, NodeEvent, Registered, Telemetry
@@ -80,6 +81,7 @@ class Agent:
             on_line=self._line,
             on_gap=self._gap,
         )
+        self._storm = Storm()
         self._kernel_log_problem = ""
         self._gpus = GpuWatch(
             outside.nvml,
@@ -306,12 +308,11 @@ class Agent:
         sighting = self._scanner.scan(line)
         if sighting is None:
             return
-        self._send(
-            faults.from_kernel_log(
-                self._who, sighting, line.sequence, self._gpus.gpus, self._clock.now()
-            ),
-            sequence=line.sequence,
+        fault = faults.from_kernel_log(
+            self._who, sighting, line.sequence, self._gpus.gpus, self._clock.now()
         )
+        if self._storm.passes(fault, self._clock.monotonic()):
+            self._send(fault, sequence=line.sequence)
 
     def _gap(self, count: int, sequence: int) -> None:
         self._send(faults.lines_lost(self._who, count, sequence, self._clock.now()))
@@ -338,9 +339,14 @@ class Agent:
     # --- its own life ---------------------------------------------------------------------------
 
     async def _keep_position(self) -> None:
-        """Write now and then how far the kernel log is safe; a crash repeats a second of it."""
+        """Tell what a storm held back, and write how far the kernel log is safe.
+
+        A crash reads a second of the log again, which ids make harmless.
+        """
         while True:
             await self._clock.sleep(POSITION_SECONDS)
+            for fault in self._storm.due(self._clock.monotonic()):
+                self._send(fault)
             self._position.save(self._outbox.dealt_with(self._kernel_log.sequence))
 
     async def _live_with(self, stopping: asyncio.Event) -> None:

@@ -1,0 +1,166 @@
+"""The agent as a process on a real server: what the kernel log and the GPUs do becomes facts."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+
+from agent.faults import traceparent
+from schemas import subjects
+from schemas.topology import HEARTBEATS
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.agent.conftest import BOOT, XID_79, Host, contents, events
+
+
+async def test_an_agent_registers_then_reports_a_line(host: Host, bus: NatsBus):
+    """First who it is, then that it is fit, then the fault, with GPU, id and trace."""
+    await host.start()
+    host.write(XID_79.format(pci="0000:61:00"))
+    stored = await events(bus, host.node, 3)
+    registered, checked, fault = sorted(contents(stored), key=lambda each: "fault" in each["type"])
+    assert [gpu["uuid"] for gpu in registered["gpus"]] == [gpu.uuid for gpu in host.gpus]
+    assert (checked["ok"], checked["boot_id"]) == (True, BOOT)
+    gpu = host.gpus[3]
+    expected = {
+        "id": "training.training-1.0777c57c.kmsg.0",
+        "kind": "xid",
+        "code": 79,
+        "pci": "0000:61:00",
+        "gpu_index": 3,
+        "gpu_uuid": gpu.uuid,
+        "gpu_serial": gpu.serial,
+        "metrics": {"xid_code": 79, "pid": 7, "process": "python"},
+        "system": "DCGM_HEALTH_WATCH_PCIE",
+        "source": "kmsg",
+    }
+    assert {key: fault[key] for key in expected} == expected
+    headers = next(each.headers for each in stored if b"kmsg.0" in each.data)
+    assert headers == {"Nats-Msg-Id": fault["id"], "traceparent": traceparent(fault["id"])}
+
+
+async def test_a_restart_resumes_and_a_reboot_starts_anew(host: Host, bus: NatsBus):
+    """What was written while the agent was down is told, nothing twice; a new boot is a new log."""
+    await host.start()
+    host.write("usb 1-1: new device", XID_79.format(pci="0000:1b:00"))
+    await events(bus, host.node, 3)
+    assert await host.stop() == 0
+    host.write(XID_79.format(pci="0000:43:00"))
+    await host.start()
+    await events(bus, host.node, 6)
+    assert await host.stop() == 0
+    await host.start(NAVARCH_BOOT_ID="11111111-0000-0000-0000-000000000000")
+    all_events = contents(await events(bus, host.node, 10))
+    faults = [each["id"].split(".", 2)[2] for each in all_events if "fault" in each["type"]]
+    assert faults == ["0777c57c.kmsg.1", "0777c57c.kmsg.2", "11111111.kmsg.1", "11111111.kmsg.2"]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_faults_wait_for_the_broker(
+    host: Host, bus: NatsBus, server: EmbeddedServer, crash: bool
+):
+    """Faults of an outage arrive in order, once, even where the agent is killed meanwhile."""
+    await host.start()
+    await events(bus, host.node, 2)
+    await server.stop()
+    host.write(*(f"NVRM: Xid (PCI:0000:1b:00): {code}, x" for code in range(1, 41)))
+    await host.logged("fault", times=40)
+    if crash:
+        await host.stop(signal.SIGKILL)
+        host.write("NVRM: Xid (PCI:0000:1b:00): 41, x")
+        await host.start()
+        await host.logged("fault")
+    await server.start()
+    count = 45 if crash else 42
+    found = contents(await events(bus, host.node, count))
+    codes = [each["code"] for each in found if "fault" in each["type"]]
+    assert codes == list(range(1, 42 if crash else 41))
+
+
+async def test_an_agent_that_starts_before_the_broker_loses_nothing(
+    host: Host, bus: NatsBus, server: EmbeddedServer
+):
+    """Registration and faults wait, in order, for a broker that comes later."""
+    await server.stop()
+    await host.start()
+    host.write(XID_79.format(pci="0000:1b:00"))
+    await host.logged("fault")
+    await server.start()
+    found = contents(await events(bus, host.node, 3))
+    assert found[0]["type"].endswith(".registered")
+    assert sum("fault" in each["type"] for each in found) == 1
+
+
+async def test_lines_lost_are_told(host: Host, bus: NatsBus):
+    """A gap in the sequence is a fault that says how many lines are missing."""
+    await host.start()
+    await events(bus, host.node, 2)
+    host.write("usb 1-1: new device")
+    host.write("usb 1-1: gone", skip=7)
+    (fault,) = contents((await events(bus, host.node, 3))[2:])
+    assert (fault["kind"], fault["metrics"]) == ("lines_lost", {"lines_lost": 7})
+
+
+async def test_a_lost_gpu_is_a_fault_within_two_seconds(host: Host, bus: NatsBus):
+    """NVML's word that a GPU is lost is a fault though no line was written."""
+    await host.start()
+    await events(bus, host.node, 2)
+    host.order("gpu 2 lost 1")
+    async with asyncio.timeout(2):
+        (fault,) = contents((await events(bus, host.node, 3))[2:])
+    assert (fault["kind"], fault["gpu_index"], fault["source"]) == ("gpu_lost", 2, "nvml")
+
+
+async def test_a_hung_call_neither_blocks_the_agent_nor_its_end(host: Host, bus: NatsBus):
+    """A hung NVML call is one fault; lines are told, questions answered, SIGTERM obeyed."""
+    await host.start()
+    await events(bus, host.node, 2)
+    host.order("hang nvmlDeviceGetPowerUsage 60 1")
+    (hung,) = contents((await events(bus, host.node, 3))[2:])
+    assert (hung["kind"], hung["gpu_index"], hung["subcode"]) == ("probe_hung", 1, "power")
+    host.write(XID_79.format(pci="0000:1b:00"))
+    (fault,) = contents((await events(bus, host.node, 4))[3:])
+    assert fault["code"] == 79
+    ping = subjects.node_command("training", host.node, "ping")
+    assert json.loads((await bus.request(ping, b"", timeout_seconds=2)).data)["ok"]
+    async with asyncio.timeout(2):
+        assert await host.stop() == 0
+
+
+async def test_diagnose_answers_with_the_boot_checks(host: Host, bus: NatsBus):
+    """What the checks find is answered in words; here one GPU fewer than there should be."""
+    await host.start(NAVARCH_GPU_COUNT="8")
+    stored = contents(await events(bus, host.node, 3))
+    assert [each.get("ok") for each in stored] == [None, False, None]
+    assert stored[2]["kind"] == "gpu_count"
+    diagnose = subjects.node_command("training", host.node, "diagnose")
+    answer = json.loads((await bus.request(diagnose, b"", timeout_seconds=5)).data)
+    failed = [each["detail"] for each in answer["checks"] if not each["ok"]]
+    assert failed == ["4 GPUs are visible, 8 are expected"]
+
+
+async def test_the_heart_stops_with_the_agent(host: Host, bus: NatsBus):
+    """The heartbeat is a key that the server itself removes after its time to live."""
+    await host.start(NAVARCH_HEARTBEAT_INTERVAL="300ms", NAVARCH_HEARTBEAT_TTL="1s")
+    removed: list[str] = []
+    async with asyncio.timeout(15):
+        async for entry in bus.watch(HEARTBEATS):
+            removed.append(entry.removed)
+            if len(removed) == 3:
+                await host.stop(signal.SIGKILL)
+            if entry.removed:
+                break
+    assert (entry.key, removed[:3], removed[-1]) == ("training.training-1", [""] * 3, "MaxAge")
+
+
+async def test_the_agent_ends_with_what_it_belongs_to(host: Host, bus: NatsBus):
+    """Without the directory that NAVARCH_EXIT_WITHOUT names, the agent has nothing to do here."""
+    belongs_to = host.kmsg.parent / "instance"
+    belongs_to.mkdir()
+    await host.start(NAVARCH_EXIT_WITHOUT=str(belongs_to), NAVARCH_HEARTBEAT_INTERVAL="100ms")
+    await events(bus, host.node, 2)
+    belongs_to.rmdir()
+    assert host.process is not None
+    async with asyncio.timeout(10):
+        assert await host.process.wait() == 0
