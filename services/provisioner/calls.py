@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Bootstraps, Instance, Provider, ProvisionRequest
+from services.provisioner.provider import Bootstraps, Instance, Provider, ProvisionRequest, Resumes
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,11 @@ class ProviderCalls:
         """Bring the agent onto the instance where it does not come up by itself."""
         if isinstance(self.provider, Bootstraps):
             await self._bounded("bootstrap", self.provider.bootstrap(instance), timeout_seconds)
+
+    async def resume(self) -> None:
+        """Start what was stopped with the host."""
+        if isinstance(self.provider, Resumes):
+            await self._bounded("resume", self.provider.resume(), self._timeout)
 
     async def listed(self) -> list[Instance]:
         """What the provider lists in a call that began no earlier than this one."""

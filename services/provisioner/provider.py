@@ -126,6 +126,15 @@ class Bootstraps(Protocol):
         ...
 
 
+@runtime_checkable
+class Resumes(Protocol):
+    """A provider whose instances stop when the host that serves them does."""
+
+    async def resume(self) -> None:
+        """Start what was stopped with the host; nothing where nothing was."""
+        ...
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What every provider plugin is told about the place it runs in."""
 

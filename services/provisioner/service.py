@@ -1,6 +1,7 @@
 """The provisioner's shell: its steps, its sweep, and the question which instances there are."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import msgspec
@@ -8,8 +9,10 @@ import msgspec
 from schemas import subjects
 from schemas.messages import encode
 from schemas.requests import Page, Query
+from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
 from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Environment, Provider
 from services.provisioner.removal import Timing
 from services.provisioner.steps import Steps
@@ -21,19 +24,32 @@ from services.runtime.plugins import load_plugin
 from services.runtime.process import Context, Service
 from services.saga.participant import Participant
 
-PROVIDERS_GROUP = "navarch.providers"
+log = logging.getLogger(__name__)
 
 
 async def build(context: Context) -> Service:
     """Make the service with the providers of the configuration."""
-    return assemble(context, load_providers(context), Timing())
+    timing = Timing()
+    providers = Providers(
+        {
+            each.name: ProviderCalls(each, call_timeout_seconds=timing.call_timeout_seconds)
+            for each in load_providers(context)
+        }
+    )
+    for calls in providers.calls.values():
+        try:
+            await calls.resume()
+        except ProviderError as error:
+            # Nodes that do not come back are lost, and replaced: no reason not to serve.
+            log.warning("not resumed", extra={"reason": str(error)})
+    return assemble(context, providers, timing)
 
 
 def load_providers(context: Context) -> list[Provider]:
     """Construct every provider under `providers:`; a wrong option is a ConfigurationError."""
     made: list[Provider] = []
     for name, settings in context.settings.providers.items():
-        kind, options = load_plugin(PROVIDERS_GROUP, settings, context.settings_file)
+        kind, options = load_plugin(PROVIDER_PLUGINS, settings, context.settings_file)
         environment = Environment(
             name=name,
             fleet=context.settings.fleet,
@@ -45,23 +61,17 @@ def load_providers(context: Context) -> list[Provider]:
     return made
 
 
-def assemble(context: Context, providers: list[Provider], timing: Timing) -> Service:
+def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
     """Put the parts together."""
     bus, clock = context.bus, context.clock
-    known = Providers(
-        {
-            each.name: ProviderCalls(each, call_timeout_seconds=timing.call_timeout_seconds)
-            for each in providers
-        }
-    )
     store = InstanceStore(bus)
-    steps = Steps(bus, clock, store, known, timing)
+    steps = Steps(bus, clock, store, providers, timing)
     participant = Participant(bus, clock, steps.actions, steps.undos)
-    sweeper = Sweeper(bus, clock, store, known, steps.remover, timing)
+    sweeper = Sweeper(bus, clock, store, providers, steps.remover, timing)
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
 
     async def close() -> None:
-        await asyncio.gather(lease.release(), known.close())
+        await asyncio.gather(lease.release(), providers.close())
 
     return Service(
         description="Makes and removes instances, and forgets none",

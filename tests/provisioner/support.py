@@ -103,8 +103,14 @@ def command(saga: str, step: str, inputs: Any) -> Command:
 
 def steps(bus: Bus, provider: Provider, timing: Timing = QUICK) -> Steps:
     """The steps of one replica."""
+    store = InstanceStore(bus)
+    return Steps(bus, SystemClock(), store, providers(provider, timing), timing)
+
+
+def providers(provider: Provider, timing: Timing = QUICK) -> Providers:
+    """One provider, as the service holds it."""
     calls = ProviderCalls(provider, call_timeout_seconds=timing.call_timeout_seconds)
-    return Steps(bus, SystemClock(), InstanceStore(bus), Providers({provider.name: calls}), timing)
+    return Providers({provider.name: calls})
 
 
 def context(bus: Bus, replica: str = "provisioner-1", settings: Settings | None = None) -> Context:
@@ -127,7 +133,7 @@ async def running(
 ) -> AsyncIterator[None]:
     """One replica of the service, on the real bus."""
     given = context(bus, replica)
-    service = assemble(given, [provider], timing)
+    service = assemble(given, providers(provider, timing), timing)
     loops = [
         ConsumerLoop(bus, each, given.clock, given.instruments, given.tracing).run
         for each in service.consumers

@@ -1,0 +1,333 @@
+"""Instances that are agent processes on this machine, with simulated GPUs: the embedded default.
+
+Each instance is a directory with its kernel log (`kmsg`, in the kernel's record format), the state
+of its GPUs, its agent's own state and log. Directory and process come and go under one lock per
+instance, so that two provisioners on one host, or one that was killed anywhere, leave no second
+agent and none that nobody knows. What was terminated is kept for a while as `.terminated-<name>`.
+"""
+
+import asyncio
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from schemas.messages import UtcTime, encode
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    InstanceStatus,
+    ProvisionRequest,
+)
+from services.provisioner.providers import local_process as process
+from services.provisioner.providers.local_gpus import build_library, simulated_gpus, write_state
+from services.runtime.errors import SetupError
+
+T = TypeVar("T")
+Instances = list[Instance]
+"""Named, because providers have a method `list`."""
+
+AGENT_COMMAND: Final = (sys.executable, "-m", "agent")
+INSTANCE_FILE: Final = "instance.json"
+KMSG: Final = "kmsg"
+NVML_STATE: Final = "nvml-state"
+BOOT_ID: Final = "boot-id"
+STATE: Final = "state"
+NEW: Final = ".new-"
+TERMINATED: Final = ".terminated-"
+TERMINATED_KEPT_MAX: Final = 20
+LOCKS: Final = ".locks"
+LIBRARY: Final = ".nvml"
+HALTED: Final = "halted"
+"""Marks an instance that was stopped with its host, and is to start with it."""
+MUTEX_SECONDS_MAX: Final = 15.0
+THREADS_MAX: Final = 16
+PASSED_ON: Final = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"),
+    *("LD_LIBRARY_PATH", "OTEL_EXPORTER_OTLP_ENDPOINT", "NAVARCH_LOG_LEVEL"),
+)
+"""What an agent inherits of the provisioner's environment: nothing that may be secret."""
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What an instance's directory says of it."""
+
+    provider: str
+    request: ProvisionRequest
+    created_at: UtcTime
+
+
+_kept = msgspec.json.Decoder(_Kept)
+
+
+class LocalProvider:
+    """Agents on this machine."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        directory: str = ""
+        """Where instances live; empty: `local` under data_dir."""
+        gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
+        """Simulated GPUs of an instance whose pool does not say; 0: none, and no C compiler."""
+        variables: dict[str, str] = msgspec.field(default_factory=dict)
+        """Further environment variables for the agents."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        environment: Environment,
+        command: Sequence[str] = AGENT_COMMAND,
+    ) -> None:
+        """Keep instances where the options say; `command` is what runs as an agent."""
+        self._options = options
+        self._environment = environment
+        self._command = tuple(command)
+        place = Path(options.directory) if options.directory else environment.data_dir / "local"
+        self.directory = place.absolute()
+        self._threads = ThreadPoolExecutor(THREADS_MAX, f"local-{environment.name}")
+        self._children: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._environment.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The instance's name is its token: nothing is made twice."""
+        return Capabilities(idempotency_token=True)
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Make the directory and start the agent, whichever is not there yet."""
+        return await self._in_thread(lambda: self._provision(request))
+
+    async def terminate(self, provider_id: str) -> None:
+        """End the agent, then put its directory aside."""
+        await self._in_thread(lambda: self._terminate(provider_id))
+
+    async def list(self) -> list[Instance]:
+        """Every directory that was not put aside, whether or not its agent lives."""
+        return await self._in_thread(self._list)
+
+    async def resume(self) -> None:
+        """Start the agents that `stop_all` has stopped, as a host does with its machines."""
+        await self._in_thread(self._resume)
+
+    async def close(self) -> None:
+        """Let the threads end; agents go on."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, work)
+        except process.BusyError as error:
+            raise ProviderError("TRANSIENT", str(error)) from error
+        except SetupError as error:
+            raise ProviderError("INVALID", str(error)) from error
+        except OSError as error:
+            raise ProviderError("TRANSIENT", f"{self.directory}: {error}") from error
+
+    @contextmanager
+    def _alone(self, name: str, seconds_max: float = MUTEX_SECONDS_MAX) -> Iterator[Path]:
+        """Nobody else on this host works on the instance."""
+        if "/" in name or name.startswith("."):
+            raise ProviderError("INVALID", f"{name!r} cannot name an instance")
+        with process.mutex(self.directory / LOCKS / name, seconds_max):
+            yield self.directory / name
+
+    def _provision(self, request: ProvisionRequest) -> Instance:
+        with self._alone(request.name) as place:
+            kept = _read(place) or self._make(place, request)
+            if kept.request.token != request.token:
+                raise ProviderError(
+                    "INVALID", f"{place} belongs to another fleet's instance of the same name"
+                )
+            self._start(place, kept)
+            return _instance(kept, "running")
+
+    def _make(self, place: Path, request: ProvisionRequest) -> _Kept:
+        """Make the directory elsewhere and move it, so that it is never seen half made."""
+        kept = _Kept(provider=self.name, request=request, created_at=datetime.now(UTC))
+        fresh = place.with_name(f"{NEW}{place.name}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        (fresh / STATE).mkdir(parents=True)
+        (fresh / KMSG).touch()
+        write_state(fresh / NVML_STATE, simulated_gpus(request.name, self._gpus(request)))
+        (fresh / BOOT_ID).write_text(str(uuid.uuid4()), encoding="ascii")
+        (fresh / INSTANCE_FILE).write_bytes(encode(kept))
+        fresh.rename(place)
+        return kept
+
+    def _gpus(self, request: ProvisionRequest) -> int:
+        return request.gpu_count or self._options.gpu_count
+
+    def _start(self, place: Path, kept: _Kept) -> None:
+        if process.is_alive(place):
+            return
+        pid = process.spawn(place, self._command, self._variables(place, kept.request))
+        self._reap()
+        if pid:
+            self._children.add(pid)
+        (place / HALTED).unlink(missing_ok=True)
+
+    def _variables(self, place: Path, request: ProvisionRequest) -> dict[str, str]:
+        """The agent's environment: all that it is told."""
+        agent, gpus = self._environment.agent, self._gpus(request)
+        variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        if gpus:
+            library = build_library(self.directory / LIBRARY)
+            variables["NAVARCH_NVML_LIBRARY"] = str(library)
+        return variables | {
+            "NAVARCH_NATS_URL": self._environment.nats_url,
+            "NAVARCH_POOL": request.pool,
+            "NAVARCH_NODE": request.node,
+            "NAVARCH_INSTANCE": request.name,
+            "NAVARCH_ADDRESS": "127.0.0.1",
+            "NAVARCH_KMSG": str(place / KMSG),
+            "NAVARCH_NVML_STATE": str(place / NVML_STATE),
+            "NAVARCH_STATE_DIR": str(place / STATE),
+            "NAVARCH_BOOT_ID": (place / BOOT_ID).read_text(encoding="ascii"),
+            "NAVARCH_GPU_COUNT": str(gpus),
+            "NAVARCH_HEARTBEAT_INTERVAL": f"{agent.heartbeat_interval:g}s",
+            "NAVARCH_HEARTBEAT_TTL": f"{agent.heartbeat_ttl:g}s",
+            "NAVARCH_SAMPLE_INTERVAL": f"{agent.sample_interval:g}s",
+            "NAVARCH_TELEMETRY_INTERVAL": f"{agent.telemetry_interval:g}s",
+            "NAVARCH_EXIT_WITHOUT": str(place),
+            **self._options.variables,
+        }
+
+    def _terminate(self, name: str) -> None:
+        with self._alone(name) as place:
+            shutil.rmtree(place.with_name(f"{NEW}{name}"), ignore_errors=True)
+            if not place.exists():
+                return
+            process.stop(place)
+            aside = place.with_name(f"{TERMINATED}{name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            place.rename(aside)
+            os.utime(aside)
+        self._reap()
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Keep the last few that were terminated, for whoever wants to know why."""
+        found: list[tuple[float, Path]] = []
+        for each in self.directory.glob(f"{TERMINATED}*"):
+            with suppress(FileNotFoundError):
+                found.append((each.stat().st_mtime, each))
+        for _, each in sorted(found)[:-TERMINATED_KEPT_MAX]:
+            shutil.rmtree(each, ignore_errors=True)
+            lock = self.directory / LOCKS / each.name.removeprefix(TERMINATED)
+            lock.unlink(missing_ok=True)
+
+    def _list(self) -> Instances:
+        self._reap()
+        found = (self._look(place) for place in instance_directories(self.directory))
+        return [instance for instance in found if instance is not None]
+
+    def _look(self, place: Path) -> Instance | None:
+        kept = _read(place)
+        if kept is None or kept.provider != self.name:
+            return None
+        try:
+            with self._alone(place.name, 0.0):
+                status = _status(place)
+        except process.BusyError:
+            # It is being started or stopped: it is there until it is not.
+            status = "pending"
+        return _instance(kept, status)
+
+    def _resume(self) -> None:
+        for place in instance_directories(self.directory):
+            kept = _read(place)
+            if kept is None or kept.provider != self.name or not (place / HALTED).exists():
+                continue
+            with self._alone(place.name):
+                if (place / HALTED).exists():
+                    _boot_anew(place)
+                    self._start(place, kept)
+
+    def _reap(self) -> None:
+        """Let agents that ended by themselves go; they are children of whoever started them."""
+        for pid in tuple(self._children):
+            if process.reap(pid):
+                self._children.discard(pid)
+
+
+def instance_directories(directory: Path) -> list[Path]:
+    """Every instance's directory, those put aside left out."""
+    if not directory.is_dir():
+        return []
+    return sorted(each for each in directory.iterdir() if not each.name.startswith("."))
+
+
+def stop_all(directory: Path) -> int:
+    """End every agent that was started from this directory; return how many there were.
+
+    The instances stay: they were stopped with their host, and `resume` starts them again.
+    """
+    places = instance_directories(directory)
+    victims = [(place, process.Victim(place)) for place in places]
+    living = [(place, victim) for place, victim in victims if victim.found]
+    for place, victim in living:
+        (place / HALTED).touch()
+        victim.ask()
+    for _, victim in living:
+        victim.end()
+    return len(living)
+
+
+def _boot_anew(place: Path) -> None:
+    """What a host's start does to it: another boot, and an empty kernel log."""
+    (place / BOOT_ID).write_text(str(uuid.uuid4()), encoding="ascii")
+    (place / KMSG).write_bytes(b"")
+
+
+def _read(place: Path) -> _Kept | None:
+    """What the directory says; None where there is none."""
+    try:
+        return _kept.decode((place / INSTANCE_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ProviderError(
+            "INVALID", f"{place / INSTANCE_FILE} cannot be read: {error}"
+        ) from error
+
+
+def _status(place: Path) -> InstanceStatus:
+    if process.is_alive(place):
+        return "running"
+    return "stopped" if process.has_lived(place) else "pending"
+
+
+def _instance(kept: _Kept, status: InstanceStatus) -> Instance:
+    request = kept.request
+    return Instance(
+        name=request.name,
+        provider_id=request.name,
+        status=status,
+        fleet=request.fleet,
+        pool=request.pool,
+        token=request.token,
+        instance_type=request.instance_type,
+        region=request.region,
+        zone=request.zone,
+        address="127.0.0.1",
+        created_at=kept.created_at,
+        tags=request.labels,
+    )

@@ -1,0 +1,118 @@
+"""What every provider must keep: the contract in `services.provisioner.provider`, on all ours."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from services.provisioner.provider import Environment, Provider
+from services.provisioner.providers.fake import FakeProvider
+from services.provisioner.providers.local import LocalProvider, stop_all
+from tests.provisioner.support import FLEET, request
+
+Make = Callable[[], Provider]
+SLEEP = ("/bin/sleep", "1000")
+
+
+@pytest.fixture(params=["fake", "fake-file", "local"])
+async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes the provider anew, as a restarted provisioner does: what it holds must outlive it."""
+    kind: str = request.param
+    environment = Environment(
+        name=kind, fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path
+    )
+    once = FakeProvider(options=FakeProvider.Options(), environment=environment)
+    made: list[Provider] = []
+
+    def again() -> Provider:
+        provider: Provider
+        if kind == "local":
+            options = LocalProvider.Options(gpu_count=0)
+            provider = LocalProvider(options=options, environment=environment, command=SLEEP)
+        elif kind == "fake-file":
+            file = FakeProvider.Options(file=str(tmp_path / "fake.json"))
+            provider = FakeProvider(options=file, environment=environment)
+        else:
+            provider = once
+        made.append(provider)
+        return provider
+
+    yield again
+    for each in made:
+        await each.close()
+    stop_all(tmp_path / "local")
+
+
+def wanted(name: str = "web-1", **changes: object) -> object:
+    """A request without GPUs, so that no compiler is needed."""
+    return request(name, gpu_count=0, **changes)
+
+
+async def test_a_provider_says_its_name_and_what_it_can(make: Make) -> None:
+    """The name is the configuration's, and capabilities are declared."""
+    provider = make()
+    assert provider.name in {"fake", "fake-file", "local"}
+    assert provider.capabilities.list_lag_seconds >= 0
+
+
+async def test_an_instance_says_what_it_was_made_for(make: Make) -> None:
+    """Name, fleet, pool, token, type and place come back from `provision` and from `list`."""
+    provider = make()
+    asked = wanted(region="here", zone="a")
+    made = await provider.provision(asked)
+    (listed,) = await provider.list()
+    for each in (made, listed):
+        assert (each.name, each.fleet, each.pool) == ("web-1", FLEET, "web")
+        assert (each.token, each.instance_type) == (asked.token, "h100")
+        assert (each.region, each.zone, each.status) == ("here", "a", "running")
+        assert each.provider_id == made.provider_id
+
+
+async def test_a_repeated_launch_makes_nothing_new(make: Make) -> None:
+    """Also after a restart, and also at the same time."""
+    first = await make().provision(wanted())
+    again = await make().provision(wanted())
+    crowd = await asyncio.gather(*(make().provision(wanted()) for _ in range(5)))
+    assert {each.provider_id for each in (first, again, *crowd)} == {first.provider_id}
+    assert len(await make().list()) == 1
+
+
+async def test_the_list_is_whole(make: Make) -> None:
+    """Every instance that was made and not removed is listed, once."""
+    provider = make()
+    made = [await provider.provision(wanted(f"web-{n}")) for n in range(6)]
+    await provider.terminate(made[2].provider_id)
+    expected = sorted(each.provider_id for each in made if each is not made[2])
+    assert sorted(each.provider_id for each in await make().list()) == expected
+
+
+async def test_a_removal_repeated_or_of_nothing_is_a_success(make: Make) -> None:
+    """What is gone, and what never was, can be removed again."""
+    provider = make()
+    made = await provider.provision(wanted())
+    for _ in range(3):
+        await provider.terminate(made.provider_id)
+    await make().terminate(made.provider_id)
+    await provider.terminate("never-was")
+    assert await provider.list() == []
+
+
+async def test_two_removals_at_once_are_a_success(make: Make) -> None:
+    """Neither fails because of the other."""
+    made = await make().provision(wanted())
+    await asyncio.gather(*(make().terminate(made.provider_id) for _ in range(4)))
+    assert await make().list() == []
+
+
+async def test_a_launch_and_a_removal_at_once_leave_one_or_none(make: Make) -> None:
+    """Whichever comes last, the list says what stands."""
+    for number in range(5):
+        asked = wanted(f"web-{number}")
+        made = await make().provision(asked)
+        await asyncio.gather(make().provision(asked), make().terminate(made.provider_id))
+        left = [each for each in await make().list() if each.name == asked.name]
+        assert len(left) <= 1
+        for each in left:
+            await make().terminate(each.provider_id)
+    assert await make().list() == []

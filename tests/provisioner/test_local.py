@@ -1,0 +1,325 @@
+"""The local provider: one process per directory, whoever is killed when."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Environment
+from services.provisioner.providers import local_process as process
+from services.provisioner.providers.local import LocalProvider, stop_all
+from services.provisioner.providers.local_gpus import compiler
+from services.runtime.nats_bus import NatsBus
+from tests.provisioner.support import FLEET, SECONDS_MAX, provision, request, steps, terminate
+
+SLEEP = ("/bin/sleep", "1000")
+TELL = 'cd "$NAVARCH_EXIT_WITHOUT" && env >told.new && mv told.new told && exec sleep 1000'
+TELLING = ("/bin/sh", "-c", TELL)
+STUBBORN = ("/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
+Make = Callable[..., LocalProvider]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes providers over one directory, and ends every process at the end."""
+    made: list[LocalProvider] = []
+
+    def again(command: tuple[str, ...] = SLEEP, name: str = "local") -> LocalProvider:
+        environment = Environment(
+            name=name, fleet=FLEET, nats_url="nats://127.0.0.1:4222", data_dir=tmp_path
+        )
+        options = LocalProvider.Options(gpu_count=0, variables={"EXTRA": "1"})
+        made.append(LocalProvider(options=options, environment=environment, command=command))
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
+    stop_all(tmp_path / "local")
+
+
+def wanted(name: str = "web-1", **changes: object):
+    """A request without GPUs."""
+    return request(name, **({"gpu_count": 0} | changes))
+
+
+async def appears(path: Path) -> Path:
+    """Wait for a file."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not path.exists():
+            await asyncio.sleep(0.01)
+    return path
+
+
+async def pid_of(place: Path) -> int:
+    """The process of an instance, once it has said its number."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not (text := (await appears(place / "pid")).read_text()).endswith("\n"):
+            await asyncio.sleep(0.01)
+    return int(text)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs (its remains do not count)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in {"Z", "X"}
+
+
+async def test_an_agent_is_told_all_it_needs(make: Make, tmp_path: Path) -> None:
+    """Its place, its bus, its files and its intervals come by the environment."""
+    provider = make(TELLING)
+    await provider.provision(wanted())
+    place = tmp_path / "local" / "web-1"
+    lines = (await appears(place / "told")).read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines)
+    assert told["NAVARCH_BOOT_ID"] == (place / "boot-id").read_text()
+    assert {name: value for name, value in told.items() if name.startswith("NAVARCH_")} == {
+        "NAVARCH_NATS_URL": "nats://127.0.0.1:4222",
+        "NAVARCH_POOL": "web",
+        "NAVARCH_NODE": "web-1",
+        "NAVARCH_INSTANCE": "web-1",
+        "NAVARCH_ADDRESS": "127.0.0.1",
+        "NAVARCH_KMSG": str(place / "kmsg"),
+        "NAVARCH_NVML_STATE": str(place / "nvml-state"),
+        "NAVARCH_STATE_DIR": str(place / "state"),
+        "NAVARCH_BOOT_ID": told["NAVARCH_BOOT_ID"],
+        "NAVARCH_GPU_COUNT": "0",
+        "NAVARCH_HEARTBEAT_INTERVAL": "10s",
+        "NAVARCH_HEARTBEAT_TTL": "30s",
+        "NAVARCH_SAMPLE_INTERVAL": "1s",
+        "NAVARCH_TELEMETRY_INTERVAL": "15s",
+        "NAVARCH_EXIT_WITHOUT": str(place),
+    }
+    assert told["EXTRA"] == "1"
+    assert (place / "kmsg").read_bytes() == b""
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler for the simulated GPUs")
+async def test_an_agent_finds_simulated_gpus(make: Make, tmp_path: Path) -> None:
+    """The library is built once, and the state file names as many GPUs as were asked for."""
+    await make(TELLING).provision(wanted(gpu_count=2))
+    place = tmp_path / "local" / "web-1"
+    told = (await appears(place / "told")).read_text()
+    library = next(line for line in told.splitlines() if line.startswith("NAVARCH_NVML_LIBRARY="))
+    assert Path(library.split("=", 1)[1]).exists()
+    assert (place / "nvml-state").read_text().startswith("count 2\n")
+
+
+async def test_a_dead_agent_is_started_again_by_the_same_launch(make: Make, tmp_path: Path) -> None:
+    """A directory without a living process counts as not up; its boot stays the same."""
+    provider = make()
+    await provider.provision(wanted())
+    place = tmp_path / "local" / "web-1"
+    boot, first = (place / "boot-id").read_text(), await pid_of(place)
+    os.kill(first, signal.SIGKILL)
+    async with asyncio.timeout(SECONDS_MAX):
+        while (await provider.list())[0].status != "stopped":
+            await asyncio.sleep(0.01)
+    assert not Path(f"/proc/{first}").exists()
+    await make().provision(wanted())
+    assert [each.status for each in await provider.list()] == ["running"]
+    assert (place / "boot-id").read_text() == boot
+
+
+async def test_a_number_that_another_process_was_given_is_never_killed(
+    make: Make, tmp_path: Path
+) -> None:
+    """A process number on file is believed only while the instance's lock is held."""
+    await make().provision(wanted())
+    place = tmp_path / "local" / "web-1"
+    os.kill(await pid_of(place), signal.SIGKILL)
+    bystander = await asyncio.create_subprocess_exec(*SLEEP)
+    (place / "pid").write_text(f"{bystander.pid}\n")
+    await make().terminate("web-1")
+    assert lives(bystander.pid)
+    bystander.kill()
+    await bystander.wait()
+
+
+async def test_an_agent_that_will_not_end_is_killed(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the grace comes SIGKILL; the instance is gone only then."""
+    monkeypatch.setattr(process.Victim.end, "__defaults__", (0.1,))
+    provider = make(STUBBORN)
+    await provider.provision(wanted())
+    place = tmp_path / "local" / "web-1"
+    pid = await pid_of(place)
+    async with asyncio.timeout(SECONDS_MAX):
+        while "up" not in (place / "agent.log").read_text():
+            await asyncio.sleep(0.01)
+    await provider.terminate("web-1")
+    assert not lives(pid)
+    assert await provider.list() == []
+
+
+async def test_what_was_terminated_is_kept_for_a_while(make: Make, tmp_path: Path) -> None:
+    """The last twenty are put aside with their logs; older ones go."""
+    provider = make()
+    for number in range(23):
+        await provider.provision(wanted(f"web-{number}"))
+        await provider.terminate(f"web-{number}")
+    kept = {each.name for each in (tmp_path / "local").iterdir() if "web" in each.name}
+    assert kept == {f".terminated-web-{number}" for number in range(3, 23)}
+
+
+async def test_a_name_of_another_fleet_is_refused(make: Make) -> None:
+    """Two fleets over one directory cannot take each other's instances for their own."""
+    await make().provision(wanted())
+    with pytest.raises(ProviderError) as refused:
+        await make().provision(wanted(token="another"))
+    assert refused.value.kind == "INVALID"
+
+
+async def test_two_providers_over_one_directory_list_their_own(make: Make) -> None:
+    """Each lists what it made."""
+    await make().provision(wanted())
+    assert await make(name="other").list() == []
+
+
+@pytest.mark.parametrize("name", ["../out", ".hidden", "a/b"])
+async def test_a_name_that_leads_elsewhere_is_refused(make: Make, name: str) -> None:
+    """An instance's name stays within the directory."""
+    for call in (make().provision(wanted(name)), make().terminate(name)):
+        with pytest.raises(ProviderError) as refused:
+            await call
+        assert refused.value.kind == "INVALID"
+
+
+async def test_instances_stop_and_start_with_their_host(make: Make, tmp_path: Path) -> None:
+    """`stop_all` ends every agent and counts them; `resume` starts those, as a new boot."""
+    provider = make()
+    for number in range(3):
+        await provider.provision(wanted(f"web-{number}"))
+    crashed, place = tmp_path / "local" / "web-0", tmp_path / "local" / "web-1"
+    os.kill(await pid_of(crashed), signal.SIGKILL)
+    pids = [await pid_of(tmp_path / "local" / f"web-{n}") for n in (1, 2)]
+    boot = (place / "boot-id").read_text()
+    assert stop_all(tmp_path / "local") == 2
+    assert not any(lives(pid) for pid in pids)
+    assert stop_all(tmp_path / "local") == 0
+    assert stop_all(tmp_path / "nowhere") == 0
+    (place / "kmsg").write_bytes(b"3,1,1,-;old\n")
+    again = make()
+    await again.resume()
+    assert {each.name: each.status for each in await again.list()} == {
+        "web-0": "stopped",
+        "web-1": "running",
+        "web-2": "running",
+    }
+    assert (place / "boot-id").read_text() != boot
+    assert (place / "kmsg").read_bytes() == b""
+
+
+KILLED = """
+import asyncio, json, os, sys
+from pathlib import Path
+from schemas.settings import AgentSettings
+from services.provisioner.provider import Environment, ProvisionRequest
+from services.provisioner.providers import local, local_process
+data = json.loads(sys.argv[1])
+point, calls = data["point"], 0
+def mortal(module, name):
+    real = getattr(module, name)
+    def call(*args, **kwargs):
+        global calls
+        for when in ("before", "after"):
+            calls += 1
+            if calls == point:
+                os.kill(os.getpid(), 9)
+            if when == "before":
+                result = real(*args, **kwargs)
+        return result
+    setattr(module, name, call)
+mortal(local.shutil, "rmtree")
+mortal(local, "write_state")
+mortal(local_process.os, "posix_spawn")
+mortal(local_process, "is_alive")
+mortal(local_process, "spawn")
+rename = Path.rename
+class P: rename = staticmethod(rename)
+mortal(P, "rename")
+Path.rename = lambda self, target: P.rename(self, target)
+environment = Environment(name="local", fleet="fleet-one", nats_url="nats://127.0.0.1:4222",
+                          data_dir=Path(data["dir"]))
+provider = local.LocalProvider(options=local.LocalProvider.Options(gpu_count=0),
+                               environment=environment, command=("/bin/sleep", "1000"))
+request = ProvisionRequest(name="web-1", fleet="fleet-one", pool="web", node="web-1",
+                           token="token-of-web-1", instance_type="h100")
+if data["call"] == "provision":
+    asyncio.run(provider.provision(request))
+else:
+    asyncio.run(provider.terminate("web-1"))
+print(calls)
+"""
+
+
+def sleepers(directory: Path) -> list[int]:
+    """Every living process that was started for an instance under this directory."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            marked = f"NAVARCH_EXIT_WITHOUT={directory}".encode() in each.read_bytes()
+        except OSError:
+            continue
+        if marked and lives(int(each.parent.name)):
+            found.append(int(each.parent.name))
+    return found
+
+
+async def killed_at(point: int, call: str, directory: Path) -> bool:
+    """Run a provisioner's call in a process that kills itself at a point; whether it did."""
+    data = json.dumps({"point": point, "call": call, "dir": str(directory)})
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, data, stdout=asyncio.subprocess.PIPE
+    )
+    await child.communicate()
+    assert child.returncode in {0, -signal.SIGKILL}
+    return child.returncode != 0
+
+
+@pytest.mark.parametrize("call", ["provision", "terminate"])
+async def test_a_provisioner_killed_anywhere_leaves_one_agent_or_none(
+    make: Make, tmp_path: Path, call: str
+) -> None:
+    """With SIGKILL at any point: the repetition ends with exactly what was asked for."""
+    directory = tmp_path / "local"
+    for point in range(1, 30):
+        if call == "terminate":
+            await make().provision(wanted())
+        killed = await killed_at(point, call, tmp_path)
+        assert len(sleepers(directory)) <= 1
+        if call == "provision":
+            await make().provision(wanted())
+            await pid_of(directory / "web-1")
+            assert len(sleepers(directory)) == 1
+        await make().terminate("web-1")
+        assert sleepers(directory) == []
+        assert await make().list() == []
+        if not killed:
+            break
+    else:
+        pytest.fail("more points than this test tries")
+    assert point > 10
+
+
+async def test_a_node_s_instance_is_launched_and_removed_through_the_steps(
+    bus: NatsBus, make: Make, tmp_path: Path
+) -> None:
+    """The provisioner's steps work over processes as they do over the fake."""
+    provider = make(name="fake")
+    outputs = await steps(bus, provider).provision(provision("web-1"))
+    assert outputs.provider_id == "web-1"
+    pid = await pid_of(tmp_path / "local" / "web-1")
+    assert lives(pid)
+    await steps(bus, provider).terminate(terminate("web-1"))
+    assert not lives(pid)

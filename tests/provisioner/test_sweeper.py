@@ -1,0 +1,147 @@
+"""The sweep on the real bus: what crashes left behind is found, and nothing else is touched."""
+
+import pytest
+
+from schemas.messages import encode
+from schemas.records import FLEET_KEY, FleetRecord, NodeRecord
+from schemas.subjects import pool_event_wildcard
+from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
+from services.provisioner.core import removing
+from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.store import InstanceStore
+from services.provisioner.sweeper import Sweeper
+from services.runtime.clock import SystemClock
+from services.runtime.nats_bus import NatsBus
+from tests.provisioner.support import (
+    FLEET,
+    QUICK,
+    fake,
+    providers,
+    provision,
+    request,
+    running,
+    steps,
+    terminate,
+    until,
+)
+
+
+@pytest.fixture
+async def fleet(bus: NatsBus) -> NatsBus:
+    """A bus that knows which fleet it carries."""
+    await bus.put(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
+    return bus
+
+
+def sweeper(bus: NatsBus, provider: FakeProvider) -> Sweeper:
+    """One replica's sweep."""
+    parts = steps(bus, provider)
+    store = InstanceStore(bus)
+    return Sweeper(bus, SystemClock(), store, providers(provider), parts.remover, QUICK)
+
+
+async def names(provider: FakeProvider) -> list[str]:
+    """What stands at the provider."""
+    return sorted(each.name for each in await provider.list())
+
+
+async def test_a_sweep_removes_what_no_record_knows_and_spares_other_fleets(fleet: NatsBus) -> None:
+    """Of three instances, the one of our fleet without a record goes; it leaves a record."""
+    provider = fake()
+    await steps(fleet, provider).provision(provision("web-1"))
+    await provider.provision(request("web-2"))
+    await provider.provision(request("web-3", fleet="another"))
+    await sweeper(fleet, provider).sweep()
+    assert await names(provider) == ["web-1", "web-3"]
+    record = await InstanceStore(fleet).get("web.web-2")
+    assert record is not None
+    assert (record.state, record.provider_id) == ("terminated", "fake-000002")
+
+
+async def test_without_a_fleet_id_nothing_at_a_provider_is_touched(bus: NatsBus) -> None:
+    """A bus that does not know its fleet concludes nothing from tags."""
+    provider = fake()
+    await provider.provision(request("web-2", fleet=""))
+    await provider.provision(request("web-3"))
+    assert await sweeper(bus, provider).sweep() == ()
+    assert await names(provider) == ["web-2", "web-3"]
+
+
+async def test_a_plan_touches_nothing(fleet: NatsBus) -> None:
+    """The dry run says what a sweep would do."""
+    provider = fake()
+    await provider.provision(request("web-2"))
+    plan = await sweeper(fleet, provider).plan()
+    assert [type(each).__name__ for each in plan] == ["Remove"]
+    assert await names(provider) == ["web-2"]
+    assert await fleet.entries(INSTANCES) == []
+
+
+async def test_a_lost_record_of_a_living_node_is_restored(fleet: NatsBus) -> None:
+    """The node goes on, and its instance is known again."""
+    provider = fake()
+    await steps(fleet, provider).provision(provision("web-1"))
+    await fleet.put(NODES, "web.web-1", encode(NodeRecord(pool="web", node="web-1")))
+    await fleet.delete(INSTANCES, "web.web-1")
+    await sweeper(fleet, provider).sweep()
+    record = await InstanceStore(fleet).get("web.web-1")
+    assert record is not None
+    assert (record.state, record.provider_id) == ("running", "fake-000001")
+    assert await names(provider) == ["web-1"]
+
+
+async def test_a_sweep_finishes_a_removal_that_nobody_pursues(fleet: NatsBus) -> None:
+    """A leak stays visible and is tried again until it is gone; it is told once."""
+    provider = fake()
+    parts = steps(fleet, provider)
+    await parts.provision(provision("web-1"))
+    provider.order(Order(call="terminate", kind="AUTH", times=3))
+    store = InstanceStore(fleet)
+    await store.change("web.web-1", lambda each: each and removing(each, SystemClock().now()))
+    sweeping = sweeper(fleet, provider)
+    for _ in range(3):
+        await sweeping.sweep()
+        record = await store.get("web.web-1")
+        assert record is not None
+        assert record.state == "leaked"
+    await sweeping.sweep()
+    record = await store.get("web.web-1")
+    assert record is not None
+    assert (record.state, await names(provider)) == ("terminated", [])
+    stored = await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
+    assert len(stored) == 1
+
+
+async def test_an_instance_that_appears_after_its_removal_was_confirmed_goes(
+    fleet: NatsBus,
+) -> None:
+    """A launch that was undone and took effect late is not forgotten."""
+    provider = fake()
+    await steps(fleet, provider).provision_undo(terminate("web-1"))
+    await provider.provision(request("web-1"))
+    await sweeper(fleet, provider).sweep()
+    assert await names(provider) == []
+
+
+async def test_a_provider_that_cannot_be_listed_is_left_for_the_next_sweep(fleet: NatsBus) -> None:
+    """Nothing is concluded from a list that failed."""
+    provider = fake(faults=(Order(call="list", kind="THROTTLE"),))
+    await provider.provision(request("web-2"))
+    sweeping = sweeper(fleet, provider)
+    assert await sweeping.sweep() == ()
+    await sweeping.sweep()
+    assert await names(provider) == []
+
+
+async def test_of_two_replicas_one_sweeps(fleet: NatsBus) -> None:
+    """The holder of the lease sweeps when it gets it; the other lists nothing."""
+    one, two = fake(), fake()
+    await one.provision(request("web-1"))
+    await two.provision(request("web-2"))
+
+    async def swept() -> bool:
+        return "" in one.calls("list") + two.calls("list")
+
+    async with running(fleet, one), running(fleet, two, replica="provisioner-2"):
+        await until(swept)
+    assert [bool(each.calls("list")) for each in (one, two)].count(True) == 1
