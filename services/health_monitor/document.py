@@ -47,7 +47,7 @@ _HOW: Final = """\
   GPUs of the node, within 24 hours; until the n-th the node is degraded.
 - A rule with `count` and `window` matches from the `count`-th fault within the window on. It
   counts the faults that reach it, by the host's time, so that a late delivery is no burst.
-- A changed policy file is in force within two seconds; a wrong one is refused and the old one
+- A changed policy file is in force within a second; a wrong one is refused and the old one
   stays. Each verdict names its rule and the policy (the first 12 digits of the file's SHA-256).
 """
 

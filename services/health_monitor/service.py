@@ -21,7 +21,7 @@ from services.runtime.resources import resource
 log = logging.getLogger(__name__)
 
 POLICY_FILE: Final = "health-policy.yaml"
-LOOK_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0
 """How often the policy file is looked at; a changed one is in force this long after, at most."""
 
 

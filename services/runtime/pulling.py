@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -29,6 +29,7 @@ SILENCE_MAX_SECONDS: Final = 2.5 * IDLE_HEARTBEAT_SECONDS
 RETRY_SECONDS: Final = 0.25
 RENEW_SECONDS: Final = 0.02
 """Between a lost request and the next: a consumer without leader is not asked in a spin."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EPHEMERAL_BATCH: Final = 1024
 EPHEMERAL_INACTIVE_SECONDS: Final = 60
 CONSUMER_GONE: Final = frozenset({10014, 10059})
@@ -83,7 +84,8 @@ def parse_stored(message: Raw) -> tuple[Stored, int, int]:
         subject=message.subject,
         data=message.data,
         sequence=int(sequence),
-        time=datetime.fromtimestamp(int(stamp) / SECOND_NS, UTC),
+        # Whole microseconds, cut as a read of the same message cuts them: a replay sees this time.
+        time=EPOCH + timedelta(microseconds=int(stamp) // 1000),
         headers=message.headers or {},
     )
     return stored, int(delivered), int(pending)
@@ -313,8 +315,9 @@ class Puller:
         )
         try:
             while not self._stopped and not self._stale:
-                await self._ask(consumer, inbox)
+                # Cleared first: what is released while asking must not be slept over.
                 self._changed.clear()
+                await self._ask(consumer, inbox)
                 # Not `wait_for`: up to Python 3.11 it swallows a cancellation that meets the event.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(IDLE_HEARTBEAT_SECONDS):
