@@ -7,10 +7,10 @@ is cancelled or ends with the boot, by itself: no fault touches another's time. 
 read a clock, the bus or a file; `now` is the stored time of the message that is decided on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -26,15 +26,21 @@ from schemas.node_events import (
 from schemas.reasons import Action, HealthStatus
 from schemas.records import FaultNote, HealthRecord
 from services.health_monitor.policy import Judgement
+from services.health_monitor.working import (
+    Condition,
+    Streak,
+    Working,
+    aged,
+    cancelled,
+    newest,
+    working_of,
+)
 
 RECENT_MAX: Final = 32
 SEQUENCES_MAX: Final = 256
 """As many messages of one node as a killed replica may leave to be delivered again."""
-CONDITIONS_MAX: Final = 64
 WINDOWS_MAX: Final = 128
 NOTE_CHARS_MAX: Final = 300
-STREAK_SECONDS: Final = 86_400.0
-"""Unhealthy results further apart than this are not consecutive."""
 
 _ACTION_RANK: Final[Mapping[Action, int]] = {
     "none": 0,
@@ -44,42 +50,6 @@ _ACTION_RANK: Final[Mapping[Action, int]] = {
     "reboot": 4,
     "replace": 5,
 }
-
-
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node is degraded: one reason of perhaps many."""
-
-    action: Action
-    rule: str
-    reason: str
-    fault: str
-    gpu_index: int
-    boot: str = ""
-    until: float
-    """Epoch seconds at which it wears off."""
-
-
-class Streak(msgspec.Struct, frozen=True, kw_only=True):
-    """Unhealthy results that were not enough yet."""
-
-    count: int
-    last: float
-
-
-class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `HealthRecord.detail` holds."""
-
-    instance: str = ""
-    boot: str = ""
-    registered: str = ""
-    """Id of the last registration."""
-    sequences: tuple[int, ...] = ()
-    """Stream sequences of the last messages applied."""
-    conditions: dict[str, Condition] = {}
-    streaks: dict[str, Streak] = {}
-    windows: dict[str, tuple[float, ...]] = {}
-    review: float = 0.0
-    """Epoch seconds of the timer that is set; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +94,6 @@ class Seen:
     now: datetime
 
 
-def working_of(record: HealthRecord) -> Working:
-    """Read a record's working state; what another release left unreadable starts anew."""
-    try:
-        return msgspec.convert(record.detail, Working)
-    except msgspec.ValidationError:
-        return Working()
-
-
 def applied(record: HealthRecord, seen: Seen) -> bool:
     """Whether this message has been applied to the record before."""
     return seen.sequence in record.detail.get("sequences", ()) or any(
@@ -151,9 +113,9 @@ def decide_fault(
     if applied(record, seen):
         return record, ()
     now = seen.now.timestamp()
-    work = _aged(working_of(record), now)
+    work = aged(working_of(record), now)
     subject = f"{fault.kind}:{fault.code}:{fault.gpu_index}"
-    work = _cancel(work, fault, judged)
+    work = cancelled(work, fault, judged)
     streaks = dict(work.streaks)
     result, action = judged.result, judged.action
     reason = _reason(fault, judged)
@@ -177,8 +139,8 @@ def decide_fault(
         )
     work = msgspec.structs.replace(
         work,
-        streaks=_newest(streaks, lambda each: each.last),
-        conditions=_newest(conditions, lambda each: each.until),
+        streaks=newest(streaks, lambda each: each.last),
+        conditions=newest(conditions, lambda each: each.until),
         windows=dict(list(judged.windows.items())[-WINDOWS_MAX:]),
     )
     noted = msgspec.structs.replace(record, recent=_noted(record, fault, judged))
@@ -202,7 +164,7 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> De
     """Apply an agent's first word: unknown becomes healthy; unhealthy is not lifted by it."""
     if applied(record, seen):
         return record, ()
-    work = _aged(working_of(record), seen.now.timestamp())
+    work = aged(working_of(record), seen.now.timestamp())
     if work.boot and event.boot_id != work.boot:
         # What degraded the node was of the old boot; a fault that lasts is reported again. What
         # the new boot's kernel log held before the agent registered stays.
@@ -234,7 +196,7 @@ def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> De
 def decide_review(record: HealthRecord, seen: Seen) -> Decision:
     """Apply a timer: what has worn off by now no longer counts."""
     work = msgspec.structs.replace(
-        _aged(working_of(record), seen.now.timestamp()),
+        aged(working_of(record), seen.now.timestamp()),
         review=0.0,
     )
     return _settle(record, work, seen, record.policy)
@@ -377,43 +339,6 @@ def _close(
         work = msgspec.structs.replace(work, sequences=kept)
     detail = msgspec.to_builtins(work)
     return msgspec.structs.replace(record, detail=detail), effects
-
-
-def _aged(work: Working, now: float) -> Working:
-    """Drop what has worn off."""
-    conditions = {k: each for k, each in work.conditions.items() if each.until > now}
-    streaks = {k: each for k, each in work.streaks.items() if each.last > now - STREAK_SECONDS}
-    return msgspec.structs.replace(work, conditions=conditions, streaks=streaks)
-
-
-def _cancel(work: Working, fault: Fault, judged: Judgement) -> Working:
-    """Drop what the rule says is over, on the same GPU (or on all, for a fault of the node)."""
-    if not judged.cancels:
-        return work
-
-    def over(subject: str) -> bool:
-        kind, code, gpu = subject.split(":")
-        same_gpu = fault.gpu_index in (-1, int(gpu))
-        return same_gpu and (
-            kind in judged.cancels or (kind == fault.kind and int(code) in judged.cancels)
-        )
-
-    return msgspec.structs.replace(
-        work,
-        conditions={k: each for k, each in work.conditions.items() if not over(k)},
-        streaks={k: each for k, each in work.streaks.items() if not over(k)},
-    )
-
-
-T = TypeVar("T")
-
-
-def _newest(entries: dict[str, T], age: Callable[[T], float]) -> dict[str, T]:
-    """Keep the newest, within the bound."""
-    if len(entries) <= CONDITIONS_MAX:
-        return entries
-    kept = sorted(entries, key=lambda each: age(entries[each]))[-CONDITIONS_MAX:]
-    return {key: entries[key] for key in kept}
 
 
 def _noted(record: HealthRecord, fault: Fault, judged: Judgement) -> tuple[FaultNote, ...]:

@@ -29,6 +29,7 @@ from services.health_monitor import core
 from services.health_monitor.effects import HealthInstruments, Performer
 from services.health_monitor.policy import Judgement, Policy
 from services.health_monitor.store import Decide, HealthStore, MayBegin, never
+from services.health_monitor.working import working_of
 from services.runtime.bus import Bus, Stored
 from services.runtime.consumer import Received
 from services.runtime.tracing import traceparent
@@ -102,7 +103,7 @@ class Judge:
 
         def decide(record: HealthRecord) -> core.Decision:
             nonlocal judged
-            judged = policy.judge(fault, core.working_of(record).windows, seen.now)
+            judged = policy.judge(fault, working_of(record).windows, seen.now)
             return core.decide_fault(
                 record, fault, judged, seen, unhealthy_after=health.unhealthy_after
             )

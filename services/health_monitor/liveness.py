@@ -20,6 +20,7 @@ from schemas.topology import HEALTH, HEARTBEATS
 from services.health_monitor import core
 from services.health_monitor.effects import Performer
 from services.health_monitor.store import HealthStore
+from services.health_monitor.working import working_of
 from services.runtime.bus import Bus, Entry
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError, Reject, Retry
@@ -120,7 +121,7 @@ class Liveness:
                 self._silent.add(entry.key)
             elif (
                 entry.key not in alive
-                and core.working_of(record).registered
+                and working_of(record).registered
                 and untouched_seconds > HEARTBEATS.marker_ttl_seconds
             ):
                 await self._put(_Word(entry.key, silent=True, revision=entry.revision, time=now))

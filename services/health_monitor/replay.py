@@ -25,6 +25,7 @@ from schemas.reasons import Action, HealthStatus
 from schemas.records import HealthRecord
 from services.health_monitor import core
 from services.health_monitor.policy import Policy
+from services.health_monitor.working import working_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Replay:
 
     def _fault(self, node: _Node, fault: Fault, seen: core.Seen) -> None:
         self.faults += 1
-        windows = core.working_of(node.record).windows
+        windows = working_of(node.record).windows
         judged = self._policy.judge(fault, windows, seen.now)
         self._apply(
             node,

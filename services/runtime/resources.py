@@ -12,16 +12,20 @@ from typing import Final
 from services.runtime.errors import ConfigurationError
 
 INSTALLED: Final = "share/navarch/config"
-_CHECKOUT: Final = Path(__file__).resolve().parents[2] / "config"
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def resource(name: str) -> Path:
     """Return the path of a shipped file (`health-policy.yaml`); ConfigurationError if missing."""
-    looked = [_CHECKOUT / name, Path(sysconfig.get_path("data")) / INSTALLED / name]
+    looked = [
+        _ROOT / "config" / name,
+        Path(sysconfig.get_path("data")) / INSTALLED / name,
+        _ROOT / INSTALLED / name,  # `pip install --target`
+    ]
     for path in looked:
         if path.is_file():
             return path
-    # `pip install --user` and `--target` put data elsewhere, and record where.
+    # `pip install --user` and the like put data elsewhere, and record where.
     try:
         recorded = distribution("navarch").files or []
     except PackageNotFoundError:

@@ -11,6 +11,7 @@ from schemas.records import HealthRecord
 from services.health_monitor import core
 from services.health_monitor.core import PublishVerdict, ReviewAt, Seen
 from services.health_monitor.policy import Judgement
+from services.health_monitor.working import CONDITIONS_MAX
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 SEVERITY = {"unknown": 0, "healthy": 0, "degraded": 1, "unhealthy": 2}
@@ -135,7 +136,7 @@ def test_the_record_stays_bounded(steps):
     record, _ = run(steps * 20, healthy())
     assert len(record.recent) <= core.RECENT_MAX
     assert len(record.detail.get("sequences", ())) <= core.SEQUENCES_MAX
-    assert len(record.detail.get("conditions", {})) <= core.CONDITIONS_MAX
+    assert len(record.detail.get("conditions", {})) <= CONDITIONS_MAX
 
 
 def test_two_faults_never_reset_each_others_time():
