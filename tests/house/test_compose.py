@@ -1,0 +1,66 @@
+"""compose/ names only what exists, and leaves no service out. It does not run a container."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from schemas.topology import SERVER_VERSION_MIN
+from services.cli.supervisor import SERVICES
+from services.runtime.configuration import load_settings
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+COMPOSE: Final[dict[str, Any]] = yaml.safe_load((ROOT / "compose" / "compose.yaml").read_text())
+
+
+def test_every_service_has_its_container_and_its_program() -> None:
+    """The containers are nats and the services of `navarch serve`, each running its own module."""
+    services = dict(COMPOSE["services"])
+    services.pop("nats")
+    assert sorted(services) == sorted(SERVICES)
+    for name, service in services.items():
+        module = f"services.{name.replace('-', '_')}"
+        assert service["command"] == ["python", "-m", module]
+        assert importlib.util.find_spec(module) is not None
+
+
+def test_the_server_is_new_enough_and_keeps_its_store() -> None:
+    """JetStream on a volume, of a version that has what the topology asks for."""
+    nats = COMPOSE["services"]["nats"]
+    found = re.fullmatch(r"nats:(\d+)\.(\d+)-alpine", nats["image"])
+    assert found is not None
+    assert tuple(map(int, found.groups())) >= SERVER_VERSION_MIN[:2]
+    assert "--jetstream" in nats["command"]
+    assert nats["volumes"] == [
+        f"{volume}:/data" for volume in COMPOSE["volumes"] if "nats" in volume
+    ]
+
+
+def test_services_find_the_bus_and_their_configuration() -> None:
+    """Each is told where both are, and the file that is mounted there is valid."""
+    for name in SERVICES:
+        service = COMPOSE["services"][name]
+        assert service["environment"] == {
+            "NAVARCH_NATS_URL": "nats://nats:4222",
+            "NAVARCH_CONFIG": "/etc/navarch/navarch.yaml",
+        }
+        assert "./navarch.yaml:/etc/navarch/navarch.yaml:ro" in service["volumes"]
+    settings = load_settings(ROOT / "compose" / "navarch.yaml", {})
+    assert settings.http.port == 8080
+
+
+def test_the_image_is_built_of_what_is_there() -> None:
+    """Whatever the Dockerfile copies exists."""
+    text = (ROOT / "compose" / "Dockerfile").read_text()
+    lines = re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)
+    copied = [word for line in lines for word in line.split()]
+    assert "services" in copied
+    assert [each for each in copied if not (ROOT / each).exists()] == []
+
+
+def test_the_example_configurations_are_valid() -> None:
+    """What ships in config/ as an example loads without a word."""
+    for name in ("navarch.yaml", "demo.yaml"):
+        assert load_settings(ROOT / "config" / name, {}).pools.keys() == {"training"}
