@@ -144,9 +144,10 @@ class Outbox:
             return
         if found:
             log.info("%s messages of an earlier run wait to be sent", len(found))
-        here = {each.msg_id for each in self._waiting}
         self._spooled.update(each.msg_id for each in found)
-        self._waiting.extendleft(each for each in reversed(found) if each.msg_id not in here)
+        # Read anew from the kernel log, a fault may be here a second time; its place is the first.
+        new = [each for each in self._waiting if each.msg_id not in self._spooled]
+        self._waiting = deque([*found, *new])
         self._wake.set()
 
     async def _on_disk(self, call: Callable[[], Any]) -> bool:

@@ -20,6 +20,7 @@ from agent.gpus import OPEN_SECONDS_MAX, GpuWatch, NvmlSession
 from agent.host import Host
 from agent.kernel_log import Line
 from agent.kmsg import KernelLog, PositionFile
+from agent.nvml import Inventory
 from agent.outbox import Outbox
 from agent.probe import ProbeThread
 from agent.scanner import Scanner
@@ -92,6 +93,7 @@ class Agent:
         self._bus: Bus | None = None
         self._checks = 0
         self._checked_ok = False
+        self._checked_inventory: Inventory | None = None
         self._samples = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -199,6 +201,7 @@ class Agent:
         """Run the boot checks."""
         sample = None if self._config.gpu_count == 0 else await self._gpus.sample()
         self._checks += 1
+        self._checked_inventory = self._gpus.inventory
         checks = boot_checks(
             self._config.gpu_count,
             self._gpus.inventory,
@@ -259,7 +262,7 @@ class Agent:
                 await self._clock.sleep(next_at - now)
             next_at = max(next_at + self._config.sample_interval, self._clock.monotonic())
             telemetry = await self._sample()
-            if not self._checked_ok and not self._gpus.problem and self._config.gpu_count != 0:
+            if not self._checked_ok and self._gpus.inventory is not self._checked_inventory:
                 # The driver came up after the agent did.
                 await self._recheck()
             if self._clock.monotonic() >= publish_at:

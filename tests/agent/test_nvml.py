@@ -1,0 +1,218 @@
+"""The real NVML binding against the stand-in library: what the agent makes of what GPUs do."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.changes import Change
+from agent.gpus import GpuWatch
+from agent.nvml import Nvml, NvmlUnavailable
+from agent.probe import ProbeHung, ProbeThread
+from services.provisioner.providers.local_gpus import (
+    build_library,
+    compiler,
+    simulated_gpus,
+    write_state,
+)
+
+GPUS = simulated_gpus("node-7", 2)
+
+
+class Driver:
+    """The simulated driver: its library and the file that scripts it."""
+
+    def __init__(self, library: Path, state: Path) -> None:
+        self.library = str(library)
+        self._state = state
+        self.order()
+
+    def order(self, *orders: str, count: int = 2) -> None:
+        """Script the GPUs anew."""
+        write_state(self._state, GPUS[:count], orders)
+
+
+@pytest.fixture
+def driver(tmp_path: Path, nvml_library: Path) -> Iterator[Driver]:
+    """A driver with two GPUs in order."""
+    os.environ["NAVARCH_NVML_STATE"] = str(tmp_path / "state")
+    yield Driver(nvml_library, tmp_path / "state")
+    del os.environ["NAVARCH_NVML_STATE"]
+
+
+class Watched:
+    """A watch over the simulated GPUs, and what it told."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.told: list[Change] = []
+        self.watch = GpuWatch(
+            Nvml(driver.library),
+            ProbeThread("nvml test"),
+            deadline_seconds=0.2,
+            on_change=self.told.append,
+        )
+
+    def kinds(self) -> list[tuple[str, int, str]]:
+        """What was told since the last look."""
+        found = [(each.kind, each.index, each.subcode) for each in self.told]
+        self.told.clear()
+        return found
+
+
+def test_identities_and_readings_come_through(driver: Driver):
+    """UUID, serial, address and every reading pass the binding unharmed."""
+    driver.order("gpu 1 temperature 91", "gpu 1 power 689500", "gpu 1 nvlinks_down 2")
+    nvml = Nvml(driver.library)
+    inventory = nvml.open()
+    assert inventory.gpus == GPUS
+    assert inventory.driver_version == "550.54.15"
+    sample = nvml.sample().gpus[1]
+    nvml.close()
+    assert sample.uuid == GPUS[1].uuid
+    assert (sample.temperature_celsius, sample.power_watts, sample.nvlinks_up) == (91, 689.5, 16)
+    absent = [f for f in sample.__struct_fields__ if f != "extra" and getattr(sample, f) is None]
+    assert absent == []
+
+
+def test_a_reading_that_a_gpu_has_not_got_is_absent(driver: Driver):
+    """Not supported is no fault: the reading is missing and all others are there."""
+    driver.order("gpu 0 none ecc_dbe", "gpu 0 none nvlinks", "gpu 0 none remap_failed")
+    nvml = Nvml(driver.library)
+    nvml.open()
+    sample = nvml.sample()
+    nvml.close()
+    first, second = sample.gpus
+    assert (first.ecc_dbe_volatile, first.nvlinks_up, first.remap_failed) == (None, None, None)
+    assert (first.temperature_celsius, second.ecc_dbe_volatile, second.nvlinks_up) == (42, 0, 18)
+    assert sample.troubles == ()
+
+
+def test_no_driver_is_said_so(driver: Driver):
+    """Where NVML does not start the reason is told; where the library is missing, likewise."""
+    driver.order("fail nvmlInit 9")
+    with pytest.raises(NvmlUnavailable, match="Driver Not Loaded"):
+        Nvml(driver.library).open()
+    with pytest.raises(NvmlUnavailable, match="missing"):
+        Nvml("/missing/libnvidia-ml.so.1").open()
+
+
+SCRIPTS = [
+    (("gpu 1 lost 1",), [("gpu_lost", 1, "")]),
+    (("fail nvmlDeviceGetPowerUsage 999 1",), [("probe_failed", 1, "")]),
+    (("gpu 0 ecc_dbe 2",), [("ecc_dbe", 0, "")]),
+    (("gpu 0 ecc_sbe 500",), [("ecc_sbe", 0, "")]),
+    (("gpu 0 ecc_sbe 3",), []),
+    (("gpu 1 remap_pending 1",), [("row_remap", 1, "pending")]),
+    (("gpu 1 remap_failed 1",), [("row_remap", 1, "failed")]),
+    (("gpu 1 remapped_uncorrectable 1",), [("row_remap", 1, "uncorrectable")]),
+    (("gpu 1 retired_dbe 1",), [("page_retirement", 1, "")]),
+    (("gpu 0 nvlink_errors 7",), [("nvlink", 0, "errors")]),
+    (("gpu 0 nvlinks_down 1",), [("nvlink", 0, "down")]),
+    (("gpu 0 pcie_replays 5000",), [("pcie", 0, "replays")]),
+    (("gpu 0 pcie_width 8",), [("pcie", 0, "width")]),
+    (("gpu 0 throttle 0x48",), [("thermal", 0, "hw_slowdown")]),
+    (("gpu 0 throttle 0x88",), [("power", 0, "power_brake")]),
+    (("gpu 0 throttle 0x4",), []),
+    (("gpu 0 temperature 99",), []),
+    (("fail * 9",), [("probe_failed", -1, "")]),
+]
+
+
+@pytest.mark.parametrize(("orders", "expected"), SCRIPTS, ids=[s[0][0] for s in SCRIPTS])
+async def test_what_turns_worse_is_told_once(
+    driver: Driver, orders: tuple[str, ...], expected: list[tuple[str, int, str]]
+):
+    """A change is told in the next sample, and not again while it lasts; levels are not."""
+    watched = Watched(driver)
+    await watched.watch.open()
+    await watched.watch.sample()
+    assert watched.kinds() == []
+    driver.order(*orders)
+    await watched.watch.sample()
+    assert watched.kinds() == expected
+    await watched.watch.sample()
+    await watched.watch.sample()
+    assert watched.kinds() == []
+
+
+async def test_a_gpu_that_is_lost_again_is_told_again(driver: Driver):
+    """After it has answered in between, the same trouble is a new one."""
+    watched = Watched(driver)
+    await watched.watch.open()
+    for order in ("gpu 1 lost 1", "", "gpu 1 lost 1"):
+        driver.order(order)
+        await watched.watch.sample()
+    assert watched.kinds() == [("gpu_lost", 1, ""), ("gpu_lost", 1, "")]
+
+
+async def test_a_hung_call_is_told_once_and_recovers(driver: Driver):
+    """The watch goes on while a call hangs, names what hangs, and samples again afterwards."""
+    watched = Watched(driver)
+    await watched.watch.open()
+    driver.order("hang nvmlDeviceGetTemperature 60 1")
+    assert await watched.watch.sample() is None
+    assert await watched.watch.sample() is None
+    assert watched.kinds() == [("probe_hung", 1, "temperature")]
+    driver.order()
+    async with asyncio.timeout(10):
+        while await watched.watch.sample() is None:
+            continue
+    assert watched.kinds() == []
+
+
+async def test_a_gpu_that_a_new_driver_does_not_see_is_lost(driver: Driver):
+    """When the driver comes back with fewer GPUs, the missing one is a fault."""
+    watched = Watched(driver)
+    await watched.watch.open()
+    driver.order(count=1)
+    await watched.watch.open()
+    assert watched.kinds() == [("gpu_lost", 1, "vanished")]
+
+
+async def test_states_that_are_bad_from_the_start_are_told(driver: Driver):
+    """A failed remap or uncorrectable errors of this boot count though no change was seen."""
+    driver.order("gpu 0 remap_failed 1", "gpu 1 ecc_dbe 4", "gpu 1 retired_dbe 9")
+    watched = Watched(driver)
+    await watched.watch.open()
+    await watched.watch.sample()
+    assert watched.kinds() == [("row_remap", 0, "failed"), ("ecc_dbe", 1, "")]
+
+
+async def test_a_slow_sample_is_not_a_hung_one():
+    """Many calls may take longer than the deadline together, as long as one follows another."""
+    probe, calls = ProbeThread("slow"), [0]
+    waiting = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow() -> str:
+        for _ in range(8):
+            time.sleep(0.03)
+            calls[0] += 1
+        loop.call_soon_threadsafe(waiting.set)
+        return "done"
+
+    assert await probe.call(slow, 0.1, lambda: calls[0]) == "done"
+    with pytest.raises(ProbeHung):
+        await probe.call(slow, 0.1)
+    await waiting.wait()
+
+
+def test_simulated_gpus_are_stable_and_different():
+    """An instance always has the same GPUs, and no two instances share one."""
+    assert simulated_gpus("a", 8) == simulated_gpus("a", 8)
+    uuids = {gpu.uuid for name in ("a", "b") for gpu in simulated_gpus(name, 16)}
+    places = {gpu.pci for gpu in simulated_gpus("a", 16)}
+    assert (len(uuids), len(places)) == (32, 16)
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler")
+async def test_two_processes_may_build_at_once(tmp_path: Path):
+    """Building twice at the same time gives one library, and building again changes nothing."""
+    both = await asyncio.gather(*(asyncio.to_thread(build_library, tmp_path) for _ in range(2)))
+    assert both[0] == both[1]
+    built = both[0].stat().st_mtime_ns
+    assert build_library(tmp_path).stat().st_mtime_ns == built
+    assert [each.name for each in both[0].parent.iterdir()] == ["libnvidia-ml.so.1"]

@@ -1,0 +1,158 @@
+"""The outbox and its spool: in order, once in effect, whatever the disk and the bus do."""
+
+import asyncio
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agent import spool as spool_module
+from agent.outbox import WAITING_MAX, Outbox
+from agent.spool import Outgoing, Spool
+from schemas import subjects
+from services.runtime.clock import SystemClock
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+
+SUBJECT = subjects.node_event("training", "n1", "fault")
+
+
+def message(number: int, *, size: int = 10, sequence: int = -1) -> Outgoing:
+    """Make the message of a number."""
+    return Outgoing(SUBJECT, b"x" * size, f"m{number}", "", sequence)
+
+
+async def stored_ids(bus: NatsBus, count: int) -> list[str]:
+    """Wait for `count` stored messages; give their ids in order."""
+    found: list[str] = []
+    async with asyncio.timeout(10):
+        async for stored in bus.follow("EVENTS", [SUBJECT], "all"):
+            found.append(stored.headers["Nats-Msg-Id"])
+            if len(found) == count:
+                break
+    return found
+
+
+class Running:
+    """An outbox that runs inside a `with` block."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.outbox = Outbox(spool, SystemClock())
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Outbox:
+        self._task = asyncio.create_task(self.outbox.run())
+        return self.outbox
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+async def test_what_one_run_could_not_send_the_next_does(tmp_path: Path, bus: NatsBus):
+    """What was kept on disk goes out first, then what is new, each once."""
+    async with Running(Spool(tmp_path / "spool")) as outbox:
+        for number in range(5):
+            outbox.put(message(number))
+        await outbox.flush(0.01)
+    async with Running(Spool(tmp_path / "spool")) as outbox:
+        outbox.bus = bus
+        outbox.put(message(5))
+        outbox.put(message(3))
+        await outbox.flush(5)
+    assert await stored_ids(bus, 6) == [f"m{n}" for n in range(6)]
+    assert Spool(tmp_path / "spool").restore() == []
+
+
+async def test_an_outage_in_the_middle_keeps_the_order(
+    tmp_path: Path, bus: NatsBus, server: EmbeddedServer
+):
+    """Messages put before, during and after an outage are stored in the order they were put."""
+    async with Running(Spool(tmp_path / "spool")) as outbox:
+        outbox.bus = bus
+        for number in range(100):
+            outbox.put(message(number))
+        await outbox.flush(5)
+        await server.kill()
+        for number in range(100, 300):
+            outbox.put(message(number))
+        await outbox.flush(0.05)
+        await server.start()
+        for number in range(300, 310):
+            outbox.put(message(number))
+        await outbox.flush(10)
+    assert await stored_ids(bus, 310) == [f"m{n}" for n in range(310)]
+
+
+async def test_the_log_is_safe_up_to_what_is_sent_or_on_disk(tmp_path: Path):
+    """A position is never beyond a fault that is in memory alone."""
+    outbox = Outbox(Spool(tmp_path / "spool"), SystemClock())
+    assert outbox.dealt_with(9) == 9
+    outbox.put(message(1, sequence=5))
+    outbox.put(message(2, sequence=7))
+    assert outbox.dealt_with(9) == 4
+    await outbox.flush(0.01)
+    assert outbox.dealt_with(9) == 9
+    outbox.put(message(3, sequence=12))
+    assert outbox.dealt_with(20) == 11
+
+
+async def test_no_more_than_the_bound_waits(tmp_path: Path):
+    """Beyond the bound new messages are dropped and counted; those that wait are kept."""
+    outbox = Outbox(Spool(tmp_path / "spool"), SystemClock())
+    for number in range(WAITING_MAX + 3):
+        outbox.put(message(number))
+    assert outbox.dropped == 3
+
+
+@pytest.mark.parametrize("garbage", [b"not a database at all" * 500, b"\x00" * 5000])
+async def test_a_corrupt_store_is_put_aside(tmp_path: Path, bus: NatsBus, garbage: bytes):
+    """A file that is no store is kept for a person to see, and a new one begun."""
+    path = tmp_path / "spool"
+    path.write_bytes(garbage)
+    async with Running(Spool(path)) as outbox:
+        outbox.put(message(1))
+        await outbox.flush(0.05)
+        outbox.bus = bus
+        await outbox.flush(5)
+    assert await stored_ids(bus, 1) == ["m1"]
+    assert path.with_suffix(".corrupt").read_bytes() == garbage
+
+
+async def test_a_full_disk_is_survived(
+    tmp_path: Path, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+):
+    """Where the store takes no more, messages wait in memory and go out all the same."""
+    monkeypatch.setattr(spool_module, "FILE_BYTES_MAX", 32_768)
+    with pytest.raises(sqlite3.OperationalError):
+        Spool(tmp_path / "other").add([message(n, size=9_000) for n in range(10)])
+    async with Running(Spool(tmp_path / "spool")) as outbox:
+        for number in range(10):
+            outbox.put(message(number, size=9_000))
+        await outbox.flush(0.05)
+        outbox.bus = bus
+        await outbox.flush(5)
+    assert await stored_ids(bus, 10) == [f"m{n}" for n in range(10)]
+
+
+async def test_a_directory_that_cannot_be_written_is_survived(tmp_path: Path, bus: NatsBus):
+    """Without any store at all messages still go out."""
+    async with Running(Spool(tmp_path / "missing" / "spool")) as outbox:
+        outbox.put(message(1))
+        await outbox.flush(0.05)
+        outbox.bus = bus
+        await outbox.flush(5)
+    assert await stored_ids(bus, 1) == ["m1"]
+
+
+def test_the_spool_keeps_order_and_each_once(tmp_path: Path):
+    """Order is that of arrival; a repeat stays where it is; what is removed is gone."""
+    spool = Spool(tmp_path / "spool")
+    spool.add([message(2), message(1)])
+    spool.add([message(2), message(3)])
+    spool.remove(["m1"])
+    spool.close()
+    assert [each.msg_id for each in Spool(tmp_path / "spool").restore()] == ["m2", "m3"]

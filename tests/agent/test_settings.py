@@ -1,0 +1,75 @@
+"""Settings: every wrong one is refused with its place and the remedy, and exit status 2."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.__main__ import run
+from agent.settings import load
+from services.runtime.errors import ConfigurationError
+
+NAMES = {"NAVARCH_POOL": "training", "NAVARCH_NODE": "n1"}
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path):
+    """File, environment and defaults are laid over one another; durations are read."""
+    file = tmp_path / "agent.yaml"
+    file.write_text("pool: filed\nnode: n1\nheartbeat_ttl: 1m\ngpu_count: 8\n")
+    config = load(
+        {"NAVARCH_POOL": "training", "NAVARCH_SAMPLE_INTERVAL": "250ms", "NAVARCH_STATE_DIR": ""},
+        file,
+    )
+    assert (config.pool, config.node, config.heartbeat_ttl) == ("training", "n1", 60)
+    assert (config.sample_interval, config.gpu_count) == (0.25, 8)
+    assert config.state_dir == "/var/lib/navarch-agent"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"NAVARCH_POOL": ""}, "NAVARCH_POOL is not set"),
+        ({"NAVARCH_NODE": "Node.7"}, "NAVARCH_NODE: node 'Node.7' is not a valid name"),
+        ({"NAVARCH_POOL": "x" * 40}, "NAVARCH_POOL: pool"),
+        ({"NAVARCH_SAMPLE_INTERVAL": "soon"}, "NAVARCH_SAMPLE_INTERVAL: 'soon' is not a duration"),
+        ({"NAVARCH_SAMPLE_INTERVAL": "0s"}, "NAVARCH_SAMPLE_INTERVAL: must be more than 0"),
+        ({"NAVARCH_HEARTBEAT_TTL": "1500ms"}, "NAVARCH_HEARTBEAT_TTL: 1.5s: the server counts"),
+        ({"NAVARCH_HEARTBEAT_TTL": "5s"}, "NAVARCH_HEARTBEAT_INTERVAL: 10s is not below"),
+        ({"NAVARCH_GPU_COUNT": "many"}, "NAVARCH_GPU_COUNT: "),
+        ({"NAVARCH_GPU_COUNT": "-1"}, "NAVARCH_GPU_COUNT: must be 0 or more"),
+        ({"NAVARCH_KMSG_ANY_FACILITY": "perhaps"}, "NAVARCH_KMSG_ANY_FACILITY: "),
+    ],
+)
+def test_a_wrong_variable_is_named(environment: dict[str, str], expected: str):
+    """The error begins with the variable and says what would be right."""
+    with pytest.raises(ConfigurationError) as caught:
+        load(NAMES | environment)
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pool: [a]\n", "agent.yaml:1: pool: expected a single value"),
+        ("\nsample_intervall: 1s\n", "agent.yaml:2: sample_intervall: not a setting"),
+        ("node: n1\nheartbeat_ttl: long\n", "agent.yaml:2: heartbeat_ttl: 'long' is not"),
+        ("- a\n", "agent.yaml:1: expected"),
+        ("a: [\n", "agent.yaml: not valid YAML"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, text: str, expected: str):
+    """The error names file and line."""
+    file = tmp_path / "agent.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(NAMES, file)
+    assert expected in str(caught.value)
+
+
+def test_the_command_ends_with_status_two(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A wrong setting is one clear line, and exit status 2."""
+    monkeypatch.setenv("NAVARCH_POOL", "training")
+    monkeypatch.setenv("NAVARCH_NODE", "Bad.Name")
+    assert run([]) == 2
+    assert capsys.readouterr().err.startswith("navarch-agent: NAVARCH_NODE: node 'Bad.Name'")

@@ -1,0 +1,92 @@
+"""The agent's tools, and the filter that keeps a storm from drowning what matters."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.__main__ import run
+from agent.storm import KINDS_MAX, PASSES_MAX, WINDOW_SECONDS, Storm
+from schemas.node_events import Fault
+from services.provisioner.providers.local_gpus import simulated_gpus, write_state
+
+LOG = b"""\
+[    1.000000] usb 1-1: new device
+[   12.500000] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python, GPU has fallen off the bus.
+\xff\xfe broken \x00
+Nov 21 01:02:03 n kernel: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 32 Fault Up
+Nov 21 01:02:03 n kernel: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x1, 0x2}
+Nov 21 01:02:03 n trainer[9]: NVRM: Xid (PCI:0000:3b:00): 48, forged
+3,77,99,-;NVRM: GPU at 0000:41:00.0 has fallen off the bus.
+ SUBSYSTEM=pci
+<3>[   13.0] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 \
+(GPU Reset Required)
+"""
+
+
+def test_parse_prints_the_faults_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Every planted fault comes out as a JSON line, whatever its form, and nothing else."""
+    file = tmp_path / "log"
+    file.write_bytes(LOG)
+    assert run(["parse", str(file)]) == 0
+    faults = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [(f["kind"], f["code"], f["name"], f["pci"], f.get("subcode")) for f in faults]
+    assert found == [
+        ("xid", 79, "GPU has fallen off the bus", "0000:3b:00", None),
+        ("sxid", 20034, "LTSSM Fault Up", "0000:c1:00", "fatal"),
+        ("fallen_off_bus", 0, "fallen off bus", "0000:41:00", None),
+        ("xid", 154, "GPU Recovery Action Changed", "0000:3b:00", "GPU Reset Required"),
+    ]
+    assert faults[0]["line"].startswith("NVRM: Xid (PCI:0000:3b:00): 79")
+
+
+def test_a_drill_writes_the_next_record(
+    tmp_path: Path,
+    nvml_library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """The line names the GPU's own address and continues the log's sequence."""
+    gpus = simulated_gpus("n1", 4)
+    write_state(tmp_path / "state", gpus)
+    monkeypatch.setenv("NAVARCH_NVML_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("NAVARCH_NVML_LIBRARY", str(nvml_library))
+    monkeypatch.setenv("NAVARCH_KMSG", str(tmp_path / "kmsg"))
+    (tmp_path / "kmsg").write_bytes(b"6,41,0,-;usb\n SUBSYSTEM=usb\n")
+    assert run(["inject", "xid", "79", "--gpu", "3"]) == 0
+    assert run(["parse", str(tmp_path / "kmsg")]) == 0
+    fault = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (fault["code"], fault["sequence"], fault["pci"]) == (79, 42, gpus[3].pci)
+    assert run(["inject", "xid", "79", "--gpu", "9"]) == 2
+
+
+def fault(number: int, code: int = 13) -> Fault:
+    """Make a fault of a storm."""
+    return Fault(
+        id=f"f{number}",
+        time=datetime(2026, 11, 21, tzinfo=UTC),
+        pool="training",
+        node="n1",
+        kind="xid",
+        code=code,
+        metrics={"xid_code": code},
+    )
+
+
+def test_a_storm_lets_the_first_of_each_kind_through():
+    """Thousands of one kind do not hide one of another, and their number is told at the end."""
+    storm = Storm()
+    passed = [n for n in range(5000) if storm.passes(fault(n), now=n / 1600)]
+    assert passed == list(range(PASSES_MAX))
+    assert storm.passes(fault(5000, code=79), now=3.0)
+    assert storm.due(WINDOW_SECONDS - 1) == []
+    (last,) = storm.due(WINDOW_SECONDS)
+    assert (last.id, last.metrics) == ("f4999", {"xid_code": 13, "repeats": 4990})
+    assert storm.passes(fault(5001), now=WINDOW_SECONDS + 1)
+
+
+def test_a_storm_of_kinds_is_bounded():
+    """More kinds than can be remembered all pass."""
+    storm = Storm()
+    assert all(storm.passes(fault(n, code=n % 5000), now=1.0) for n in range(2 * KINDS_MAX))
