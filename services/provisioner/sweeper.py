@@ -24,7 +24,7 @@ from services.provisioner.removal import Remover, Timing
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
-from services.runtime.errors import NavarchError
+from services.runtime.errors import NavarchError, Reject
 from services.runtime.leases import Lease
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,10 @@ class Sweeper:
 
         async def one(action: core.SweepAction) -> None:
             async with gate:
-                await self._perform(action)
+                try:
+                    await self._perform(action)
+                except NavarchError as error:
+                    log.warning("left for the next sweep", extra={"reason": str(error)})
 
         async with asyncio.TaskGroup() as group:
             for action in actions:
@@ -94,7 +97,7 @@ class Sweeper:
         records = await self._store.all()
         now = self._clock.now()
         self._remember(listed, now)
-        fleet_id = str(_fleet.decode(fleet.value).id) if fleet is not None else ""
+        fleet_id = _fleet_id(fleet.value) if fleet is not None else ""
         sighting = core.Sighting(
             fleet=fleet_id,
             records=records,
@@ -206,6 +209,13 @@ def _found(provider: str, instance: Instance, now: datetime) -> InstanceRecord:
         region=instance.region,
     )
     return core.intended(instance.pool, instance.name, launch, "", now)
+
+
+def _fleet_id(value: bytes) -> str:
+    try:
+        return str(_fleet.decode(value).id)
+    except msgspec.DecodeError as error:
+        raise Reject(f"the key {FLEET_KEY} in {POOLS.name} cannot be read: {error}") from error
 
 
 def _lives(value: bytes) -> bool:

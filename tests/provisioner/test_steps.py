@@ -20,9 +20,11 @@ from schemas.topology import EVENTS
 from services.provisioner.providers.fake import Order
 from services.provisioner.service import answer_instances
 from services.provisioner.store import InstanceStore
+from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
+    Held,
     answer_to,
     command,
     fake,
@@ -193,6 +195,23 @@ async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
         sequence = await start_step(bus, undo, sequence, undo=True)
         undone, _ = await answer_to(bus, "s", sequence)
         assert isinstance(undone, UndoSucceeded)
+
+
+async def test_a_broker_restart_in_a_launch_costs_nothing(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """The answer is recorded and appended once the broker is back; nothing is made twice."""
+    provider = fake(idempotent=False)
+    held = Held(provider)
+    async with running(bus, held):
+        sequence = await start_step(bus, provision("web-1", "s"))
+        await held.entered.wait()
+        await server.restart()
+        held.go_on.set()
+        done, _ = await answer_to(bus, "s", sequence)
+    assert isinstance(done, StepSucceeded)
+    assert len(await provider.list()) == 1
+    assert (await record_of(bus, "web-1")).state == "running"
 
 
 async def test_two_replicas_answer_each_command_once(bus: NatsBus) -> None:

@@ -1,25 +1,31 @@
 """The sweep on the real bus: what crashes left behind is found, and nothing else is touched."""
 
+from typing import Any
+
 import pytest
 
 from schemas.messages import encode
 from schemas.records import FLEET_KEY, FleetRecord, NodeRecord
+from schemas.sagas import StepSucceeded
 from schemas.subjects import pool_event_wildcard
-from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
+from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, BucketSpec
 from services.provisioner.core import removing
 from services.provisioner.providers.fake import FakeProvider, Order
 from services.provisioner.store import InstanceStore
 from services.provisioner.sweeper import Sweeper
 from services.runtime.clock import SystemClock
+from services.runtime.errors import Reject, Unavailable
 from services.runtime.nats_bus import NatsBus
 from tests.provisioner.support import (
     FLEET,
     QUICK,
+    answer_to,
     fake,
     providers,
     provision,
     request,
     running,
+    start_step,
     steps,
     terminate,
     until,
@@ -38,6 +44,21 @@ def sweeper(bus: NatsBus, provider: FakeProvider) -> Sweeper:
     parts = steps(bus, provider)
     store = InstanceStore(bus)
     return Sweeper(bus, SystemClock(), store, providers(provider), parts.remover, QUICK)
+
+
+class Failing:
+    """A bus whose writes to buckets fail while told so."""
+
+    def __init__(self, real: NatsBus) -> None:
+        """Wrap a bus."""
+        self._real = real
+        self.fails = True
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else passes."""
+        if name in {"create", "update"} and self.fails:
+            raise Unavailable("no leader")
+        return getattr(self._real, name)
 
 
 async def names(provider: FakeProvider) -> list[str]:
@@ -145,3 +166,35 @@ async def test_of_two_replicas_one_sweeps(fleet: NatsBus) -> None:
     async with running(fleet, one), running(fleet, two, replica="provisioner-2"):
         await until(swept)
     assert [bool(each.calls("list")) for each in (one, two)].count(True) == 1
+
+
+async def test_a_bus_that_fails_in_a_sweep_ends_neither_the_sweep_nor_the_service(
+    fleet: NatsBus,
+) -> None:
+    """What could not be recorded is left for the next sweep, which does it."""
+    provider = fake()
+    await provider.provision(request("web-1"))
+    failing = Failing(fleet)
+    sweeping = sweeper(failing, provider)
+    await sweeping.sweep()
+    assert await names(provider) == ["web-1"]
+    failing.fails = False
+    await sweeping.sweep()
+    assert await names(provider) == []
+
+
+@pytest.mark.parametrize("key", [(POOLS, FLEET_KEY), (INSTANCES, "web.web-9")])
+async def test_an_unreadable_record_stops_the_sweep_and_not_the_service(
+    fleet: NatsBus, key: tuple[BucketSpec, str]
+) -> None:
+    """Where records cannot be read, what they might say is not guessed: nothing is removed."""
+    provider = fake()
+    await provider.provision(request("web-1"))
+    await fleet.put(*key, b"garbage")
+    async with running(fleet, provider):
+        sequence = await start_step(fleet, provision("web-2"))
+        done, _ = await answer_to(fleet, "scale-up-web-2", sequence)
+        assert isinstance(done, StepSucceeded)
+    with pytest.raises(Reject):
+        await sweeper(fleet, provider).sweep()
+    assert await names(provider) == ["web-1", "web-2"]
