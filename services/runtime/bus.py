@@ -158,8 +158,8 @@ class Bus(Protocol):
         """Remove a key; with a revision, only if it is still the last, else Conflict."""
         ...
 
-    async def last_sequence(self, stream: str) -> int:
-        """The stream's last sequence, from its leader."""
+    async def last_sequence(self, stream: str, filter_: str = "") -> int:
+        """The stream's last sequence, from its leader; with a filter, of what stands under it."""
         ...
 
     def watch(self, bucket: BucketSpec, filter_: str = ">") -> AsyncIterator[Entry]:

@@ -33,6 +33,8 @@ from services.runtime.pulling import Durable, Ephemeral, Puller, parse_stored
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS: Final = 5.0
+PAGE_TIMEOUT_SECONDS: Final = 10.0
+"""Of one batch of a read."""
 RECONNECT_WAIT_SECONDS: Final = 0.25
 PING_INTERVAL_SECONDS: Final = 10
 READ_BATCH_MAX: Final = 1000
@@ -42,6 +44,7 @@ DIRECT_HEADERS: Final = frozenset(
     {"Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
 )
 """What the server adds to a message that is read directly; no part of the message."""
+MESSAGE_NOT_FOUND: Final = 10037
 NOT_FOUND: Final = 404
 UNAVAILABLE: Final = 503
 
@@ -89,6 +92,7 @@ class NatsBus:
         self._name = name
         self._pullers: set[Puller] = set()
         self._services: list[Any] = []
+        self._reading: set[asyncio.Future[None]] = set()
 
     @classmethod
     async def connect(cls, options: ConnectOptions) -> "NatsBus":
@@ -142,6 +146,12 @@ class NatsBus:
 
     async def _on_disconnected(self) -> None:
         log.warning("bus disconnected; reconnecting for ever")
+        # Answers to what was asked over the lost connection can never come: whoever waits for one
+        # learns it now and not after the time-out.
+        lost = [*self._client._resp_map.values(), *self._reading]  # noqa: SLF001
+        for answer in lost:
+            if not answer.done():
+                answer.set_exception(nats.errors.ConnectionClosedError())
 
     async def _on_reconnected(self) -> None:
         log.info("bus reconnected")
@@ -235,27 +245,36 @@ class NatsBus:
         """Ask for many messages at once; the answers end with a status."""
         if not self._client.is_connected:
             raise Unavailable(f"{stream}: not connected to the bus")
-        inbox = self._client.new_inbox()
-        subscription = await self._client.subscribe(inbox, pending_bytes_limit=-1)
         found: list[Msg] = []
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def arrived(message: Msg) -> None:
+            status = (message.headers or {}).get("Status")
+            if status is None:
+                found.append(message)
+            elif done.done():
+                return
+            elif status in ("204", "404"):
+                done.set_result(None)
+            else:
+                done.set_exception(Unavailable(f"{stream}: reading ended with status {status}"))
+
+        inbox = self._client.new_inbox()
+        subscription = await self._client.subscribe(inbox, cb=arrived, pending_bytes_limit=-1)
+        self._reading.add(done)
         try:
             await self._client.publish(
                 f"$JS.API.DIRECT.GET.{stream}", _json.encode(query), reply=inbox
             )
-            while True:
-                message = await subscription.next_msg(REQUEST_TIMEOUT_SECONDS)
-                status = (message.headers or {}).get("Status")
-                if status is None:
-                    found.append(message)
-                elif status in ("204", "404"):
-                    return found
-                else:
-                    raise Unavailable(f"{stream}: reading ended with status {status}")
+            async with asyncio.timeout(PAGE_TIMEOUT_SECONDS):
+                await done
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise Unavailable(f"{stream}: cannot be read: {error}") from error
+            raise Unavailable(f"{stream}: cannot be read: {error or 'no answer'}") from error
         finally:
+            self._reading.discard(done)
             with suppress(nats.errors.Error):
                 await subscription.unsubscribe()
+        return found
 
     async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:
         """Everything stored under a filter, oldest first, after a sequence."""
@@ -285,8 +304,16 @@ class NatsBus:
             raise Unavailable(f"{stream}: reading ended with status {status}")
         return _from_direct(answer)
 
-    async def last_sequence(self, stream: str) -> int:
-        """The stream's last sequence, from its leader."""
+    async def last_sequence(self, stream: str, filter_: str = "") -> int:
+        """The stream's last sequence, from its leader; with a filter, of what stands under it."""
+        if filter_:
+            try:
+                found = await self.admin(f"STREAM.MSG.GET.{stream}", {"last_by_subj": filter_})
+            except Refused as error:
+                if error.code == MESSAGE_NOT_FOUND:
+                    return 0
+                raise
+            return int(found["message"]["seq"])
         info = await self.admin(f"STREAM.INFO.{stream}", {})
         return int(info["state"]["last_seq"])
 

@@ -71,6 +71,8 @@ class BucketView(Generic[R]):
 
     async def caught_up(self) -> None:
         """Wait until the view holds everything that was written before this call."""
-        target = await self._bus.last_sequence(f"KV_{self._bucket.name}")
+        # Of what stands: a watch never brings what has been removed without a marker.
+        name = self._bucket.name
+        target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
         async with self._moved:
             await self._moved.wait_for(lambda: self._seen >= target)

@@ -1,0 +1,225 @@
+"""The one consumer loop: order, retries, dead letters, and what stopping leaves behind."""
+
+import asyncio
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+
+from schemas import subjects
+from schemas.dead_letters import DeadLetter, dead_codec
+from schemas.messages import encode
+from schemas.node_events import Lost
+from schemas.topology import DEAD
+from services.runtime.errors import Reject, Retry, Unavailable
+
+NODES = "navarch.v1.node.training.*.event.lost"
+DURABLE = "test-durable"
+
+
+def subject(node: str) -> str:
+    return subjects.node_event("training", node, "lost")
+
+
+def lost(number: int, node: str) -> bytes:
+    event = Lost(
+        id=f"lost-{number}", time=datetime(2026, 1, 1, tzinfo=UTC), pool="training", node=node
+    )
+    return encode(event)
+
+
+async def letters(bus) -> list[DeadLetter]:
+    """Every dead letter there is."""
+    stored = await bus.read(DEAD.name, subjects.dead("EVENTS", DURABLE))
+    found = [dead_codec.decode(each.data) for each in stored]
+    assert all(isinstance(each, DeadLetter) for each in found)
+    return found
+
+
+async def settled(bus) -> None:
+    """Wait until the durable has nothing left to give or to wait for."""
+    async with asyncio.timeout(10):
+        while True:
+            info = await bus.admin(f"CONSUMER.INFO.EVENTS.{DURABLE}", {})
+            if not info["num_ack_pending"] + info["num_pending"]:
+                return
+
+
+async def test_messages_of_one_key_are_handled_in_order_and_others_beside_them(
+    any_bus, durable, handler, looping
+):
+    """A node that is slow to handle holds up its own messages and nobody else's."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    handler.holds["lost-0"] = asyncio.Event()
+    async with looping(any_bus, spec, handler):
+        for number in range(6):
+            node = "slow" if number % 2 == 0 else "quick"
+            await any_bus.publish(subject(node), lost(number, node))
+        await handler.wait_for(lambda: len(handler.done) == 3)
+        assert handler.ids() == ["lost-1", "lost-3", "lost-5"]
+        assert [each.message.id for each in handler.received].count("lost-2") == 0
+        handler.holds["lost-0"].set()
+        await handler.wait_for(lambda: len(handler.done) == 6)
+    assert handler.ids()[3:] == ["lost-0", "lost-2", "lost-4"]
+    assert handler.count(DURABLE, "done") == 6
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [Retry("not yet"), Unavailable("no leader"), ValueError("a defect of ours")],
+    ids=["retry", "bus", "defect"],
+)
+async def test_what_fails_is_tried_again_with_growing_waits(
+    any_bus, durable, handler, looping, failure
+):
+    """Whatever the handler raises: the message comes back, later each time, until it is handled."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    handler.failures = [failure] * 3
+    loop = asyncio.get_running_loop()
+    times = []
+    async with looping(any_bus, spec, handler):
+        await any_bus.publish(subject("n"), lost(1, "n"))
+        for count in range(1, 5):
+            await handler.wait_for(lambda count=count: len(handler.received) >= count)
+            times.append(loop.time())
+        await handler.wait_for(lambda: bool(handler.done))
+        await settled(any_bus)
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert [each.deliveries for each in handler.received] == [1, 2, 3, 4]
+    assert all(wait > least for wait, least in zip(waits, (0.04, 0.08, 0.16), strict=True))
+    assert (handler.count(DURABLE, "retried"), handler.count(DURABLE, "done")) == (3, 1)
+    assert await letters(any_bus) == []
+
+
+async def test_a_retry_may_name_its_own_wait(any_bus, durable, handler, looping):
+    """A handler that knows when it pays to try again says so."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    handler.failures = [Retry("busy", after_seconds=0.5)]
+    loop = asyncio.get_running_loop()
+    async with looping(any_bus, spec, handler):
+        await any_bus.publish(subject("n"), lost(1, "n"))
+        await handler.wait_for(lambda: len(handler.received) == 1)
+        failed = loop.time()
+        await handler.wait_for(lambda: len(handler.done) == 1)
+        assert 0.4 < loop.time() - failed < 2
+
+
+async def test_what_always_fails_becomes_a_dead_letter(any_bus, durable, handler, looping):
+    """After its deliveries it is set aside with the reason and its bytes, and is not lost."""
+    spec = await durable(NODES, ack_wait_seconds=30, deliveries_max=3)
+    handler.failures = [Retry(f"try {number}") for number in range(3)]
+    async with looping(any_bus, spec, handler):
+        sequence = await any_bus.publish(subject("n"), lost(1, "n"))
+        await settled(any_bus)
+        await any_bus.publish(subject("n"), lost(2, "n"))
+        await handler.wait_for(lambda: len(handler.done) == 1)
+    (letter,) = await letters(any_bus)
+    assert (letter.subject, letter.sequence, letter.deliveries) == (subject("n"), sequence, 3)
+    assert letter.reason == "given up after retries: try 2"
+    assert letter.data == lost(1, "n").decode()
+    assert handler.ids() == ["lost-2"]
+
+
+async def test_what_a_handler_rejects_is_dead_at_once(any_bus, durable, handler, looping):
+    """Trying again would be of no use."""
+    spec = await durable(NODES)
+    handler.failures = [Reject("no such pool")]
+    async with looping(any_bus, spec, handler):
+        await any_bus.publish(subject("n"), lost(1, "n"))
+        await settled(any_bus)
+    (letter,) = await letters(any_bus)
+    assert (letter.reason, letter.deliveries) == ("no such pool", 1)
+    assert handler.count(DURABLE, "dead") == 1
+
+
+async def test_an_unknown_type_is_acknowledged_and_counted(any_bus, durable, handler, looping):
+    """It is a newer release's message, and none of our business."""
+    spec = await durable(NODES)
+    async with looping(any_bus, spec, handler):
+        await any_bus.publish(subject("n"), b'{"type": "io.navarch.agent.event.v9.new", "x": 1}')
+        await settled(any_bus)
+    assert (handler.received, await letters(any_bus)) == ([], [])
+    assert handler.count(DURABLE, "unknown") == 1
+
+
+GARBAGE = {
+    "empty": (b"", "no type: not a message"),
+    "no JSON": (b"\xff\xfe\x00", "no type: not a message"),
+    "truncated": (lost(1, "n")[:-5], "no type: not a message"),
+    "no object": (b"[1, 2]", "no type: not a message"),
+    "no type": (b'{"id": "x"}', "no type: not a message"),
+    "type is no text": (b'{"type": 5}', "no type: not a message"),
+    "field missing": (
+        b'{"type": "io.navarch.health_monitor.event.v1.lost", "id": "x"}',
+        "lost: Object missing required field",
+    ),
+    "wrong type": (lost(1, "n").replace(b'"n"', b"7"), "Expected `str`, got `int`"),
+    "no time": (lost(1, "n").replace(b"2026-01-01T", b"noon "), "Invalid RFC3339"),
+    "deep": (b'{"type":' * 50_000, "no type: not a message"),
+    "a megabyte": (b"x" * 1_000_000, "no type: not a message"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), GARBAGE.values(), ids=GARBAGE.keys())
+async def test_garbage_is_dead_lettered_and_the_loop_lives_on(
+    any_bus, durable, handler, looping, data, reason
+):
+    """With the reason and, up to a bound, the bytes; what comes after it is handled."""
+    spec = await durable(NODES)
+    async with looping(any_bus, spec, handler):
+        await any_bus.publish(subject("n"), data)
+        await any_bus.publish(subject("n"), lost(2, "n"))
+        await handler.wait_for(lambda: len(handler.done) == 1)
+        await settled(any_bus)
+    (letter,) = await letters(any_bus)
+    assert reason in letter.reason
+    assert letter.bytes == len(data)
+    assert letter.data == data[:65_536].decode("utf-8", "replace")
+    assert handler.count(DURABLE, "invalid") == 1
+
+
+async def test_a_slow_handler_keeps_its_message(any_bus, durable, handler, looping):
+    """Handling may take longer than the acknowledgement wait, and the wait of those behind it."""
+    spec = await durable(NODES, ack_wait_seconds=0.3)
+    handler.holds["lost-0"] = asyncio.Event()
+    async with looping(any_bus, spec, handler):
+        for number in range(3):
+            await any_bus.publish(subject("n"), lost(number, "n"))
+        await handler.wait_for(lambda: len(handler.received) == 1)
+        until = asyncio.get_running_loop().time() + 1.0
+        while asyncio.get_running_loop().time() < until:
+            info = await any_bus.admin(f"CONSUMER.INFO.EVENTS.{DURABLE}", {})
+            assert info["num_redelivered"] == 0
+        handler.holds["lost-0"].set()
+        await handler.wait_for(lambda: len(handler.done) == 3)
+    assert [each.deliveries for each in handler.done] == [1, 1, 1]
+
+
+async def test_stopping_finishes_what_is_held_and_hands_back_the_rest(
+    any_bus, durable, handler, looping
+):
+    """The next process has what was left at once, without the acknowledgement wait."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    handler.holds |= {"lost-0": asyncio.Event(), "lost-1": asyncio.Event()}
+    async with looping(any_bus, spec, handler, finish_seconds=0.2):
+        for number, node in enumerate(("finishes", "hangs")):
+            await any_bus.publish(subject(node), lost(number, node))
+        await handler.wait_for(lambda: len(handler.received) == 2)
+        asyncio.get_running_loop().call_later(0.05, handler.holds["lost-0"].set)
+    assert handler.ids() == ["lost-0"]
+    del handler.holds["lost-1"]
+    async with looping(any_bus, spec, handler), asyncio.timeout(2):
+        await handler.wait_for(lambda: len(handler.done) == 2)
+    assert handler.ids() == ["lost-0", "lost-1"]
+    assert handler.done[1].deliveries == 2
+
+
+async def test_two_replicas_share_the_work(any_bus, durable, handler, looping):
+    """Each message reaches one of them, once."""
+    spec = await durable(NODES, in_flight_max=8)
+    async with looping(any_bus, spec, handler), looping(any_bus, spec, handler):
+        for number in range(100):
+            await any_bus.publish(subject(f"n-{number % 10}"), lost(number, "n"))
+        await handler.wait_for(lambda: len(handler.done) >= 100)
+        await settled(any_bus)
+    assert sorted(handler.ids()) == sorted(f"lost-{number}" for number in range(100))

@@ -1,0 +1,55 @@
+"""A mirrored bucket is as fresh as it says."""
+
+import asyncio
+
+from schemas.messages import encode
+from schemas.records import NodeRecord, node_key
+from schemas.topology import NODES
+from services.runtime.views import BucketView
+
+
+def record(node: str, *, cordoned: bool = False) -> bytes:
+    return encode(NodeRecord(pool="training", node=node, cordoned=cordoned))
+
+
+async def test_a_view_that_caught_up_holds_what_was_written_before(any_bus):
+    """Whatever was stored before the call is there after it: written, changed and removed."""
+    view = BucketView(any_bus, NODES, NodeRecord)
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(10):
+        await view.caught_up()
+        assert view.records == {}
+        for number in range(50):
+            await any_bus.put(NODES, node_key("training", f"n-{number}"), record(f"n-{number}"))
+        await any_bus.put(NODES, "training.n-1", record("n-1", cordoned=True))
+        await any_bus.delete(NODES, "training.n-2")
+        await view.caught_up()
+    assert len(view.records) == 49
+    assert view.records["training.n-1"].cordoned is True
+    running.cancel()
+
+
+async def test_a_view_catches_up_where_the_newest_entry_is_gone(any_bus):
+    """What vanished without a marker is waited for by nobody."""
+    await any_bus.put(NODES, "training.n-1", record("n-1"))
+    await any_bus.put(NODES, "training.n-2", record("n-2"))
+    await any_bus.purge(f"KV_{NODES.name}", f"$KV.{NODES.name}.training.n-2")
+    view = BucketView(any_bus, NODES, NodeRecord)
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(10):
+        await view.caught_up()
+    assert list(view.records) == ["training.n-1"]
+    running.cancel()
+
+
+async def test_an_unreadable_record_is_left_out_and_harms_nobody(any_bus):
+    """A record written by hand stops neither the view nor its freshness."""
+    changes: list[str] = []
+    await any_bus.put(NODES, "training.n-1", b"{")
+    await any_bus.put(NODES, "training.n-2", record("n-2"))
+    view = BucketView(any_bus, NODES, NodeRecord, changes.append)
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(10):
+        await view.caught_up()
+    assert (list(view.records), changes) == (["training.n-2"], ["training.n-2"])
+    running.cancel()
