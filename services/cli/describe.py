@@ -145,15 +145,15 @@ def _entry(entry: s.SagaEntry) -> Told:
     match entry:
         case s.SagaStarted(kind=kind, params=params):
             nodes = " -> ".join(name for name in (params.node, params.new_node) if name)
-            return Told(entry.saga, f"{kind} started", f"{nodes}: {params.reason}")
+            return Told(entry.saga, "saga started", f"{kind} {nodes}: {params.reason}")
         case s.SagaUnwinding():
-            return Told(entry.saga, "unwinding", f"at {entry.step}: {entry.reason}", "bad")
+            return Told(entry.saga, "saga unwinding", f"at {entry.step}: {entry.reason}", "bad")
         case s.SagaDone():
-            return Told(entry.saga, "done", "", "good")
+            return Told(entry.saga, "saga done", "", "good")
         case s.SagaUnwound():
-            return Told(entry.saga, "unwound", entry.reason, "bad")
+            return Told(entry.saga, "saga unwound", entry.reason, "bad")
         case s.SagaStuck():
-            return Told(entry.saga, "stuck", f"{entry.reason}. {entry.remedy}", "bad")
+            return Told(entry.saga, "saga stuck", f"{entry.reason}. {entry.remedy}", "bad")
         case s.StepEntry():
             return _step(entry)
         case _:

@@ -78,7 +78,7 @@ def _remarks(node: NodeView) -> str:
     words = [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
     if node.saga:
         words.append(f"saga {node.saga}")
-    if node.reason:
+    if node.reason and (node.health != "healthy" or node.status != "active"):
         words.append(node.reason)
     return ", ".join(words)
 
@@ -120,8 +120,12 @@ def generic(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
         if not any(isinstance(item.get(key), dict | list) for item in items)
         and any(item.get(key) not in ("", None) for item in items)
     ]
-    rows = [[str(item.get(key, "") or "-") for key in headers] for item in items]
+    rows = [[_cell(item.get(key)) for key in headers] for item in items]
     return columns(headers, rows, colour=colour)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value in ("", None) else str(value)
 
 
 def node_page(node: NodeView, *, colour: bool) -> str:

@@ -107,10 +107,10 @@ async def test_the_story_of_both_nodes_holds_the_whole_replacement(bus: NatsBus,
         await bus.publish(subjects.node_event("training", name, "lost"), encode(lost))
     moments = assemble(await Fleet(bus).story(node))
     assert [each.what for each in moments] == [
-        "replace started",
+        "saga started",
         "cordon started",
         "cordon succeeded",
-        "done",
+        "saga done",
         "lost",
     ]
     assert moments[-1].about == f"training/{node}"
