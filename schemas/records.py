@@ -69,8 +69,12 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     drained: bool = False
     lost: bool = False
     lost_at: UtcTime | None = None
+    heard_at: UtcTime | None = None
+    """Of the last loss or return that was applied; an older one changes nothing."""
     saga: str = ""
     """The one open saga, if any."""
+    saga_entry: int = 0
+    """Sequence in SAGAS of the last entry that this record has taken in; older ones are stale."""
     sagas: int = 0
     """How many sagas about this node have ended; the next one's number."""
     reason: str = ""
@@ -90,6 +94,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     boot_id: str = ""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None
+    boot_checked_id: str = ""
+    """The boot that was checked; events of one node may arrive out of order."""
     boot_detail: str = ""
     driver_version: str = ""
     agent_version: str = ""

@@ -2,8 +2,6 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import assert_never
 
 import msgspec
 
@@ -12,16 +10,9 @@ from schemas import pool_events as pe
 from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import NodeRecord
-from schemas.sagas import SagaEntry
-from services.pool_manager.core import close
-from services.pool_manager.projection import (
-    ChangeNode,
-    CloseSaga,
-    Effect,
-    NewNode,
-    Publish,
-    effects,
-)
+from schemas.sagas import SagaDone, SagaEntry, SagaUnwound
+from services.pool_manager.core import UNASKED, close
+from services.pool_manager.projection import coming_node, facts, leaving_node
 from services.pool_manager.store import Store
 from services.runtime.bus import Bus
 from services.runtime.tracing import current_headers
@@ -41,25 +32,27 @@ class Effects:
 
     async def project(self, state: SagaState, entry: SagaEntry) -> None:
         """Bring one entry's effects about; twice changes nothing more."""
-        for effect in effects(state, entry):
-            await self._apply(state, entry, effect)
+        params = state.params
 
-    async def _apply(self, state: SagaState, entry: SagaEntry, effect: Effect) -> None:
-        pool = state.params.pool
-        match effect:
-            case NewNode(record=record):
-                await self._store.change_node(pool, record.node, partial(_new, record))
-            case ChangeNode(node=node):
-                await self._store.change_node(pool, node, partial(_changed, state.saga, effect))
-            case Publish(event=event):
-                await self.publish(event)
-            case CloseSaga(failed=failed):
-                await self._store.change_pool(
-                    pool, lambda old: close(old, state.saga, failed=failed, now=entry.time)
-                )
-                await self._reconcile(pool)
-            case _:
-                assert_never(effect)
+        def leaving(record: NodeRecord | None) -> NodeRecord | None:
+            return _changed_at(record, leaving_node(record, state), entry)
+
+        def coming(record: NodeRecord | None) -> NodeRecord | None:
+            return _changed_at(record, coming_node(record, state), entry)
+
+        if params.node:
+            await self._store.change_node(params.pool, params.node, leaving)
+        if params.new_node:
+            await self._store.change_node(params.pool, params.new_node, coming)
+        for fact in facts(state, entry):
+            await self.publish(fact)
+        if isinstance(entry, SagaDone | SagaUnwound):
+            # Last of all: while the pool's record holds the saga, its nodes are spoken for.
+            failed = isinstance(entry, SagaUnwound) and state.kind in UNASKED
+            await self._store.change_pool(
+                params.pool, lambda old: close(old, state.saga, failed=failed, now=entry.time)
+            )
+            await self._reconcile(params.pool)
 
     async def publish(self, event: Message) -> None:
         """Publish a fact about a node or a pool."""
@@ -71,15 +64,9 @@ class Effects:
         await self._bus.publish(subject, encode(event), msg_id=event.id, headers=current_headers())
 
 
-def _new(wanted: NodeRecord, record: NodeRecord | None) -> NodeRecord | None:
-    return record or wanted
-
-
-def _changed(saga: str, effect: ChangeNode, record: NodeRecord | None) -> NodeRecord | None:
-    if record is None or not (record.saga == saga or (effect.take and record.saga == "")):
-        # The saga has given the node back already: this is a redelivery.
+def _changed_at(
+    old: NodeRecord | None, new: NodeRecord | None, entry: SagaEntry
+) -> NodeRecord | None:
+    if new is None or new == old:
         return None
-    changed = msgspec.structs.replace(record, **effect.fields)
-    if effect.ended:
-        changed = msgspec.structs.replace(changed, sagas=record.sagas + 1)
-    return changed
+    return msgspec.structs.replace(new, changed_at=entry.time)

@@ -1,6 +1,11 @@
-"""What an event makes of a node's record. Pure; the same event twice changes nothing more."""
+"""What an event makes of a node's record. Pure; the same event twice changes nothing more.
+
+Replicas share the work, so two events of one node may be applied in either order: what an event
+says is kept with its time or its boot, and nothing depends on which came first.
+"""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -25,10 +30,13 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
         case Registered():
             return _registered(record, event, stored_at)
         case BootChecked():
-            if event.boot_id and record.boot_id and event.boot_id != record.boot_id:
-                return record
             detail = "; ".join(f"{c.name}: {c.detail}" for c in event.checks if not c.ok)
-            return change(record, boot_checked=event.ok, boot_detail=detail)
+            return change(
+                record,
+                boot_checked=event.ok,
+                boot_checked_id=event.boot_id,
+                boot_detail=detail,
+            )
         case Verdict():
             if record.health_at is not None and event.time < record.health_at:
                 return record
@@ -41,29 +49,34 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_fault=event.fault,
             )
         case Lost():
-            if record.lost:
+            if record.lost or _stale(record, event):
                 return record
-            return change(record, lost=True, lost_at=stored_at)
+            return change(record, lost=True, lost_at=stored_at, heard_at=event.time)
         case Returned():
-            return change(record, lost=False, lost_at=None)
+            if _stale(record, event):
+                return record
+            return change(record, lost=False, lost_at=None, heard_at=event.time)
         case _:
             return record
 
 
 def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:
-    """An agent's (re)start: identity and hardware anew; a new boot must pass its checks again."""
-    same_boot = record.boot_id == event.boot_id
+    """An agent's (re)start: identity and hardware anew."""
+    heard: dict[str, Any] = {} if _stale(record, event) else {"lost": False, "lost_at": None}
     return msgspec.structs.replace(
         record,
         state="registered" if record.state == "launching" else record.state,
-        lost=False,
-        lost_at=None,
         hostname=event.hostname,
         address=event.address or record.address,
         boot_id=event.boot_id,
         gpus=event.gpus,
         driver_version=event.driver_version,
         agent_version=event.agent_version,
-        boot_checked=record.boot_checked if same_boot else None,
         registered_at=record.registered_at or stored_at,
+        **heard,
     )
+
+
+def _stale(record: NodeRecord, event: NodeEvent) -> bool:
+    """Whether news of life or death is older than what is known."""
+    return record.heard_at is not None and event.time < record.heard_at

@@ -1,16 +1,18 @@
-"""What each entry of a saga's log means for nodes, pools and the people who watch. Pure.
+"""What a saga's log means for its nodes, and what each entry tells the world. Pure.
 
-Steps mean the same in every saga, so this is one table. Every effect is idempotent: a record is
-changed only while the saga still has it, and an event's id derives from the entry's.
+Records are derived from the log as a whole, never from one entry: replicas share the entries of a
+saga and may take them in in any order. A record notes the sequence up to which it has taken the log
+in, so an older view of the log changes nothing. Steps mean the same in every saga.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas.messages import Message
-from schemas.reasons import DEADLINE_PASSED
+from schemas.reasons import DEADLINE_PASSED, NodeState
 from schemas.records import NodeRecord
 from schemas.sagas import (
     SagaDone,
@@ -22,78 +24,137 @@ from schemas.sagas import (
     StepSucceeded,
     UndoSucceeded,
 )
-from services.pool_manager.core import REMOVING, UNASKED
+from services.pool_manager.core import REMOVING
 from services.saga.log import SagaState
 
-
-@dataclass(frozen=True, slots=True)
-class NewNode:
-    """Record a node that is to come, unless it is recorded already."""
-
-    record: NodeRecord
+# --- records -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeNode:
-    """Change a node's record, if this saga has it (or, with `take`, if none has)."""
-
-    node: str
-    fields: dict[str, Any]
-    take: bool = False
-    ended: bool = False
-    """Also give the node back: one more saga about it has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Tell the world."""
-
-    event: Message
-
-
-@dataclass(frozen=True, slots=True)
-class CloseSaga:
-    """Take the saga off its pool's record, and look at the pool again."""
-
-    failed: bool
+def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
+    """The record of the node a saga acts on, with the log taken in; unchanged where it is stale."""
+    if record is None or not _takes(record, state):
+        return record
+    cordoned, drained = _cordoned(record, state), _drained_now(record, state)
+    return msgspec.structs.replace(
+        record,
+        saga="" if state.ended else state.saga,
+        saga_entry=state.sequence,
+        sagas=record.sagas + (1 if state.ended else 0),
+        reason=_reason(state),
+        state=_leaving_state(record, state),
+        cordoned=cordoned,
+        drained=cordoned and drained,
+    )
 
 
-Effect = NewNode | ChangeNode | Publish | CloseSaga
+def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
+    """The record of the node a saga brings, made where there is none."""
+    params = state.params
+    if record is None:
+        record = NodeRecord(pool=params.pool, node=params.new_node, launch=params.launch)
+    if not _takes(record, state):
+        return record
+    made = {key: str(state.step("provision").outputs.get(key, "")) for key in _PLACE}
+    admit = state.step("admit")
+    return msgspec.structs.replace(
+        record,
+        saga="" if state.ended else state.saga,
+        saga_entry=state.sequence,
+        reason=state.reason if state.status == "unwound" else "",
+        state=_coming_state(record, state),
+        admitted_at=record.admitted_at or (admit.ended_at if _done(state, "admit") else None),
+        **{key: value for key, value in made.items() if value},
+    )
 
 
-def effects(state: SagaState, entry: SagaEntry) -> tuple[Effect, ...]:
-    """What one entry brings about, in order."""
+_PLACE = ("region", "zone", "address")
+
+
+def _takes(record: NodeRecord, state: SagaState) -> bool:
+    return record.saga in ("", state.saga) and state.sequence > record.saga_entry
+
+
+def _done(state: SagaState, step: str) -> bool:
+    return state.step(step).status == "succeeded"
+
+
+def _cordoned(record: NodeRecord, state: SagaState) -> bool:
+    match state.step("cordon").status, state.step("uncordon").status:
+        case "undone", _:
+            return False
+        case _, "succeeded":
+            return False
+        case "succeeded", _:
+            return True
+        case _:
+            return record.cordoned
+
+
+def _drained_now(record: NodeRecord, state: SagaState) -> bool:
+    return record.drained or state.step("drain").status in ("succeeded", "expired")
+
+
+def _reason(state: SagaState) -> str:
+    if not state.ended:
+        return state.params.reason
+    return state.params.reason if _done(state, "terminate") else ""
+
+
+def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
+    if _done(state, "terminate"):
+        return "terminated"
+    if state.kind not in REMOVING:
+        return record.state
+    return "active" if state.status == "unwound" else "leaving"
+
+
+def _coming_state(record: NodeRecord, state: SagaState) -> NodeState:
+    if state.status == "unwound" or state.step("provision").status == "undone":
+        return "terminated"
+    return "active" if _done(state, "admit") else record.state
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
+    """What one entry tells the world; ids derive from the saga, so repeating tells nothing new."""
+    params = state.params
     match entry:
         case SagaStarted():
-            return _started(state, entry)
-        case StepSucceeded(step=step):
-            return _succeeded(state, entry, step)
-        case StepExpired(step="drain"):
-            return (Publish(_drained(state, entry, expired=True)),)
-        case UndoSucceeded(step="provision"):
-            gone = {"state": "terminated", "changed_at": entry.time}
-            return (ChangeNode(state.params.new_node, gone),)
-        case UndoSucceeded(step="cordon"):
-            return _uncordoned(state, entry)
-        case SagaDone() | SagaUnwound():
-            return _ended(state, entry)
-        case SagaStuck(step=step, reason=reason, remedy=remedy):
-            return (
-                Publish(
-                    pe.SagaIsStuck(
-                        **_about_pool(state, entry, "stuck"),
-                        saga=state.saga,
-                        step=step,
-                        reason=reason,
-                        remedy=remedy,
-                    )
-                ),
+            began = pe.SagaBegan(
+                **_pool(state, entry, "began"),
+                saga=state.saga,
+                kind=state.kind,
+                node=params.node,
+                new_node=params.new_node,
+                reason=params.reason,
             )
+            return (began,)
+        case StepSucceeded(step=step):
+            return _step_facts(state, entry, step)
+        case StepExpired(step="drain"):
+            return (_drained_fact(state, entry, expired=True),)
+        case UndoSucceeded(step="cordon"):
+            return (_uncordoned_fact(state, entry),)
+        case SagaDone() if state.kind == "replace":
+            return (_replaced_fact(state, entry),)
+        case SagaUnwound():
+            return (_failed_fact(state, entry),)
+        case SagaStuck(step=step, reason=reason, remedy=remedy):
+            stuck = pe.SagaIsStuck(
+                **_pool(state, entry, "stuck"),
+                saga=state.saga,
+                step=step,
+                reason=reason,
+                remedy=remedy,
+            )
+            return (stuck,)
         case _:
             return ()
 
 
-def _about_pool(state: SagaState, entry: SagaEntry, what: str) -> dict[str, Any]:
+def _pool(state: SagaState, entry: SagaEntry, what: str) -> dict[str, Any]:
     return {
         "id": f"{what}-{state.saga}",
         "time": entry.time,
@@ -102,142 +163,58 @@ def _about_pool(state: SagaState, entry: SagaEntry, what: str) -> dict[str, Any]
     }
 
 
-def _about_node(state: SagaState, entry: SagaEntry, what: str, node: str) -> dict[str, Any]:
-    return {**_about_pool(state, entry, what), "node": node}
+def _node(state: SagaState, entry: SagaEntry, what: str, node: str) -> dict[str, Any]:
+    return {**_pool(state, entry, what), "node": node, "saga": state.saga}
 
 
-def _started(state: SagaState, entry: SagaStarted) -> tuple[Effect, ...]:
+def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Message, ...]:
     params = state.params
-    found: list[Effect] = []
-    if params.new_node:
-        found.append(
-            NewNode(
-                NodeRecord(
-                    pool=params.pool,
-                    node=params.new_node,
-                    saga=state.saga,
-                    launch=params.launch,
-                    reason=params.reason,
-                    changed_at=entry.time,
-                )
-            )
-        )
-    if params.node:
-        fields = {"saga": state.saga, "reason": params.reason, "changed_at": entry.time}
-        if state.kind in REMOVING:
-            fields["state"] = "leaving"
-        found.append(ChangeNode(params.node, fields, take=True))
-    found.append(
-        Publish(
-            pe.SagaBegan(
-                **_about_pool(state, entry, "began"),
-                saga=state.saga,
-                kind=state.kind,
-                node=params.node,
-                new_node=params.new_node,
-                reason=params.reason,
-            )
-        )
-    )
-    return tuple(found)
-
-
-def _succeeded(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Effect, ...]:
-    params, now = state.params, entry.time
     match step:
         case "cordon":
-            about = _about_node(state, entry, "cordoned", params.node)
-            return (
-                ChangeNode(params.node, {"cordoned": True, "changed_at": now}),
-                Publish(ne.Cordoned(**about, reason=params.reason, saga=state.saga)),
-            )
+            about = _node(state, entry, "cordoned", params.node)
+            return (ne.Cordoned(**about, reason=params.reason),)
         case "uncordon":
-            return _uncordoned(state, entry)
+            return (_uncordoned_fact(state, entry),)
         case "drain":
-            return (
-                ChangeNode(params.node, {"drained": True, "changed_at": now}),
-                Publish(_drained(state, entry, expired=False)),
-            )
+            return (_drained_fact(state, entry, expired=False),)
         case "terminate":
-            about = _about_node(state, entry, "terminated", params.node)
-            return (
-                ChangeNode(params.node, {"state": "terminated", "changed_at": now}),
-                Publish(ne.Terminated(**about, saga=state.saga)),
-            )
-        case "provision":
-            made = {k: entry.outputs.get(k, "") for k in ("region", "zone", "address")}
-            return (ChangeNode(params.new_node, {**made, "changed_at": now}),)
+            return (ne.Terminated(**_node(state, entry, "terminated", params.node)),)
         case "admit":
-            about = _about_node(state, entry, "admitted", params.new_node)
-            fields = {"state": "active", "admitted_at": now, "changed_at": now, "reason": ""}
-            return (
-                ChangeNode(params.new_node, fields),
-                Publish(ne.Admitted(**about, saga=state.saga)),
-            )
+            return (ne.Admitted(**_node(state, entry, "admitted", params.new_node)),)
         case _:
             return ()
 
 
-def _uncordoned(state: SagaState, entry: SagaEntry) -> tuple[Effect, ...]:
-    node = state.params.node
-    fields = {"cordoned": False, "drained": False, "changed_at": entry.time}
-    about = _about_node(state, entry, "uncordoned", node)
-    return (
-        ChangeNode(node, fields),
-        Publish(ne.Uncordoned(**about, reason=state.params.reason, saga=state.saga)),
+def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
+    about = _node(state, entry, "uncordoned", state.params.node)
+    return ne.Uncordoned(**about, reason=state.params.reason)
+
+
+def _drained_fact(state: SagaState, entry: SagaEntry, *, expired: bool) -> Message:
+    return ne.Drained(**_node(state, entry, "drained", state.params.node), expired=expired)
+
+
+def _replaced_fact(state: SagaState, entry: SagaEntry) -> Message:
+    params = state.params
+    return pe.NodeReplaced(
+        **_pool(state, entry, "replaced"),
+        old_node=params.node,
+        new_node=params.new_node,
+        saga=state.saga,
+        reason=params.reason,
+        duration_seconds=(entry.time - state.started_at).total_seconds(),
     )
 
 
-def _drained(state: SagaState, entry: SagaEntry, *, expired: bool) -> ne.Drained:
-    about = _about_node(state, entry, "drained", state.params.node)
-    return ne.Drained(**about, saga=state.saga, expired=expired)
-
-
-def _ended(state: SagaState, entry: SagaEntry) -> tuple[Effect, ...]:
-    params, failed = state.params, isinstance(entry, SagaUnwound)
-    found: list[Effect] = []
-    if params.node:
-        gone = state.step("terminate").status == "succeeded"
-        fields: dict[str, Any] = {"saga": "", "changed_at": entry.time}
-        if failed and state.kind in REMOVING and not gone:
-            fields["state"] = "active"
-        found.append(ChangeNode(params.node, fields, ended=True))
-    if params.new_node:
-        fields = {"saga": "", "changed_at": entry.time}
-        if failed:
-            fields |= {"state": "terminated", "reason": state.reason}
-        found.append(ChangeNode(params.new_node, fields))
-    if isinstance(entry, SagaUnwound):
-        found.append(
-            Publish(
-                pe.SagaFailed(
-                    **_about_pool(state, entry, "failed"),
-                    saga=state.saga,
-                    step=entry.step,
-                    reason=_why(state, entry),
-                    node=params.node,
-                    new_node=params.new_node,
-                )
-            )
-        )
-    elif state.kind == "replace":
-        found.append(
-            Publish(
-                pe.NodeReplaced(
-                    **_about_pool(state, entry, "replaced"),
-                    old_node=params.node,
-                    new_node=params.new_node,
-                    saga=state.saga,
-                    reason=params.reason,
-                    duration_seconds=(entry.time - state.started_at).total_seconds(),
-                )
-            )
-        )
-    found.append(CloseSaga(failed=failed and state.kind in UNASKED))
-    return tuple(found)
-
-
-def _why(state: SagaState, entry: SagaUnwound) -> str:
-    if entry.reason == DEADLINE_PASSED:
-        return f"{entry.step} was not done when its deadline passed"
-    return entry.reason or state.reason
+def _failed_fact(state: SagaState, entry: SagaUnwound) -> Message:
+    reason = entry.reason or state.reason
+    if reason == DEADLINE_PASSED:
+        reason = f"{entry.step} was not done when its deadline passed"
+    return pe.SagaFailed(
+        **_pool(state, entry, "failed"),
+        saga=state.saga,
+        step=entry.step,
+        reason=reason,
+        node=state.params.node,
+        new_node=state.params.new_node,
+    )

@@ -73,6 +73,8 @@ class StepState:
     reason: str = ""
     started_at: datetime | None = None
     deadline: datetime | None = None
+    ended_at: datetime | None = None
+    """When the action succeeded, failed or was given up."""
     remedy: str = ""
 
 
@@ -157,9 +159,11 @@ def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
         case StepStarted(deadline=deadline):
             return replace(step, status=status, started_at=entry.time, deadline=deadline)
         case StepSucceeded(outputs=outputs):
-            return replace(step, status=status, outputs=outputs)
+            return replace(step, status=status, outputs=outputs, ended_at=entry.time)
         case StepFailed(reason=reason):
-            return replace(step, status=status, reason=reason)
+            return replace(step, status=status, reason=reason, ended_at=entry.time)
+        case StepExpired():
+            return replace(step, status=status, ended_at=entry.time)
         case UndoFailed(reason=reason, remedy=remedy):
             return replace(step, status=status, reason=reason, remedy=remedy)
         case _:

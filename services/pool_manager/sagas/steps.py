@@ -62,7 +62,7 @@ def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | Non
 
 def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | None:
     """Whether the new node may take work: its GPUs are all there, its boot check passed."""
-    if node is None or node.boot_checked is None:
+    if node is None or node.boot_checked is None or node.boot_checked_id != node.boot_id:
         return None
     promised = params.launch.gpu_count if params.launch else 0
     if promised and len(node.gpus) != promised:
