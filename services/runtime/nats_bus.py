@@ -1,8 +1,9 @@
 """The bus on nats-py: the one module that imports `nats`.
 
-The connection, storing, buckets, timers and requests stand here; pulling messages out of consumers
-is in `pulling`. Storing and reading go over plain requests in the server's own JSON, because every
-guard, TTL and batch read is then a header or a field that can be read in the server's documents.
+The connection, storing, timers and requests stand here; pulling messages out of consumers is in
+`pulling`, buckets in `buckets`. Storing and reading go over plain requests in the server's own
+JSON, because every guard, TTL and batch read is then a header or a field that can be read in the
+server's documents.
 """
 
 import asyncio
@@ -19,16 +20,18 @@ import nats.errors
 import nats.micro
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.micro.request import Request as MicroRequest
 
 from schemas import headers as h
 from schemas import subjects
-from schemas.requests import QueryError
 from schemas.settings import NatsSettings
-from schemas.topology import SERVER_VERSION_MIN, BucketSpec, DurableSpec
-from services.runtime.bus import Delivery, Endpoint, Entry, Headers, Reply, Start, Stored
-from services.runtime.errors import BusError, Conflict, Refused, SetupError, Unavailable
-from services.runtime.pulling import Durable, Ephemeral, Puller, parse_stored
+from schemas.topology import SERVER_VERSION_MIN, DurableSpec
+from services.runtime.answering import answer, service_handler
+from services.runtime.buckets import Buckets
+from services.runtime.bus import Delivery, Endpoint, Headers, Reply, Start, Stored
+from services.runtime.cancelling import cancellable
+from services.runtime.errors import Refused, SetupError, Unavailable
+from services.runtime.pulling import Durable, Ephemeral, Puller
+from services.runtime.wire import read_ack, read_answer, read_direct
 
 log = logging.getLogger(__name__)
 
@@ -38,40 +41,10 @@ PAGE_TIMEOUT_SECONDS: Final = 10.0
 RECONNECT_WAIT_SECONDS: Final = 0.25
 PING_INTERVAL_SECONDS: Final = 10
 READ_BATCH_MAX: Final = 1000
-CONFLICT_CODES: Final = frozenset({10071, 10164})
-"""Wrong last sequence, in its two spellings."""
-DIRECT_HEADERS: Final = frozenset(
-    {"Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
-)
-"""What the server adds to a message that is read directly; no part of the message."""
 MESSAGE_NOT_FOUND: Final = 10037
 NOT_FOUND: Final = 404
-UNAVAILABLE: Final = 503
 
 _json = msgspec.json.Encoder()
-
-
-class _ApiError(msgspec.Struct):
-    code: int = 0
-    err_code: int = 0
-    description: str = ""
-
-
-class _PubAck(msgspec.Struct):
-    seq: int = 0
-    error: _ApiError | None = None
-
-
-_pub_ack = msgspec.json.Decoder(_PubAck)
-
-
-def _raise(error: _ApiError, what: str) -> None:
-    text = f"{what}: {error.description} ({error.err_code or error.code})"
-    if error.err_code in CONFLICT_CODES:
-        raise Conflict(text)
-    if error.code == UNAVAILABLE:
-        raise Unavailable(text)
-    raise Refused(text, error.err_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +56,7 @@ class ConnectOptions:
     inbox_prefix: str = "_INBOX"
 
 
-class NatsBus:
+class NatsBus(Buckets):
     """A connection to nats-server. Make one with `connect`."""
 
     def __init__(self, client: Client, name: str) -> None:
@@ -149,9 +122,9 @@ class NatsBus:
         # Answers to what was asked over the lost connection can never come: whoever waits for one
         # learns it now and not after the time-out.
         lost = [*self._client._resp_map.values(), *self._reading]  # noqa: SLF001
-        for answer in lost:
-            if not answer.done():
-                answer.set_exception(nats.errors.ConnectionClosedError())
+        for future in lost:
+            if not future.done():
+                future.set_exception(nats.errors.ConnectionClosedError())
 
     async def _on_reconnected(self) -> None:
         log.info("bus reconnected")
@@ -178,9 +151,10 @@ class NatsBus:
         if not self._client.is_connected:
             raise Unavailable(f"{subject}: not connected to the bus")
         try:
-            return await self._client.request(
-                subject, data, timeout=timeout_seconds, headers=headers
-            )
+            with cancellable():
+                return await self._client.request(
+                    subject, data, timeout=timeout_seconds, headers=headers
+                )
         except nats.errors.NoRespondersError as error:
             raise Unavailable(f"{subject}: nobody answers") from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
@@ -194,13 +168,7 @@ class NatsBus:
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None) -> int:
         answer = await self._ask(subject, data, headers, REQUEST_TIMEOUT_SECONDS)
-        try:
-            ack = _pub_ack.decode(answer.data)
-        except msgspec.DecodeError as error:
-            raise Unavailable(f"{subject}: no acknowledgement but {answer.data[:80]!r}") from error
-        if ack.error is not None:
-            _raise(ack.error, subject)
-        return ack.seq
+        return read_ack(answer.data, subject)
 
     async def publish(
         self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
@@ -284,7 +252,7 @@ class NatsBus:
                 stream,
                 {"batch": READ_BATCH_MAX, "next_by_subj": filter_, "seq": after + 1},
             )
-            stored.extend(_from_direct(each) for each in page)
+            stored.extend(read_direct(each.data, each.headers) for each in page)
             if len(page) < READ_BATCH_MAX:
                 return stored
             after = stored[-1].sequence
@@ -302,7 +270,7 @@ class NatsBus:
             return None
         if status is not None:
             raise Unavailable(f"{stream}: reading ended with status {status}")
-        return _from_direct(answer)
+        return read_direct(answer.data, answer.headers)
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
         """The stream's last sequence, from its leader; with a filter, of what stands under it."""
@@ -316,59 +284,6 @@ class NatsBus:
             return int(found["message"]["seq"])
         info = await self.admin(f"STREAM.INFO.{stream}", {})
         return int(info["state"]["last_seq"])
-
-    # --- buckets ------------------------------------------------------------------------------
-
-    async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
-        """A key's entry, or None."""
-        stored = await self.last(f"KV_{bucket.name}", f"$KV.{bucket.name}.{key}")
-        if stored is None:
-            return None
-        entry = to_entry(bucket, stored)
-        return None if entry.removed else entry
-
-    async def entries(self, bucket: BucketSpec, filter_: str = ">") -> list[Entry]:
-        """Every entry that has a value."""
-        stored = await self.read(f"KV_{bucket.name}", f"$KV.{bucket.name}.{filter_}")
-        found = (to_entry(bucket, each) for each in stored)
-        return [entry for entry in found if not entry.removed]
-
-    async def _write(
-        self, bucket: BucketSpec, key: str, value: bytes, headers: dict[str, str]
-    ) -> int:
-        return await self._store(f"$KV.{bucket.name}.{key}", value, headers or None)
-
-    async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
-        """Write whatever is there now, and return the revision."""
-        return await self._write(bucket, key, value, _ttl(ttl_seconds))
-
-    async def create(
-        self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0
-    ) -> int:
-        """Write a key that has no value, else Conflict."""
-        guard = _ttl(ttl_seconds) | {h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
-        try:
-            return await self._write(bucket, key, value, guard)
-        except Conflict:
-            # The key may stand removed: its marker has a revision, which then is the guard.
-            stored = await self.last(f"KV_{bucket.name}", f"$KV.{bucket.name}.{key}")
-            if stored is None or not to_entry(bucket, stored).removed:
-                raise
-            return await self.update(bucket, key, value, stored.sequence, ttl_seconds=ttl_seconds)
-
-    async def update(
-        self, bucket: BucketSpec, key: str, value: bytes, revision: int, *, ttl_seconds: int = 0
-    ) -> int:
-        """Write if `revision` is still the last, else Conflict."""
-        guard = _ttl(ttl_seconds) | {h.EXPECTED_LAST_SUBJECT_SEQ: str(revision)}
-        return await self._write(bucket, key, value, guard)
-
-    async def delete(self, bucket: BucketSpec, key: str, *, revision: int | None = None) -> None:
-        """Remove a key; with a revision, only if it is still the last, else Conflict."""
-        guard = {h.KV_OPERATION: "DEL"}
-        if revision is not None:
-            guard[h.EXPECTED_LAST_SUBJECT_SEQ] = str(revision)
-        await self._write(bucket, key, b"", guard)
 
     # --- consuming ----------------------------------------------------------------------------
 
@@ -393,12 +308,6 @@ class NatsBus:
         puller = Puller(self._client, Ephemeral(self, stream, tuple(filters), start, after))
         async for delivery in self._pulling(puller):
             yield delivery.stored
-
-    async def watch(self, bucket: BucketSpec, filter_: str = ">") -> AsyncIterator[Entry]:
-        """Every key's present entry, then every change, for ever; survives reconnection."""
-        filters = (f"$KV.{bucket.name}.{filter_}",)
-        async for stored in self.follow(f"KV_{bucket.name}", filters, "last_per_subject"):
-            yield to_entry(bucket, stored)
 
     async def _pulling(self, puller: Puller) -> AsyncIterator[Delivery]:
         self._pullers.add(puller)
@@ -430,7 +339,7 @@ class NatsBus:
         self._services.append(service)
         for subject, endpoint in endpoints.items():
             await service.add_endpoint(
-                name=subject.rsplit(".", 1)[-1], subject=subject, handler=_micro(endpoint)
+                name=subject.rsplit(".", 1)[-1], subject=subject, handler=service_handler(endpoint)
             )
         # Whoever asks next, on whatever connection, is to find it.
         await self._client.flush(timeout=REQUEST_TIMEOUT_SECONDS)  # type: ignore[arg-type]
@@ -439,15 +348,9 @@ class NatsBus:
         """Answer one subject plainly."""
 
         async def reply(message: Msg) -> None:
-            if not message.reply:
-                return
-            try:
-                answer = await endpoint(message.data, dict(message.headers or {}))
-            except BusError as error:
-                answer = _failure("unavailable", error)
-            except Exception as error:  # noqa: BLE001 - whatever an endpoint raises is its answer
-                answer = _failure("invalid-request", error)
-            await message.respond(answer)
+            if message.reply:
+                data, _, _ = await answer(endpoint, message.data, dict(message.headers or {}))
+                await message.respond(data)
 
         await self._client.subscribe(subject, cb=reply)
 
@@ -458,61 +361,8 @@ class NatsBus:
         answer = await self._ask(
             f"$JS.API.{call}", _json.encode(body) if body else b"", None, REQUEST_TIMEOUT_SECONDS
         )
-        found: dict[str, Any] = msgspec.json.decode(answer.data)
-        if error := found.get("error"):
-            _raise(msgspec.convert(error, _ApiError), call)
-        return found
+        return read_answer(answer.data, call)
 
     async def purge(self, stream: str, filter_: str) -> None:
         """Remove everything stored under a filter."""
         await self.admin(f"STREAM.PURGE.{stream}", {"filter": filter_})
-
-
-def _ttl(seconds: int) -> dict[str, str]:
-    return {h.TTL: f"{seconds}s"} if seconds else {}
-
-
-def _from_direct(message: Msg) -> Stored:
-    headers = dict(message.headers or {})
-    return Stored(
-        subject=headers.pop("Nats-Subject"),
-        data=message.data,
-        sequence=int(headers.pop("Nats-Sequence")),
-        time=datetime.fromisoformat(headers.pop("Nats-Time-Stamp")),
-        headers={name: value for name, value in headers.items() if name not in DIRECT_HEADERS},
-    )
-
-
-def to_entry(bucket: BucketSpec, stored: Stored) -> Entry:
-    """Read a bucket's message as an entry."""
-    removed = stored.headers.get(h.KV_OPERATION, "") or stored.headers.get(h.MARKER_REASON, "")
-    return Entry(
-        key=stored.subject.removeprefix(f"$KV.{bucket.name}."),
-        value=stored.data,
-        revision=stored.sequence,
-        time=stored.time,
-        removed=removed,
-    )
-
-
-def _micro(endpoint: Endpoint) -> Any:
-    async def handle(request: MicroRequest) -> None:
-        try:
-            answer = await endpoint(request.data, dict(request.headers or {}))
-        except asyncio.CancelledError:
-            raise
-        except BusError as error:
-            await request.respond_error("503", str(error), _failure("unavailable", error))
-        except Exception as error:  # noqa: BLE001 - whatever an endpoint raises is its answer
-            await request.respond_error("400", str(error), _failure("invalid-request", error))
-        else:
-            await request.respond(answer)
-
-    return handle
-
-
-def _failure(kind: str, error: Exception) -> bytes:
-    return _json.encode(QueryError(error=kind, reason=str(error)))
-
-
-__all__ = ["ConnectOptions", "NatsBus", "parse_stored", "to_entry"]
