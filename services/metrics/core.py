@@ -1,0 +1,194 @@
+"""What the fleet's records, samples and facts are as numbers. Pure.
+
+Gauges are made anew for every scrape from what is known then, so a node that is gone takes its
+series along. Counters and the histogram grow by what one fact adds (`increments`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.messages import Message
+from schemas.node_events import (
+    Cordoned,
+    Drained,
+    Fault,
+    GpuSample,
+    Telemetry,
+    Terminated,
+    Uncordoned,
+)
+from schemas.pool_events import NodeReplaced
+from schemas.reasons import HealthStatus
+from schemas.records import HealthRecord, NodeRecord
+
+STALE_SECONDS: Final = 300.0
+"""A sample older than this says nothing about now; its series end."""
+REPLACEMENT_BUCKETS_SECONDS: Final = (
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    *(120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
+)
+HEALTH_VALUES: Final[Mapping[HealthStatus, float]] = {
+    "healthy": 1.0,
+    "degraded": 0.5,
+    "unhealthy": 0.0,
+}
+"""A node that was never judged has no series, so `!= 1` finds exactly those that are not well."""
+
+NODE_LABELS: Final = ("pool", "node")
+GPU_LABELS: Final = ("pool", "node", "gpu")
+POOL_LABELS: Final = ("pool",)
+
+COMMANDS: Final = "navarch_commands_issued"
+XIDS: Final = "navarch_xid_errors"
+REPLACEMENTS: Final = "navarch_replacements"
+REPLACEMENT_SECONDS: Final = "navarch_replacement_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One family of gauges: label values -> number."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    values: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One family of counters; `_total` is added to the name when it is written."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+
+
+COUNTERS: Final = (
+    Counter(COMMANDS, "Commands carried out, by command", ("pool", "command")),
+    Counter(XIDS, "XID errors that agents saw, by node and code", ("pool", "node", "xid")),
+    Counter(REPLACEMENTS, "Nodes that were replaced", POOL_LABELS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """What one fact adds: to a counter, or to the histogram of replacements."""
+
+    name: str
+    labels: tuple[str, ...]
+    amount: float = 1.0
+
+
+def increments(event: Message) -> tuple[Increment, ...]:
+    """What a fact adds to the counters."""
+    match event:
+        case Fault(kind="xid"):
+            return (Increment(XIDS, (event.pool, event.node, str(event.code))),)
+        case Cordoned():
+            return (Increment(COMMANDS, (event.pool, "cordon")),)
+        case Uncordoned():
+            return (Increment(COMMANDS, (event.pool, "uncordon")),)
+        case Drained():
+            return (Increment(COMMANDS, (event.pool, "drain")),)
+        case Terminated():
+            return (Increment(COMMANDS, (event.pool, "terminate")),)
+        case NodeReplaced():
+            return (
+                Increment(REPLACEMENTS, (event.pool,)),
+                Increment(REPLACEMENT_SECONDS, (event.pool,), event.duration_seconds),
+            )
+        case _:
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """A node's newest sample, and when the server stored it."""
+
+    sample: Telemetry
+    time: datetime
+
+
+def gauges(
+    nodes: Mapping[str, NodeRecord],
+    health: Mapping[str, HealthRecord],
+    samples: Mapping[str, Latest],
+    now: datetime,
+) -> Iterator[Gauge]:
+    """Every gauge of the fleet, as of now; keys are `<pool>.<node>`."""
+    standing = {key: node for key, node in nodes.items() if node.state != "terminated"}
+    fresh = {
+        key: latest.sample
+        for key, latest in samples.items()
+        if key in standing and now - latest.time <= timedelta(seconds=STALE_SECONDS)
+    }
+    yield from _pools(standing, health)
+    yield from _nodes(standing, health, fresh)
+    yield from _gpus(standing, fresh)
+
+
+def _pools(nodes: Mapping[str, NodeRecord], health: Mapping[str, HealthRecord]) -> Iterable[Gauge]:
+    total = Gauge("navarch_nodes_total", "Nodes, launching ones included", POOL_LABELS)
+    healthy = Gauge("navarch_nodes_healthy", "Nodes judged healthy that are not lost", POOL_LABELS)
+    unhealthy = Gauge("navarch_nodes_unhealthy", "Nodes judged unhealthy, or lost", POOL_LABELS)
+    for key, node in nodes.items():
+        pool = (node.pool,)
+        status = health[key].status if key in health else "unknown"
+        for gauge, counts in (
+            (total, True),
+            (healthy, status == "healthy" and not node.lost),
+            (unhealthy, status == "unhealthy" or node.lost),
+        ):
+            gauge.values[pool] = gauge.values.get(pool, 0.0) + counts
+    return (total, healthy, unhealthy)
+
+
+def _nodes(
+    nodes: Mapping[str, NodeRecord],
+    health: Mapping[str, HealthRecord],
+    samples: Mapping[str, Telemetry],
+) -> Iterable[Gauge]:
+    count = Gauge("navarch_node_gpu_count", "GPUs that the node shows", NODE_LABELS)
+    status = Gauge(
+        "navarch_node_health_check_status",
+        "Health: 1 healthy, 0.5 degraded, 0 unhealthy; absent while unknown",
+        NODE_LABELS,
+    )
+    for key, node in nodes.items():
+        labels = (node.pool, node.node)
+        if key in samples:
+            count.values[labels] = len(samples[key].gpus)
+        elif node.registered_at is not None:
+            count.values[labels] = len(node.gpus)
+        judged = HEALTH_VALUES.get(health[key].status) if key in health else None
+        if judged is not None:
+            status.values[labels] = judged
+    return (count, status)
+
+
+def _gpus(nodes: Mapping[str, NodeRecord], samples: Mapping[str, Telemetry]) -> Iterable[Gauge]:
+    families = (
+        Gauge("navarch_node_gpu_temperature_celsius", "Temperature of the GPU's core", GPU_LABELS),
+        Gauge("navarch_node_gpu_utilization_percent", "Utilization of the GPU", GPU_LABELS),
+        Gauge("navarch_node_gpu_memory_used_bytes", "Memory of the GPU in use", GPU_LABELS),
+        Gauge("navarch_node_gpu_power_watts", "Power that the GPU draws", GPU_LABELS),
+    )
+    for key, sample in samples.items():
+        node = nodes[key]
+        for gpu in sample.gpus:
+            labels = (node.pool, node.node, str(gpu.index))
+            for family, value in zip(families, _readings(gpu), strict=True):
+                if value is not None:
+                    family.values[labels] = value
+    return families
+
+
+def _readings(gpu: GpuSample) -> tuple[float | None, ...]:
+    return (
+        gpu.temperature_celsius,
+        gpu.utilization_percent,
+        gpu.memory_used_bytes,
+        gpu.power_watts,
+    )

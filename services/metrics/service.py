@@ -1,0 +1,102 @@
+"""Metrics: telemetry, records and facts of the fleet as Prometheus series under `/metrics`.
+
+Every replica follows all telemetry and both buckets, so each shows the same gauges: scrape one, or
+take `max by`. Facts come through one durable that the replicas share, so each counts a part, and
+the sum over replicas is the whole: `sum without (instance) (navarch_xid_errors_total)`. A counter
+begins at zero with its process, which `rate` and `increase` know how to read. It decides nothing.
+"""
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import Counter
+
+from schemas import subjects
+from schemas.duration import decode_hook
+from schemas.messages import Codec, Message
+from schemas.node_events import NODE_EVENT_TYPES, Telemetry
+from schemas.pool_events import POOL_EVENT_TYPES
+from schemas.records import HealthRecord, NodeRecord, node_key
+from schemas.topology import HEALTH, METRICS_EVENTS, NODES, TELEMETRY
+from services.metrics.collector import Fleet
+from services.metrics.core import Latest, increments
+from services.runtime.bus import Bus, Stored
+from services.runtime.consumer import Consumer, Received
+from services.runtime.process import Context, Service
+from services.runtime.views import BucketView
+
+log = logging.getLogger(__name__)
+
+_events: Final = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES))
+_telemetry: Final = msgspec.json.Decoder(Telemetry, dec_hook=decode_hook)
+
+
+class Samples:
+    """Keeps each node's newest sample."""
+
+    def __init__(self, bus: Bus, fleet: Fleet, invalid: Counter) -> None:
+        """Follow telemetry into `fleet`, counting what cannot be read."""
+        self._bus = bus
+        self._fleet = fleet
+        self._invalid = invalid
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        async for stored in self._bus.follow(TELEMETRY.name, [subjects.TELEMETRY], "new"):
+            self.take(stored)
+
+    def take(self, stored: Stored) -> None:
+        """Keep one sample; the subject says whose it is, as only the node may write there."""
+        parsed = subjects.parse_node(stored.subject)
+        try:
+            sample = _telemetry.decode(stored.data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._invalid.inc()
+            log.debug("unreadable", extra={"subject": stored.subject, "error": str(error)})
+            return
+        if parsed is not None:
+            self._fleet.samples[node_key(parsed.pool, parsed.node)] = Latest(sample, stored.time)
+
+
+class Facts:
+    """Counts what happens."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Count into `fleet`."""
+        self._fleet = fleet
+
+    def consumer(self) -> Consumer:
+        """The consumer that drives it."""
+        return Consumer(
+            durable=METRICS_EVENTS,
+            decode=_decode,
+            handle=self.handle,
+            key=lambda stored: stored.subject,
+        )
+
+    async def handle(self, received: Received[Message]) -> None:
+        """Count one fact."""
+        for increment in increments(received.message):
+            self._fleet.add(increment)
+
+
+def _decode(stored: Stored) -> Any:
+    return _events.decode(stored.data)
+
+
+async def build(context: Context) -> Service:
+    """Mirror the fleet, count its facts, and offer both to the scraper."""
+    nodes = BucketView(context.bus, NODES, NodeRecord, lambda key: fleet.forget(key))
+    health = BucketView(context.bus, HEALTH, HealthRecord)
+    fleet = Fleet(nodes.records, health.records, context.clock.now)
+    registry = context.instruments.registry
+    registry.register(fleet)
+    invalid = Counter(
+        "navarch_telemetry_invalid_total", "Samples that could not be read", registry=registry
+    )
+    return Service(
+        description="The fleet's numbers for Prometheus",
+        consumers=[Facts(fleet).consumer()],
+        tasks=[nodes.run, health.run, Samples(context.bus, fleet, invalid).run],
+    )
