@@ -59,9 +59,9 @@ class Plan:
 
 def plan(world: World, now: datetime) -> Plan:
     """Decide; with nothing to do the record comes back as it was."""
-    begun = Plan(record=world.record)
-    begun = _replace_sick(world, begun, now)
-    return _resize(world, begun, now)
+    # The size first: a surplus takes the sick nodes away, and a gap that is being filled is no
+    # reason any more to let a sick node wait.
+    return _replace_sick(world, _resize(world, Plan(record=world.record), now), now)
 
 
 # --- what there is -------------------------------------------------------------------------------
@@ -116,17 +116,17 @@ def _replace_sick(world: World, begun: Plan, now: datetime) -> Plan:
         (node for node in world.nodes if node.node not in taken and sick(node, record, now)),
         key=lambda node: (node.health_at or node.lost_at or now, node.node),
     )
-    wake_at = _next_loss(world, record, now)
+    wake_at = _earlier(begun.wake_at, _next_loss(world, record, now))
     if not spec.health.auto_replace:
         return replace(begun, wake_at=wake_at)
     allowed = limit(spec.budget.max_unavailable, record.desired)
     # A sick node that somebody has cordoned already counts as unavailable; replacing it takes no
     # more out of service, so it passes even where the budget is spent.
     spent = unavailable(record, world.nodes)
-    start: dict[str, OpenSaga] = {}
+    start = dict(begun.start)
     left: list[NodeRecord] = []
-    if record.failures and record.retry_at is not None and now < record.retry_at:
-        # Launches fail: a node terminated now would leave a gap. Sick nodes wait in their places.
+    if _launches_fail(record, now):
+        # A node terminated now would leave a gap. Sick nodes wait in their places.
         left, waiting = waiting, []
         wake_at = _earlier(wake_at, record.retry_at)
     for node in waiting:
@@ -139,6 +139,14 @@ def _replace_sick(world: World, begun: Plan, now: datetime) -> Plan:
         spent += 0 if node.cordoned else 1
     record, events = _breaker(world, record, spent, allowed, left, now)
     return replace(begun, record=record, start=start, events=events, wake_at=wake_at)
+
+
+def _launches_fail(record: PoolRecord, now: datetime) -> bool:
+    """Whether the last launch failed and no later one has succeeded yet."""
+    if not record.failures:
+        return False
+    trying = any(each.kind == "scale-up" for each in record.open.values())
+    return trying or (record.retry_at is not None and now < record.retry_at)
 
 
 def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | None:
@@ -195,10 +203,9 @@ def _resize(world: World, begun: Plan, now: datetime) -> Plan:
     record = begun.record
     gap = record.desired - size(record, world.nodes)
     start = dict(begun.start)
-    wake_at = begun.wake_at
     if gap > 0:
         if record.retry_at is not None and now < record.retry_at:
-            return replace(begun, wake_at=_earlier(wake_at, record.retry_at))
+            return replace(begun, wake_at=record.retry_at)
         for _ in range(min(gap, LAUNCHES_MAX)):
             saga, opened, record = _open(world.fleet, record, "scale-up", now)
             reason = f"{record.desired - gap} of {record.desired} nodes"
@@ -210,7 +217,7 @@ def _resize(world: World, begun: Plan, now: datetime) -> Plan:
             reason = f"{record.desired - gap} nodes where {record.desired} are wanted"
             start[saga] = msgspec.structs.replace(opened, reason=reason)
             record = _with_open(record, saga, start[saga])
-    return replace(begun, record=record, start=start, wake_at=wake_at)
+    return replace(begun, record=record, start=start)
 
 
 def _surplus(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[NodeRecord]:

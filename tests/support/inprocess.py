@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from schemas.settings import NatsSettings, Settings
 from services.runtime.clock import SystemClock
@@ -18,7 +18,9 @@ from services.runtime.tracing import Tracing
 class Running:
     """One replica of a service, in this process, with a connection of its own."""
 
-    def __init__(self, url: str, name: str, build: Build, settings: Settings, replica: int = 1):
+    def __init__(
+        self, url: str, name: str, build: Build, settings: Settings, replica: int = 1
+    ) -> None:
         """Not yet started."""
         self._url = url
         self._name = name
@@ -28,7 +30,7 @@ class Running:
         self._tasks: list[asyncio.Future[Any]] = []
         self._bus: NatsBus | None = None
 
-    async def __aenter__(self) -> "Running":
+    async def __aenter__(self) -> Self:
         """Start every loop."""
         self._bus = await NatsBus.connect(
             ConnectOptions(settings=NatsSettings(url=self._url), name=self._name)

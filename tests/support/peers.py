@@ -7,6 +7,7 @@ what was asked of them, so that a test can count it.
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Self
 
 from schemas import subjects
 from schemas.messages import encode
@@ -39,7 +40,7 @@ class Peers:
         """Instances come up, but no agent ever speaks."""
         self._loops: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> "Peers":
+    async def __aenter__(self) -> Self:
         """Take part."""
         clock = SystemClock()
         notifier = Participant(

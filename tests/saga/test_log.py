@@ -1,0 +1,97 @@
+"""Folding a saga's log: allowed entries, corrupt ones, and what is passed over."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.sagas import (
+    SagaDone,
+    SagaParams,
+    SagaStarted,
+    SagaUnwinding,
+    StepExpired,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    UndoStarted,
+    UndoSucceeded,
+)
+from services.runtime.bus import Stored
+from services.saga.log import CorruptLogError, SagaState, fold
+from services.saga.reading import fold_stored
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ABOUT: dict[str, Any] = {"time": NOW, "saga": "s"}
+STEP: dict[str, Any] = {**ABOUT, "step": "cordon"}
+BEGUN = SagaStarted(id="0", kind="cordon", params=SagaParams(pool="p", node="n"), **ABOUT)
+
+
+def state_of(*entries: Any) -> SagaState:
+    """Fold entries that must fit."""
+    state: SagaState | None = None
+    for i, entry in enumerate((BEGUN, *entries), 1):
+        state = fold(state, entry, i, {})
+    assert state is not None
+    return state
+
+
+@pytest.mark.parametrize(
+    ("entries", "status"),
+    [
+        ([StepStarted(id="1", **STEP)], "started"),
+        ([StepStarted(id="1", **STEP), StepSucceeded(id="2", **STEP)], "succeeded"),
+        ([StepStarted(id="1", **STEP), StepFailed(id="2", reason="r", **STEP)], "failed"),
+        ([StepStarted(id="1", **STEP), StepExpired(id="2", **STEP)], "expired"),
+        (
+            [
+                StepStarted(id="1", **STEP),
+                SagaUnwinding(id="2", step="cordon", reason="r", **ABOUT),
+                UndoStarted(id="3", **STEP),
+                UndoSucceeded(id="4", **STEP),
+            ],
+            "undone",
+        ),
+    ],
+)
+def test_entries_lead_to_their_status(entries: list[Any], status: str) -> None:
+    """Each allowed path ends in the status that the table names."""
+    assert status == state_of(*entries).step("cordon").status
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [StepSucceeded(id="1", **STEP)],
+        [StepStarted(id="1", **STEP), StepStarted(id="2", **STEP)],
+        [UndoStarted(id="1", **STEP)],
+        [SagaDone(id="1", **ABOUT), StepStarted(id="2", **STEP)],
+        [SagaDone(id="1", **ABOUT), SagaDone(id="2", **ABOUT)],
+        [BEGUN],
+    ],
+)
+def test_what_does_not_fit_is_a_corrupt_log(entries: list[Any]) -> None:
+    """An entry that the log before it does not allow raises, and nothing happens."""
+    with pytest.raises(CorruptLogError):
+        state_of(*entries)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"not json",
+        b'{"type": "io.navarch.saga.event.v9.strange", "saga": "s"}',
+        encode(StepSucceeded(id="9", **STEP)),
+        encode(StepStarted(id="9", **{**STEP, "saga": "another"})),
+    ],
+)
+def test_what_was_put_there_by_hand_is_passed_over(data: bytes) -> None:
+    """Garbage in a log moves the guard on and nothing else."""
+    before = state_of()
+    stored = Stored(subjects.saga_entry("s", "cordon", "succeeded"), data, 7, NOW)
+    after = fold_stored(before, stored)
+
+    assert after is not None
+    assert (7, before.status, before.steps) == (after.sequence, after.status, after.steps)
