@@ -5,7 +5,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,24 @@ Leftovers = Callable[[Path], list[str]]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-async def start(temporary: Path) -> asyncio.subprocess.Process:
-    """Run the demo with its temporary directory in our sight."""
+@asynccontextmanager
+async def started(temporary: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the demo with its temporary directory in our sight; stop what a failed test leaves."""
     temporary.mkdir()
     keep = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
-    return await asyncio.create_subprocess_exec(
+    demo = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", "demo"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=keep | {"TMPDIR": str(temporary)},
         cwd=ROOT,
     )
+    try:
+        yield demo
+    finally:
+        if demo.returncode is None:
+            demo.terminate()
+            await demo.communicate()
 
 
 @pytest.mark.slow
@@ -36,10 +44,11 @@ async def test_two_demos_at_once_each_replace_a_node_and_leave_nothing(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
     """Exit code 0, the outcome on the last line, and neither process nor file afterwards."""
-    demos = [await start(tmp_path / name) for name in ("one", "two")]
-    async with asyncio.timeout(60):
-        said = [(await each.communicate())[0].decode() for each in demos]
-    assert [each.returncode for each in demos] == [0, 0], "\n".join(said)
+    async with started(tmp_path / "one") as one, started(tmp_path / "two") as two:
+        async with asyncio.timeout(60):
+            told = await asyncio.gather(one.communicate(), two.communicate())
+        said = [out.decode() for out, _ in told]
+        assert [one.returncode, two.returncode] == [0, 0], "\n".join(said)
     for text in said:
         outcome: dict[str, Any] = json.loads(text.splitlines()[-1])
         assert outcome["ok"] is True
@@ -56,14 +65,14 @@ async def test_a_demo_that_is_interrupted_leaves_nothing(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
     """Ctrl-C in the middle ends every process and removes the directory."""
-    demo = await start(tmp_path / "one")
-    assert demo.stdout is not None
-    async with asyncio.timeout(30):
-        while b"Waiting for 3 nodes" not in await demo.stdout.readline():
-            assert demo.returncode is None
-        demo.send_signal(signal.SIGINT)
-        rest = (await demo.stdout.read()).decode()
-        assert await demo.wait() == 130
+    async with started(tmp_path / "one") as demo:
+        assert demo.stdout is not None
+        async with asyncio.timeout(30):
+            while b"Waiting for 3 nodes" not in (line := await demo.stdout.readline()):
+                assert line, "it ended before it waited for its nodes"
+            demo.send_signal(signal.SIGINT)
+            rest = (await demo.stdout.read()).decode()
+            assert await demo.wait() == 130
     assert rest.splitlines()[-1] == "stopped; nothing is left running"
     assert processes_naming(tmp_path) == []
     assert list((tmp_path / "one").iterdir()) == []
