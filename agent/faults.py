@@ -124,6 +124,22 @@ def lines_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> F
     )
 
 
+def reports_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> Fault:
+    """Make the fault that says that faults found no room while the bus was away."""
+    return Fault(
+        id=f"{who.prefix}.agent.lost.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind="lines_lost",
+        message=f"{count} reports found no room while the bus was away",
+        metrics={"reports_lost": count},
+        source="host",
+        boot_id=who.boot_id,
+        sequence=sequence,
+    )
+
+
 def from_change(who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime) -> Fault:
     """Make the fault for a change that NVML showed; its id is the moment of the sample."""
     gpu = gpus.by_index(change.index)

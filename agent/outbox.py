@@ -59,6 +59,13 @@ class Outbox:
         self._idle.clear()
         self._wake.set()
 
+    def take_dropped(self) -> int:
+        """How many found no room, once there is room again; counts anew from then on."""
+        if len(self._waiting) >= WAITING_MAX:
+            return 0
+        dropped, self.dropped = self.dropped, 0
+        return dropped
+
     def dealt_with(self, sequence: int) -> int:
         """How far the kernel log is safe: sent or on disk, given that `sequence` was read last."""
         for each in self._waiting:

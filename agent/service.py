@@ -350,6 +350,9 @@ class Agent:
             await self._clock.sleep(POSITION_SECONDS)
             for fault in self._storm.due(self._clock.monotonic()):
                 self._send(fault)
+            if dropped := self._outbox.take_dropped():
+                sequence = self._kernel_log.sequence
+                self._send(faults.reports_lost(self._who, dropped, sequence, self._clock.now()))
             self._position.save(self._outbox.dealt_with(self._kernel_log.sequence))
 
     async def _live_with(self, stopping: asyncio.Event) -> None:
