@@ -126,6 +126,21 @@ async def test_a_served_fleet_answers_heals_and_stops_without_a_trace(
     assert not (tmp_path / "fleet" / "data" / "serve.json").exists()
 
 
+async def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
+    """The bus keeps its URL and its store, so everybody finds it again."""
+    async with served(tmp_path / "fleet") as fleet:
+        await fleet.says(READY)
+        before = fleet.file()
+        os.kill(before["pids"]["nats-server"], signal.SIGKILL)
+        await fleet.says("nats-server ended with -9; starting it again")
+        async with asyncio.timeout(20):
+            while (await navarch("status", place=fleet.place))[0] != 0:
+                assert fleet.process.returncode is None
+        after = fleet.file()
+        assert after["nats_url"] == before["nats_url"]
+        assert after["pids"]["nats-server"] != before["pids"]["nats-server"]
+
+
 async def test_two_fleets_are_served_beside_each_other(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
