@@ -27,24 +27,21 @@ from services.metrics.core import (
     Increment,
     Latest,
     gauges,
+    stale,
 )
 
 
 class Fleet(Collector):
     """Everything that the metrics are made of."""
 
-    def __init__(
-        self,
-        nodes: Mapping[str, NodeRecord],
-        health: Mapping[str, HealthRecord],
-        now: Callable[[], datetime],
-    ) -> None:
-        """Read `nodes` and `health`, which others keep fresh."""
-        self._nodes = nodes
-        self._health = health
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        """Know nothing yet."""
         self._now = now
         self._counts: dict[str, dict[tuple[str, ...], float]] = {c.name: {} for c in COUNTERS}
         self._observed: dict[tuple[str, ...], tuple[list[int], float]] = {}
+        self.nodes: Mapping[str, NodeRecord] = {}
+        self.health: Mapping[str, HealthRecord] = {}
+        """Kept fresh by others."""
         self.samples: dict[str, Latest] = {}
         """`<pool>.<node>` -> its newest sample."""
 
@@ -61,7 +58,7 @@ class Fleet(Collector):
 
     def forget(self, key: str) -> None:
         """A node changed: where it is gone, what is kept about it goes too."""
-        node = self._nodes.get(key)
+        node = self.nodes.get(key)
         if node is not None and node.state != "terminated":
             return
         self.samples.pop(key, None)
@@ -71,7 +68,10 @@ class Fleet(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Write everything, for one scrape."""
-        for gauge in gauges(self._nodes, self._health, self.samples, self._now()):
+        now = self._now()
+        for key in stale(self.samples, now):
+            del self.samples[key]
+        for gauge in gauges(self.nodes, self.health, self.samples, now):
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
             for labels, value in gauge.values.items():
                 family.add_metric(labels, value)

@@ -111,6 +111,12 @@ class Latest:
     time: datetime
 
 
+def stale(samples: Mapping[str, Latest], now: datetime) -> frozenset[str]:
+    """Keys of the samples that are too old to speak of now."""
+    oldest = now - timedelta(seconds=STALE_SECONDS)
+    return frozenset(key for key, latest in samples.items() if latest.time < oldest)
+
+
 def gauges(
     nodes: Mapping[str, NodeRecord],
     health: Mapping[str, HealthRecord],
@@ -119,10 +125,9 @@ def gauges(
 ) -> Iterator[Gauge]:
     """Every gauge of the fleet, as of now; keys are `<pool>.<node>`."""
     standing = {key: node for key, node in nodes.items() if node.state != "terminated"}
+    old = stale(samples, now)
     fresh = {
-        key: latest.sample
-        for key, latest in samples.items()
-        if key in standing and now - latest.time <= timedelta(seconds=STALE_SECONDS)
+        key: latest.sample for key, latest in samples.items() if key in standing and key not in old
     }
     yield from _pools(standing, health)
     yield from _nodes(standing, health, fresh)

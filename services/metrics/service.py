@@ -87,9 +87,10 @@ def _decode(stored: Stored) -> Any:
 
 async def build(context: Context) -> Service:
     """Mirror the fleet, count its facts, and offer both to the scraper."""
-    nodes = BucketView(context.bus, NODES, NodeRecord, lambda key: fleet.forget(key))
+    fleet = Fleet(context.clock.now)
+    nodes = BucketView(context.bus, NODES, NodeRecord, fleet.forget)
     health = BucketView(context.bus, HEALTH, HealthRecord)
-    fleet = Fleet(nodes.records, health.records, context.clock.now)
+    fleet.nodes, fleet.health = nodes.records, health.records
     registry = context.instruments.registry
     registry.register(fleet)
     invalid = Counter(

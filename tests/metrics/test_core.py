@@ -1,0 +1,175 @@
+"""Records, samples and facts as numbers."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas.node_events import (
+    Admitted,
+    Cordoned,
+    Drained,
+    Fault,
+    GpuIdentity,
+    GpuSample,
+    Telemetry,
+    Terminated,
+    Uncordoned,
+)
+from schemas.pool_events import NodeReplaced
+from schemas.records import HealthRecord, NodeRecord
+from services.metrics.core import (
+    COMMANDS,
+    REPLACEMENT_SECONDS,
+    REPLACEMENTS,
+    STALE_SECONDS,
+    XIDS,
+    Increment,
+    Latest,
+    gauges,
+    increments,
+    stale,
+)
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+OF_NODE = {"id": "e", "time": NOW, "pool": "training", "node": "n-1"}
+
+
+def node(name: str, state: str = "active", **more) -> NodeRecord:  # noqa: ANN003
+    return NodeRecord(pool="training", node=name, state=state, **more)
+
+
+def health(name: str, status: str) -> HealthRecord:
+    return HealthRecord(pool="training", node=name, status=status)
+
+
+def sample(name: str, *gpus: GpuSample, age_seconds: float = 0) -> Latest:
+    telemetry = Telemetry(id="t", time=NOW, pool="training", node=name, gpus=gpus)
+    return Latest(telemetry, NOW - timedelta(seconds=age_seconds))
+
+
+def values(nodes, statuses=(), samples=()) -> dict[str, dict[tuple[str, ...], float]]:
+    """Every gauge, by name."""
+    found = gauges(
+        {f"training.{each.node}": each for each in nodes},
+        {f"training.{each.node}": each for each in statuses},
+        {f"training.{each.sample.node}": each for each in samples},
+        NOW,
+    )
+    return {gauge.name: gauge.values for gauge in found}
+
+
+def test_nodes_are_counted_by_pool_and_health():
+    """A node that is lost is not well, whatever it was judged; one that is gone is not counted."""
+    found = values(
+        [
+            node("n-1"),
+            node("n-2"),
+            node("n-3", lost=True),
+            node("n-4", "launching"),
+            node("n-5"),
+            node("n-6", "terminated"),
+            NodeRecord(pool="inference", node="n-7"),
+        ],
+        [
+            health("n-1", "healthy"),
+            health("n-2", "unhealthy"),
+            health("n-3", "healthy"),
+            health("n-5", "degraded"),
+            health("n-6", "unhealthy"),
+        ],
+    )
+    assert found["navarch_nodes_total"] == {("training",): 5, ("inference",): 1}
+    assert found["navarch_nodes_healthy"] == {("training",): 1, ("inference",): 0}
+    assert found["navarch_nodes_unhealthy"] == {("training",): 2, ("inference",): 0}
+    assert found["navarch_node_health_check_status"] == {
+        ("training", "n-1"): 1.0,
+        ("training", "n-2"): 0.0,
+        ("training", "n-3"): 1.0,
+        ("training", "n-5"): 0.5,
+    }
+
+
+def test_readings_are_by_gpu_and_absent_where_the_gpu_has_none():
+    """A GPU without a sensor has no series for it, and zero is a reading."""
+    gpus = (
+        GpuSample(
+            index=0,
+            temperature_celsius=61,
+            utilization_percent=0,
+            memory_used_bytes=1024,
+            power_watts=350.5,
+        ),
+        GpuSample(index=1, temperature_celsius=70),
+    )
+    found = values([node("n-1")], samples=[sample("n-1", *gpus)])
+    first, second = ("training", "n-1", "0"), ("training", "n-1", "1")
+    assert found["navarch_node_gpu_temperature_celsius"] == {first: 61, second: 70}
+    assert found["navarch_node_gpu_utilization_percent"] == {first: 0}
+    assert found["navarch_node_gpu_memory_used_bytes"] == {first: 1024}
+    assert found["navarch_node_gpu_power_watts"] == {first: 350.5}
+    assert found["navarch_node_gpu_count"] == {("training", "n-1"): 2}
+
+
+def test_a_gpu_that_vanished_is_missing_from_the_count():
+    """The newest sample counts; without one, what the agent registered; before that nothing."""
+    registered = {
+        "registered_at": NOW,
+        "gpus": (GpuIdentity(index=0), GpuIdentity(index=1)),
+    }
+    found = values(
+        [node("n-1", **registered), node("n-2", **registered), node("n-3", "launching")],
+        samples=[sample("n-1", GpuSample(index=0))],
+    )
+    assert found["navarch_node_gpu_count"] == {("training", "n-1"): 1, ("training", "n-2"): 2}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "age_seconds"),
+    [
+        ([node("n-1")], STALE_SECONDS + 1),
+        ([node("n-1", "terminated")], 0),
+        ([], 0),
+    ],
+    ids=["stale", "terminated", "unknown"],
+)
+def test_samples_that_mean_nothing_now_are_left_out(nodes, age_seconds):
+    """Old ones, and those of nodes that are gone or never were."""
+    latest = sample("n-1", GpuSample(index=0, temperature_celsius=1), age_seconds=age_seconds)
+    found = values(nodes, samples=[latest])
+    assert found["navarch_node_gpu_temperature_celsius"] == {}
+    assert found["navarch_node_gpu_count"] == {}
+    assert stale({"training.n-1": latest}, NOW) == (
+        {"training.n-1"} if age_seconds > STALE_SECONDS else frozenset()
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (Fault(**OF_NODE, kind="xid", code=79), [Increment(XIDS, ("training", "n-1", "79"))]),
+        (Fault(**OF_NODE, kind="sxid", code=12028), []),
+        (Cordoned(**OF_NODE), [Increment(COMMANDS, ("training", "cordon"))]),
+        (Uncordoned(**OF_NODE), [Increment(COMMANDS, ("training", "uncordon"))]),
+        (Drained(**OF_NODE), [Increment(COMMANDS, ("training", "drain"))]),
+        (Terminated(**OF_NODE), [Increment(COMMANDS, ("training", "terminate"))]),
+        (Admitted(**OF_NODE), []),
+        (
+            NodeReplaced(
+                id="e",
+                time=NOW,
+                pool="training",
+                old_node="n-1",
+                new_node="n-2",
+                saga="s",
+                duration_seconds=42.5,
+            ),
+            [
+                Increment(REPLACEMENTS, ("training",)),
+                Increment(REPLACEMENT_SECONDS, ("training",), 42.5),
+            ],
+        ),
+    ],
+)
+def test_what_each_fact_adds(event, expected):
+    """Facts that nothing counts add nothing."""
+    assert list(increments(event)) == expected
