@@ -25,13 +25,17 @@ PURE: Final = (
     "services/saga/definition.py",
     "services/pool_manager/budget.py",
     "services/pool_manager/nodes.py",
-    "services/pool_manager/changes.py",
     "services/pool_manager/sagas/*.py",
+    "services/pool_manager/projection.py",
     "services/health_monitor/policy.py",
+    "services/notifier/alerts.py",
     "services/cli/describe.py",
     "services/cli/render.py",
     "services/cli/timeline.py",
-    "agent/core.py",
+    "agent/changes.py",
+    "agent/faults.py",
+    "agent/kernel_log.py",
+    "agent/scanner.py",
     "agent/xid.py",
 )
 """Decision code: what it is given is all it knows."""
@@ -140,7 +144,7 @@ def called(tree: ast.Module) -> Iterator[str]:
 
 def test_decisions_know_no_clock_no_chance_and_no_outside() -> None:
     """A pure module imports no asyncio, clock, chance, log or I/O, and asks no clock."""
-    impure = []
+    impure = [f"{pattern} names nothing" for pattern in PURE if not list(ROOT.glob(pattern))]
     for path in sorted({path for pattern in PURE for path in ROOT.glob(pattern)}):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         name = path.relative_to(ROOT)
