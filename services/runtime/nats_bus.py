@@ -63,6 +63,7 @@ class NatsBus(Buckets):
         """Wrap a client that is connected."""
         self._client = client
         self._name = name
+        self._last_error = ""
         self._pullers: set[Puller] = set()
         self._services: list[Any] = []
         self._reading: set[asyncio.Future[None]] = set()
@@ -114,11 +115,16 @@ class NatsBus(Buckets):
         return bool(self._client.is_connected)
 
     async def _on_error(self, error: Exception) -> None:
-        # A refused publish (permissions) arrives only here, never at the call.
-        log.warning("bus error: %s", error or type(error).__name__)
+        # A refused publish (permissions) arrives only here, never at the call. While the server is
+        # away the same words come four times a second; once is enough until they change.
+        text = str(error) or type(error).__name__
+        if text != self._last_error:
+            log.warning("bus error: %s", text)
+        self._last_error = text
 
     async def _on_disconnected(self) -> None:
-        log.warning("bus disconnected; reconnecting for ever")
+        if not self._client.is_closed:
+            log.warning("bus disconnected; reconnecting for ever")
         # Answers to what was asked over the lost connection can never come: whoever waits for one
         # learns it now and not after the time-out.
         lost = [*self._client._resp_map.values(), *self._reading]  # noqa: SLF001
@@ -128,6 +134,7 @@ class NatsBus(Buckets):
 
     async def _on_reconnected(self) -> None:
         log.info("bus reconnected")
+        self._last_error = ""
         for puller in self._pullers:
             puller.restart()
 
