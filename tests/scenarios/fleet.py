@@ -1,0 +1,205 @@
+"""A whole fleet on this machine: nats-server, the five services and local nodes, as processes.
+
+Started by the code of `navarch serve`, and looked at over the bus and HTTP as anybody could.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from schemas import subjects
+from schemas.messages import Message
+from schemas.pool_events import NodeReplaced
+from schemas.records import NodeRecord, decoder
+from schemas.settings import NatsSettings
+from schemas.topology import EVENTS, NODES, SAGAS
+from services.cli.demo import xid_79
+from services.cli.serve import LOCAL_FOLDER, Serving, locked
+from services.cli.timeline import decode
+from services.provisioner.providers.local_gpus import compiler
+from services.runtime.bus import Stored
+from services.runtime.configuration import load_settings
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from tests.scenarios.around import Around, surroundings
+
+WAIT_SECONDS = 30.0
+
+CONFIG = """
+fleet: scenarios
+data_dir: {directory}/data
+providers:
+  local:
+    type: local
+tracing:
+  otlp_endpoint: {url}/v1/traces
+agent:
+  heartbeat_interval: 1s
+  heartbeat_ttl: 3s
+notifier:
+  type: webhook
+  webhook:
+    cordon_url: {url}/cordon
+    uncordon_url: {url}/uncordon
+    drain_url: {url}/drain
+    drain_status_url: {url}/drained
+    headers:
+      X-Fleet: scenarios
+defaults:
+  provider: local
+  instance_type: local-8gpu
+  gpu_count: 8
+  budget:
+    max_unavailable: 1
+  drain_timeout: 10m
+  launch_timeout: 30s
+pools:
+"""
+
+_node = decoder(NodeRecord)
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The fleet, and what stands around it."""
+
+    serving: Serving
+    bus: NatsBus
+    around: Around
+    directory: Path
+    log: list[str] = field(default_factory=list)
+    """What the services wrote, for whoever asks why a test failed."""
+
+    @property
+    def url(self) -> str:
+        """The bus."""
+        return self.serving.supervisor.url
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Every process of it but the nodes'."""
+        return self.serving.supervisor.pids
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    async def active(self, pool: str, count: int) -> list[NodeRecord]:
+        """Wait until the pool has exactly this many nodes in service, and none on its way out."""
+        found: dict[str, NodeRecord] = {}
+        async with (
+            asyncio.timeout(WAIT_SECONDS),
+            aclosing(self.bus.watch(NODES, f"{pool}.*")) as watching,
+        ):
+            async for entry in watching:
+                record = None if entry.removed else _node.decode(entry.value)
+                found.pop(entry.key, None)
+                if record is not None and record.state != "terminated":
+                    found[entry.key] = record
+                if len(found) == count and all(
+                    each.state == "active" and not each.saga for each in found.values()
+                ):
+                    break
+        return [found[key] for key in sorted(found)]
+
+    def kmsg(self, node: str) -> Path:
+        """A node's kernel log."""
+        return self.serving.directory / LOCAL_FOLDER / node / "kmsg"
+
+    def break_gpu(self, node: NodeRecord, gpu: int = 3) -> str:
+        """Write the driver's XID 79 line to the node's kernel log; return the line."""
+        kmsg = self.kmsg(node.node)
+        written = kmsg.read_bytes().count(b"\n")
+        line = xid_79(node.gpus[gpu], written + 1, time.monotonic_ns() // 1000)
+        with kmsg.open("a", encoding="utf-8") as log:
+            log.write(f"{line}\n")
+        return line
+
+    # --- the log ------------------------------------------------------------------------------
+
+    async def places(self) -> dict[str, int]:
+        """Where EVENTS and SAGAS end now."""
+        return {name: await self.bus.last_sequence(name) for name in (EVENTS.name, SAGAS.name)}
+
+    async def first(
+        self, stream: str, filter_: str, after: int, wanted: Callable[[Message], bool]
+    ) -> Stored:
+        """Wait for the first message of this kind."""
+        async with (
+            asyncio.timeout(WAIT_SECONDS),
+            aclosing(self.bus.follow(stream, [filter_], "new", after=after)) as following,
+        ):
+            async for stored in following:
+                message = decode(stored)
+                if isinstance(message, Message) and wanted(message):
+                    return stored
+        raise AssertionError("the bus stopped")
+
+    async def replaced(self, node: str, after: int) -> NodeReplaced:
+        """Wait until a node has been replaced."""
+        stored = await self.first(
+            EVENTS.name,
+            subjects.pool_event_wildcard("node-replaced"),
+            after,
+            lambda message: isinstance(message, NodeReplaced) and message.old_node == node,
+        )
+        message = decode(stored)
+        assert isinstance(message, NodeReplaced)
+        return message
+
+    # --- over HTTP ----------------------------------------------------------------------------
+
+    async def get(self, path: str) -> dict[str, httpx.Response]:
+        """Ask every service."""
+        children = self.serving.supervisor.children
+        async with httpx.AsyncClient(timeout=WAIT_SECONDS) as client:
+            answers = await asyncio.gather(
+                *(client.get(f"{child.http}{path}") for child in children.values())
+            )
+        return dict(zip(children, answers, strict=True))
+
+    async def counters(self, name: str) -> dict[tuple[str, ...], float]:
+        """A counter's samples over all services: label values -> number."""
+        found: dict[tuple[str, ...], float] = {}
+        for answer in (await self.get("/metrics")).values():
+            for family in text_string_to_metric_families(answer.text):
+                for sample in family.samples:
+                    if sample.name == name:
+                        labels = tuple(sample.labels.values())
+                        found[labels] = found.get(labels, 0.0) + sample.value
+        return found
+
+
+@asynccontextmanager
+async def serving_fleet(directory: Path, pools: str) -> AsyncIterator[Fleet]:
+    """Serve a fleet with these pools (YAML, each line indented), and stop all of it afterwards."""
+    if compiler() is None:
+        pytest.skip("no C compiler, so no simulated GPUs")
+    async with surroundings() as around:
+        config = directory / "navarch.yaml"
+        config.write_text(CONFIG.format(directory=directory, url=around.url) + pools)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+        environment["OTEL_BSP_SCHEDULE_DELAY"] = "100"
+        log: list[str] = []
+        settings = load_settings(config, environment)
+        with locked(Path(settings.data_dir)):
+            serving = Serving(
+                settings, config, environment, lambda name, line: log.append(f"{name} {line}")
+            )
+            async with serving:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await serving.supervisor.ready()
+                bus = await NatsBus.connect(
+                    ConnectOptions(
+                        settings=NatsSettings(url=serving.supervisor.url), name="scenario"
+                    )
+                )
+                try:
+                    yield Fleet(serving, bus, around, directory, log)
+                finally:
+                    await bus.close()

@@ -1,0 +1,95 @@
+"""Anybody with a NATS client can ask a pool for a size; what cannot be done is refused in words."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import nats
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+
+from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, SAGAS
+from tests.scenarios.fleet import Fleet, serving_fleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+SIZED = """
+  sized:
+    min_nodes: 2
+    max_nodes: 6
+    gpu_count: 1
+"""
+TYPE = "io.navarch.pool_manager.event.v1."
+TOUCHED = (SAGAS.name, *(f"KV_{each.name}" for each in (INSTANCES, NODES, POOLS)))
+"""Streams that tell of anything that a request could bring about."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    """Two nodes, one GPU each."""
+    async with serving_fleet(tmp_path_factory.mktemp("sized"), SIZED) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(fleet: Fleet) -> AsyncIterator[Client]:
+    """Somebody's own NATS client."""
+    connected = await nats.connect(fleet.url)
+    yield connected
+    await connected.close()
+
+
+async def ask(client: Client, pool: str, payload: bytes) -> dict[str, Any]:
+    """Publish a request plainly, and take the pool's next event of scaling."""
+    answers = await client.subscribe(f"navarch.v1.pool.{pool}.event.>")
+    await client.publish(f"navarch.v1.pool.{pool}.request.scale", payload)
+    while True:
+        answer: dict[str, Any] = msgspec.json.decode((await answers.next_msg(timeout=10)).data)
+        if "scale" in answer["type"]:
+            await answers.unsubscribe()
+            return answer
+
+
+async def test_a_published_request_brings_the_pool_to_five(fleet: Fleet, client: Client) -> None:
+    """`{"nodes": 5}` from a plain client is all it takes; the answer is an event."""
+    await fleet.active("sized", 2)
+    answer = await ask(client, "sized", b'{"nodes": 5}')
+    assert {key: answer[key] for key in ("type", "pool", "was", "nodes")} == {
+        "type": f"{TYPE}scaled",
+        "pool": "sized",
+        "was": 2,
+        "nodes": 5,
+    }
+    nodes = await fleet.active("sized", 5)
+    assert [len(each.gpus) for each in nodes] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("pool", "payload", "refusal", "words"),
+    [
+        ("sized", b'{"nodes": "x"}', "invalid-request", "Expected `int`, got `str` - at `$.nodes`"),
+        ("sized", b'{"nodes": -1}', "invalid-request", "Expected `int` >= 0"),
+        ("sized", b'{"nodes": 5, "node": 1}', "invalid-request", "unknown field `node`"),
+        ("sized", b"five", "invalid-request", 'write {"nodes": 5}'),
+        ("elsewhere", b'{"nodes": 5}', "unknown-pool", "there is no pool 'elsewhere'"),
+        ("sized", b'{"nodes": 7}', "above-maximum", "max_nodes of sized is 6"),
+        ("sized", b'{"nodes": 1}', "below-minimum", "min_nodes of sized is 2"),
+    ],
+)
+async def test_what_cannot_be_is_refused_with_the_reason_and_nothing_else_happens(
+    fleet: Fleet, client: Client, pool: str, payload: bytes, refusal: str, words: str
+) -> None:
+    """No saga begins, no instance and no record changes; the refusal says what was wrong."""
+    await fleet.active("sized", 5)
+    before = [await fleet.bus.last_sequence(each) for each in TOUCHED]
+    events = await fleet.bus.last_sequence(EVENTS.name)
+    answer = await ask(client, pool, payload)
+    assert (answer["type"], answer["pool"]) == (f"{TYPE}scale_refused", pool)
+    assert answer["refusal"] == refusal
+    assert words in answer["reason"]
+    # Another one behind it in the same queue: when that is answered, whatever the first could have
+    # brought about has begun.
+    await ask(client, pool, b"{}")
+    assert [await fleet.bus.last_sequence(each) for each in TOUCHED] == before
+    assert await fleet.bus.last_sequence(EVENTS.name) == events + 2
