@@ -74,12 +74,21 @@ async def _set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
 
 async def _set_up_durable(bus: Bus, spec: DurableSpec, replicas: int) -> None:
     wanted = spec.config(replicas)
-    answer = await bus.admin(
-        f"CONSUMER.DURABLE.CREATE.{spec.stream}.{spec.name}",
-        {"stream_name": spec.stream, "config": wanted},
-    )
+    place = f"{spec.stream}.{spec.name}"
+    try:
+        answer = await bus.admin(
+            f"CONSUMER.DURABLE.CREATE.{place}", {"stream_name": spec.stream, "config": wanted}
+        )
+    except Refused:
+        # Some options are fixed at creation; what stands there then says which.
+        try:
+            answer = await bus.admin(f"CONSUMER.INFO.{place}", {})
+        except Refused:
+            answer = {"config": wanted}
+        if not differences(wanted, answer["config"]):
+            raise
     if different := differences(wanted, answer["config"]):
-        raise SetupError(_mismatch("durable", spec.name, different))
+        raise SetupError(_mismatch("durable", spec.name, different, spec.stream))
 
 
 def differences(wanted: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -99,9 +108,10 @@ def _plain(value: Any) -> Any:
     return value or None
 
 
-def _mismatch(what: str, name: str, different: dict[str, tuple[Any, Any]]) -> str:
+def _mismatch(what: str, name: str, different: dict[str, tuple[Any, Any]], stream: str = "") -> str:
+    remove = f"nats consumer rm {stream} {name}" if stream else f"nats stream rm {name}"
     parts = [f"{key} is {found!r}, not {wanted!r}" for key, (wanted, found) in different.items()]
     return (
         f"{what} {name} on the server differs and cannot be changed in place: {'; '.join(parts)}. "
-        f"Back it up and delete it (`nats {what} rm {name}`), then start again."
+        f"Back it up and delete it (`{remove}`), then start again."
     )

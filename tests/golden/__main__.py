@@ -1,0 +1,36 @@
+"""`python -m tests.golden`: write the golden messages that are missing, and docs/events.md.
+
+A golden is written once and then stands: it is what some release wrote, and every later release
+must read it. `--again NAME` writes one anew, which is right only before its type was released.
+"""
+
+import argparse
+import sys
+
+from tests.golden.catalogue import everything
+from tests.golden.document import DOCUMENT, document
+from tests.golden.examples import example
+
+
+def main() -> None:
+    """Write what is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
+    parser.add_argument("--again", action="append", default=[], metavar="NAME")
+    parser.add_argument("--all-again", action="store_true", help="before the first release only")
+    arguments = parser.parse_args()
+    goldens = everything()
+    known = {each.name for each in goldens}
+    if unknown := set(arguments.again) - known:
+        sys.exit(f"no such type: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    for golden in goldens:
+        again = arguments.all_again or golden.name in arguments.again
+        if again or not golden.path.exists():
+            golden.path.parent.mkdir(exist_ok=True)
+            golden.path.write_bytes(example(golden.kind))
+            sys.stdout.write(f"wrote {golden.path}\n")
+    DOCUMENT.write_text(document(), encoding="utf-8")
+    sys.stdout.write(f"wrote {DOCUMENT}\n")
+
+
+if __name__ == "__main__":
+    main()

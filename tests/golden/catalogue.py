@@ -1,0 +1,89 @@
+"""Everything that travels on the bus or lies in a bucket, found in the schemas themselves.
+
+So a type that is added is known here at once, and has no golden until one is written.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import schemas
+from schemas import sagas
+from schemas.messages import Message, message_type
+from schemas.records import Record
+from schemas.requests import REQUESTS, NodeView, Page, PoolView, Query, QueryError
+
+HERE: Final = Path(__file__).parent
+STEP_TYPES: Final = tuple(
+    each
+    for name, each in vars(sagas).items()
+    if isinstance(each, type) and name.endswith(("Inputs", "Outputs"))
+)
+ANSWER_TYPES: Final = (Query, Page, NodeView, PoolView, QueryError)
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """One type, and the file with its example."""
+
+    kind: type[Any]
+    name: str
+    """A message's type; else the class's name, or a request's verb."""
+    path: Path
+
+    def __str__(self) -> str:
+        """Name it in a test's id."""
+        return self.name
+
+
+def everything() -> list[Golden]:
+    """Every type there is."""
+    return [
+        *(_golden("messages", message_type(each), each) for each in message_types()),
+        *(_golden("records", each.__name__, each) for each in record_types()),
+        *(_golden("requests", verb, each) for verb, each in REQUESTS.items()),
+        *(_golden("requests", each.__name__, each) for each in ANSWER_TYPES),
+        *(_golden("steps", each.__name__, each) for each in STEP_TYPES),
+    ]
+
+
+def message_types() -> list[type[Message]]:
+    """Every class of message that has a type of its own, by that type."""
+    _import_all()
+    found = [
+        each
+        for each in _below(Message)
+        if str(each.__struct_config__.tag).startswith("io.") and _is_ours(each)
+    ]
+    return sorted(set(found), key=message_type)
+
+
+def record_types() -> list[type[Record]]:
+    """Every class of record, by name."""
+    _import_all()
+    found = {each for each in _below(Record) if _is_ours(each)}
+    return sorted(found, key=lambda each: each.__name__)
+
+
+def _golden(folder: str, name: str, kind: type[msgspec.Struct]) -> Golden:
+    return Golden(kind, name, HERE / folder / f"{name}.json")
+
+
+def _below(kind: type[Any]) -> Iterator[type[Any]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+def _is_ours(kind: type[Any]) -> bool:
+    return kind.__module__.startswith("schemas.")
+
+
+def _import_all() -> None:
+    for module in pkgutil.iter_modules(schemas.__path__):
+        importlib.import_module(f"schemas.{module.name}")

@@ -1,0 +1,342 @@
+"""Writes docs/events.md from the schemas, their docstrings and the goldens.
+
+So it says what the code says; a test compares the file with what would be written.
+"""
+
+import ast
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import msgspec
+
+from schemas import node_events, pool_events, reasons, records, requests, sagas, subjects
+from schemas.dead_letters import DeadLetter
+from schemas.messages import message_type
+from schemas.topology import BUCKETS, DURABLES, STREAMS, StreamSpec
+from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
+
+DOCUMENT: Final = HERE.parents[1] / "docs" / "events.md"
+DAY_SECONDS: Final = 86_400
+
+INTRODUCTION: Final = (HERE / "events-introduction.md").read_text(encoding="utf-8")
+
+P, N, F, S, T, V = "p0", "n0", "f0", "s0", "t0", "v0"
+NAMES: Final = {
+    P: "<pool>",
+    N: "<node>",
+    F: "<fact>",
+    S: "<saga>",
+    T: "<step>",
+    V: "<verb>",
+    "st0": "<status>",
+    "o0": "<owner>",
+    "k0": "<key>",
+    "m0": "<stream>",
+    "d0": "<durable>",
+    "q0": "<question>",
+}
+
+
+def shown(subject: str) -> str:
+    """A built subject with its stand-ins named."""
+    return ".".join(NAMES.get(token, token) for token in subject.split("."))
+
+
+SUBJECTS: Final[tuple[tuple[str, str, str], ...]] = (
+    (subjects.telemetry(P, N), "TELEMETRY", "one sample of the whole node"),
+    (subjects.node_event(P, N, F), "EVENTS", "a fact about a node"),
+    (subjects.node_command(P, N, V), "", "a request to the agent, answered by it"),
+    (subjects.pool_event(P, F), "EVENTS", "a fact about a pool"),
+    (subjects.pool_request(P, V), "REQUESTS", "what people and schedulers ask for"),
+    (subjects.saga_entry(S, T, "st0"), "SAGAS", "one entry of a saga's log"),
+    (subjects.timer_schedule("o0", "k0"), "TIMERS", "a timer that waits"),
+    (subjects.timer_due("o0", "k0"), "TIMERS", "a timer that fired"),
+    (subjects.dead("m0", "d0"), "DEAD", "a message that could not be used"),
+    (subjects.query("q0"), "", "a question about the fleet (request and reply)"),
+)
+BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[records.Record]], ...]]] = {
+    "POOLS": (
+        (records.FLEET_KEY, records.FleetRecord),
+        (records.pool_key("<pool>"), records.PoolRecord),
+    ),
+    "NODES": ((records.node_key("<pool>", "<node>"), records.NodeRecord),),
+    "HEALTH": ((records.node_key("<pool>", "<node>"), records.HealthRecord),),
+    "INSTANCES": ((records.node_key("<pool>", "<node>"), records.InstanceRecord),),
+    "HEARTBEATS": ((records.node_key("<pool>", "<node>"), records.HeartbeatRecord),),
+    "LEASES": (("<name>", records.LeaseRecord),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a struct, as its class declares it."""
+
+    name: str
+    kind: str
+    default: str | None
+    """None: it must be there."""
+    text: str
+
+
+def document() -> str:
+    """The whole text."""
+    return "\n".join([INTRODUCTION.rstrip(), "", *_generated()]).rstrip() + "\n"
+
+
+def _generated() -> Iterator[str]:
+    yield from _subjects()
+    yield from _streams()
+    yield from _nodes_and_pools()
+    yield from _sagas()
+    yield from _others()
+    yield from _requests()
+    yield from _buckets()
+    yield from _parts()
+    yield from _words()
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+    yield ""
+
+
+def _subjects() -> Iterator[str]:
+    yield "## Subjects\n"
+    rows = ((f"`{shown(each)}`", stream, text) for each, stream, text in SUBJECTS)
+    yield from _table(("subject", "stream", "what"), rows)
+    yield (
+        "A token is 1 to 63 of `a-z`, `0-9` and `-`, beginning with a letter or digit; a saga's "
+        "name may have 96.\n"
+    )
+
+
+def _streams() -> Iterator[str]:
+    yield "## Streams and durables\n"
+    yield from _table(
+        ("stream", "keeps", "what"),
+        ((f"`{each.name}`", _keeps(each), each.description) for each in STREAMS),
+    )
+    yield from _table(
+        ("durable", "stream", "who and what for", "subjects"),
+        (
+            (f"`{each.name}`", each.stream, each.description, _filters(each.filters))
+            for each in DURABLES
+        ),
+    )
+
+
+def _filters(filters: Sequence[str]) -> str:
+    return "<br>".join(f"`{each}`" for each in filters)
+
+
+def _keeps(stream: StreamSpec) -> str:
+    parts = []
+    if stream.retention == "workqueue":
+        parts.append("until acknowledged")
+    if stream.age_max_seconds >= DAY_SECONDS:
+        days = stream.age_max_seconds / DAY_SECONDS
+        parts.append(f"{days:g} day{'s' if days > 1 else ''}")
+    elif stream.age_max_seconds:
+        parts.append(f"{stream.age_max_seconds:g} s")
+    if stream.messages_per_subject_max > 0:
+        parts.append(f"the last {stream.messages_per_subject_max} a subject")
+    return ", ".join(parts) or "for ever"
+
+
+def _readers(subject: str) -> str:
+    """Which durables take what is published under a subject."""
+    named = [
+        f"`{each.name}`" for each in DURABLES if any(_matches(f, subject) for f in each.filters)
+    ]
+    return ", ".join(named) or "none (people, tools, later readers)"
+
+
+def _matches(filter_: str, subject: str) -> bool:
+    wanted, given = filter_.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted, given = wanted[:-1], given[: len(wanted) - 1]
+    return len(wanted) == len(given) and all(
+        each in ("*", token) or token in NAMES for each, token in zip(wanted, given, strict=True)
+    )
+
+
+def _nodes_and_pools() -> Iterator[str]:
+    yield "## Facts about nodes\n"
+    for kind in node_events.NODE_EVENT_TYPES:
+        fact = node_events.FACTS.get(kind)
+        subject = subjects.node_event(P, N, fact) if fact else subjects.telemetry(P, N)
+        yield from _message(kind, subject)
+    yield "## Facts about pools\n"
+    for kind, fact in pool_events.FACTS.items():
+        yield from _message(kind, subjects.pool_event(P, fact))
+
+
+def _sagas() -> Iterator[str]:
+    yield "## Entries of a saga's log\n"
+    yield (
+        "The log is the conversation: `started` is the command that the step's performer takes, "
+        "`succeeded` or `failed` is its answer, and every append is guarded by the last sequence "
+        f"under `{shown(subjects.saga_tree(S))}`. Entries about the saga as a whole have the step "
+        f"`{sagas.WHOLE}`.\n"
+    )
+    for kind, status in sagas.STATUSES.items():
+        step = T if issubclass(kind, sagas.StepEntry) else sagas.WHOLE
+        yield from _message(kind, subjects.saga_entry(S, step, status))
+    yield "### Inputs and outputs of steps\n"
+    for kind in STEP_TYPES:
+        yield from _struct(kind, f"steps/{kind.__name__}", "####")
+
+
+def _others() -> Iterator[str]:
+    yield "## Timers and dead letters\n"
+    yield from _message(sagas.TimerDue, subjects.timer_due("o0", "k0"))
+    yield from _message(DeadLetter, subjects.dead("m0", "d0"))
+
+
+def _requests() -> Iterator[str]:
+    yield "## Requests\n"
+    yield (
+        "A request needs no `type`, `id` or `time`. A key that is not known is refused, so that a "
+        "typing error does not pass as a default. The answer is a fact about the pool: `scaled` "
+        "or `scale-refused`, `request-accepted` or `request-refused`, with `request` echoed.\n"
+    )
+    for verb, kind in requests.REQUESTS.items():
+        subject = subjects.pool_request("training", verb)
+        yield from _struct(kind, f"requests/{verb}", "###", title=f"`{verb}`")
+        body = {"nodes": 5} if verb == "scale" else {"node": "training-3"}
+        text = msgspec.json.format(msgspec.json.encode(body), indent=0).decode()
+        yield f"```\nnats pub {subject} '{text}'\n```\n"
+    yield "## Questions and answers\n"
+    for kind in ANSWER_TYPES:
+        yield from _struct(kind, f"requests/{kind.__name__}", "###")
+
+
+def _buckets() -> Iterator[str]:
+    yield "## Buckets\n"
+    yield from _table(
+        ("bucket", "written by", "what", "keys"),
+        (
+            (
+                f"`{each.name}`",
+                each.writer,
+                each.description,
+                ", ".join(f"`{key}`" for key, _ in BUCKET_RECORDS.get(each.name, ())) or "-",
+            )
+            for each in BUCKETS
+        ),
+    )
+    for found in BUCKET_RECORDS.values():
+        for key, kind in found:
+            title = f"`{kind.__name__}` under `{key}`"
+            yield from _struct(kind, f"records/{kind.__name__}", "###", title=title)
+
+
+def _parts() -> Iterator[str]:
+    """Structs that stand inside of others and were not described yet."""
+    yield "## Parts\n"
+    described = {*(kind for found in BUCKET_RECORDS.values() for _, kind in found)}
+    for module in (node_events, sagas, records, requests):
+        for kind in vars(module).values():
+            if not isinstance(kind, type) or kind.__module__ != module.__name__:
+                continue
+            part = kind.__name__ in PARTS and kind not in described
+            if part and issubclass(kind, msgspec.Struct):
+                yield from _struct(kind, None, "###")
+
+
+def _words() -> Iterator[str]:
+    """The closed sets of words that fields may hold."""
+    yield "## Words\n"
+    named = ((name, get_args(each)) for name, each in vars(reasons).items())
+    rows = (
+        (f"`{name}`", ", ".join(f"`{word}`" for word in words)) for name, words in named if words
+    )
+    yield from _table(("kind", "one of"), rows)
+
+
+PARTS: Final = frozenset(
+    {
+        *("GpuIdentity", "CheckResult", "GpuSample", "LaunchSpec", "SagaParams"),
+        *("OpenSaga", "FaultNote", "HealthEvent"),
+    }
+)
+
+
+def _message(kind: type[Any], subject: str) -> Iterator[str]:
+    name = message_type(kind)
+    yield f"### {kind.__name__}\n"
+    yield f"{_doc(kind)}\n"
+    yield f"- type `{name}`"
+    yield f"- subject `{shown(subject)}`"
+    yield f"- taken by {_readers(subject)}\n"
+    yield from _fields(kind)
+    yield from _example(f"messages/{name}")
+
+
+def _struct(kind: type[Any], golden: str | None, heading: str, *, title: str = "") -> Iterator[str]:
+    yield f"{heading} {title or kind.__name__}\n"
+    yield f"{_doc(kind)}\n"
+    yield from _fields(kind)
+    if golden is not None:
+        yield from _example(golden)
+
+
+def _doc(kind: type[Any]) -> str:
+    return inspect.cleandoc(kind.__doc__ or "").replace("\n", " ").replace("  ", " ")
+
+
+def _example(golden: str) -> Iterator[str]:
+    text = Path(HERE / f"{golden}.json").read_text(encoding="utf-8").rstrip()
+    yield f"```json\n{text}\n```\n"
+
+
+def _fields(kind: type[Any]) -> Iterator[str]:
+    rows = [
+        (f"`{each.name}`", f"`{each.kind}`", _default(each), each.text)
+        for base in reversed(kind.__mro__)
+        if base.__module__.startswith("schemas.")
+        for each in fields(base)
+    ]
+    yield from _table(("field", "kind", "default", "what"), rows)
+
+
+def _default(field: Field) -> str:
+    return "required" if field.default is None else f"`{field.default}`"
+
+
+@cache
+def fields(kind: type[Any]) -> tuple[Field, ...]:
+    """The fields that a class itself declares, with the strings that stand below them."""
+    declared = next(
+        each
+        for each in _module(kind.__module__).body
+        if isinstance(each, ast.ClassDef) and each.name == kind.__name__
+    )
+    found: list[Field] = []
+    for each in declared.body:
+        match each:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
+                default = None if value is None else ast.unparse(value)
+                found.append(Field(name, ast.unparse(annotation), default, ""))
+            case ast.Expr(value=ast.Constant(value=str(text))) if found:
+                last = found.pop()
+                words = " ".join(textwrap.dedent(text).split())
+                found.append(Field(last.name, last.kind, last.default, words))
+            case _:
+                pass
+    return tuple(found)
+
+
+@cache
+def _module(name: str) -> ast.Module:
+    source: Callable[[Any], str] = inspect.getsource
+    return ast.parse(source(importlib.import_module(name)))

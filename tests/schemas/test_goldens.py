@@ -1,0 +1,121 @@
+"""What any release wrote, every later release reads; and docs/events.md says what the code says.
+
+A golden is a message as it was written once. To add one for a new type, and to bring the document
+up to date: `python -m tests.golden`.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.dead_letters import dead_codec
+from schemas.duration import decode_hook
+from schemas.messages import Invalid, Message, UnknownType, encode, message_type
+from schemas.node_events import FACTS as NODE_FACTS
+from schemas.node_events import NODE_EVENT_TYPES, Telemetry, node_codec
+from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import POOL_EVENT_TYPES, pool_codec
+from schemas.sagas import STATUSES, saga_codec, timer_codec
+from tests.golden.catalogue import HERE, everything, message_types
+from tests.golden.document import DOCUMENT, document
+from tests.golden.examples import example
+
+CODECS = (node_codec, pool_codec, saga_codec, timer_codec, dead_codec)
+GOLDENS = everything()
+
+
+def part_of(golden: Any, now: Any) -> Any:
+    """What of `now` the golden speaks of: fields that were added since are left out."""
+    if isinstance(golden, dict) and isinstance(now, dict):
+        return {key: part_of(value, now.get(key)) for key, value in golden.items()}
+    if isinstance(golden, list) and isinstance(now, list) and len(golden) == len(now):
+        return [part_of(*pair) for pair in zip(golden, now, strict=True)]
+    return now
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=str)
+def test_every_type_has_a_golden_that_todays_code_reads_and_writes(golden):
+    """Decoded and encoded again it says the same: no field was renamed, retyped or dropped."""
+    assert golden.path.exists(), f"{golden} has no golden; write it: python -m tests.golden"
+    data = golden.path.read_bytes()
+    if issubclass(golden.kind, Message):
+        (decoded,) = [
+            found for codec in CODECS if not isinstance(found := codec.decode(data), UnknownType)
+        ]
+        assert not isinstance(decoded, Invalid), decoded
+    else:
+        decoded = msgspec.json.decode(data, type=golden.kind, dec_hook=decode_hook)
+    assert type(decoded) is golden.kind
+    written = json.loads(data)
+    assert part_of(written, json.loads(encode(decoded))) == written
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=str)
+def test_a_field_that_is_added_has_a_default(golden):
+    """What older releases wrote lacks it: every field that a golden may lack is optional."""
+    required = {
+        field.encode_name
+        for field in msgspec.structs.fields(golden.kind)
+        if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+    }
+    assert required <= set(json.loads(golden.path.read_bytes()))
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=str)
+def test_an_unknown_field_is_ignored_except_in_what_people_type(golden):
+    """A newer release's field harms no older reader; a request's typing error is refused."""
+    value = json.loads(golden.path.read_bytes()) | {"added_by_a_newer_release": 1}
+    data = json.dumps(value)
+    if golden.kind.__struct_config__.forbid_unknown_fields:
+        with pytest.raises(msgspec.ValidationError, match="unknown field"):
+            msgspec.json.decode(data, type=golden.kind, dec_hook=decode_hook)
+    else:
+        decoded = msgspec.json.decode(data, type=golden.kind, dec_hook=decode_hook)
+        assert type(decoded) is golden.kind
+
+
+def test_no_golden_is_left_over():
+    """A type that has gone was written by some release, and cannot simply go."""
+    files = {path for folder in HERE.iterdir() if folder.is_dir() for path in folder.glob("*.json")}
+    assert files - {golden.path for golden in GOLDENS} == set()
+
+
+def test_every_message_is_known_to_exactly_one_codec_and_has_a_subject():
+    """A type that no codec reads would be counted as unknown wherever it arrives."""
+    for kind in message_types():
+        knowing = [codec for codec in CODECS if message_type(kind) in codec._decoders]
+        assert len(knowing) == 1, kind
+    assert set(NODE_FACTS) | {Telemetry} == set(NODE_EVENT_TYPES)
+    assert set(POOL_FACTS) == set(POOL_EVENT_TYPES)
+    for names in (NODE_FACTS, POOL_FACTS):
+        assert len(set(names.values())) == len(names)
+
+
+def test_types_are_named_by_source_and_version():
+    """`io.navarch.<source>.event.v1.<name>`, each once."""
+    names = [message_type(kind) for kind in message_types()]
+    assert len(set(names)) == len(names)
+    for name in names:
+        parts = name.split(".")
+        assert (parts[:2], parts[3:5], len(parts)) == (["io", "navarch"], ["event", "v1"], 6)
+
+
+def test_a_saga_entrys_subject_tells_its_type():
+    """Step and status together name one type, so a log can be read by its subjects alone."""
+    seen = {(kind.__mro__[1].__name__, status): kind for kind, status in STATUSES.items()}
+    assert len(seen) == len(STATUSES)
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=str)
+def test_an_example_can_be_made_of_every_type(golden):
+    """So a golden can be written for whatever is added."""
+    decoded = msgspec.json.decode(example(golden.kind), type=golden.kind, dec_hook=decode_hook)
+    assert type(decoded) is golden.kind
+
+
+def test_the_document_says_what_the_code_says():
+    """docs/events.md is what `python -m tests.golden` writes from the schemas and the goldens."""
+    told = DOCUMENT.read_text(encoding="utf-8")
+    assert told == document(), "docs/events.md is out of date; run: python -m tests.golden"
