@@ -1,4 +1,4 @@
-"""Fixtures that every test may use: a real nats-server on a free port, and a bus connected to it."""
+"""Fixtures for every test: a real nats-server on a free port, and a bus connected to it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

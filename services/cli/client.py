@@ -38,8 +38,8 @@ CONNECT_SECONDS_MAX: Final = 5.0
 QUERY_SECONDS_MAX: Final = 5.0
 ANSWER_SECONDS_MAX: Final = 10.0
 PAGES_MAX: Final = 1000
-PAGE_NODES: Final = 250
-"""Nodes a page: with their GPUs and faults they must fit one message of the bus."""
+PAGE_NODES: Final = 1000
+"""Nodes a page, some 400 bytes each: they must fit one message of the bus."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 

@@ -43,6 +43,11 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
     )
 
 
+def _short(record: NodeRecord, health: HealthRecord | None) -> NodeView:
+    """A node in a list: without what only `node` tells, so that a page fits into a message."""
+    return msgspec.structs.replace(node_view(record, health), gpus=(), health_events=())
+
+
 def _health(record: NodeRecord, health: HealthRecord | None) -> str:
     # The verdict as delivered to the pool-manager is what it acts on, so it is what people see.
     if record.health != "unknown" or health is None:
@@ -116,7 +121,7 @@ class Queries:
             and (query.terminated or record.state != "terminated")
         )
         page = wanted[: query.limit]
-        items = [node_view(record, self._store.health.records.get(key)) for key, record in page]
+        items = [_short(record, self._store.health.records.get(key)) for key, record in page]
         after = page[-1][0] if len(wanted) > len(page) else ""
         return _page(items, after)
 

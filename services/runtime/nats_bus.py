@@ -29,7 +29,7 @@ from services.runtime.answering import answer, service_handler
 from services.runtime.buckets import Buckets
 from services.runtime.bus import Delivery, Endpoint, Headers, Reply, Start, Stored
 from services.runtime.cancelling import cancellable
-from services.runtime.errors import Refused, SetupError, Unavailable
+from services.runtime.errors import BusError, Refused, SetupError, Unavailable
 from services.runtime.pulling import Durable, Ephemeral, Puller
 from services.runtime.wire import read_ack, read_answer, read_direct
 
@@ -146,8 +146,8 @@ class NatsBus(Buckets):
             with suppress(Exception):
                 await service.stop()
         if self._client.is_connected:
-            with suppress(nats.errors.Error, TimeoutError):
-                await self._client.flush(timeout=2)
+            with suppress(nats.errors.Error, BusError):
+                await self._barrier()
         await self._client.close()
 
     async def _ask(
@@ -349,7 +349,29 @@ class NatsBus(Buckets):
                 name=subject.rsplit(".", 1)[-1], subject=subject, handler=service_handler(endpoint)
             )
         # Whoever asks next, on whatever connection, is to find it.
-        await self._client.flush(timeout=REQUEST_TIMEOUT_SECONDS)  # type: ignore[arg-type]
+        await self._barrier()
+
+    async def _barrier(self) -> None:
+        """Return when the server has taken in what was sent before.
+
+        A message to ourselves: the client's own flush writes its ping ahead of what is buffered.
+        """
+        inbox = self._client.new_inbox()
+        back = asyncio.Event()
+
+        async def arrived(_: Msg) -> None:
+            back.set()
+
+        subscription = await self._client.subscribe(inbox, cb=arrived)
+        await self._client.publish(inbox, b"")
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
+                await back.wait()
+        except TimeoutError as error:
+            raise Unavailable("the bus does not take subscriptions") from error
+        finally:
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:
         """Answer one subject plainly."""
