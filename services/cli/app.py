@@ -6,7 +6,6 @@ Nothing heavy is imported before a command runs: `navarch --help` and completion
 import asyncio
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,8 @@ import msgspec
 import typer
 
 from schemas.requests import NodeRequest, Query, ScaleRequest
-from services.cli import printing
+from services.cli import policy, printing
+from services.cli.options import Config, NatsUrl, Output, moment
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
 
@@ -29,21 +29,9 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+app.add_typer(policy.commands, name="policy")
 
 
-NatsUrl = Annotated[
-    str,
-    typer.Option(
-        "--nats-url",
-        envvar="NAVARCH_NATS_URL",
-        help="The bus; default: that of the `navarch serve` of this data directory.",
-    ),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", envvar="NAVARCH_CONFIG", help="Configuration file."),
-]
-Output = Annotated[Format, typer.Option("--output", "-o", help="How to print the answer.")]
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the events.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until it is done, showing each step.")]
@@ -148,7 +136,7 @@ def events(
     output: Output = Format.TABLE,
 ) -> None:
     """Show facts about nodes and pools as they happen, one a line."""
-    start = _moment(since)
+    start = moment(since)
 
     async def work() -> None:
         async with _fleet(nats_url, config) as fleet:
@@ -307,22 +295,3 @@ def demo() -> None:
     from services.cli.demo import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run())
-
-
-def _moment(since: str) -> datetime | None:
-    """Read `--since`: a span back from now, or a moment."""
-    from schemas.duration import parse_duration  # noqa: PLC0415
-
-    if not since:
-        return None
-    try:
-        return datetime.now(UTC) - timedelta(seconds=parse_duration(since))
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(since)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{since!r} is neither a span (10m, 2h) nor a moment (2026-11-21T01:35:00Z)"
-        ) from None
-    return moment if moment.tzinfo else moment.astimezone()

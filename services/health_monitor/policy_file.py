@@ -21,7 +21,10 @@ from schemas.settings import Setting
 from services.health_monitor.policy import STICKY_SECONDS, Policy, Result, Rule
 from services.runtime.configuration import Document, convert, read_document
 from services.runtime.errors import ConfigurationError
+from services.runtime.resources import resource
 
+POLICY_FILE: Final = "health-policy.yaml"
+"""The default, in config/."""
 FILE_BYTES_MAX: Final = 1_048_576
 RULES_MAX: Final = 1000
 COUNT_MAX: Final = 100
@@ -97,6 +100,13 @@ class _Place:
 
     def error(self, key: str, problem: str) -> ConfigurationError:
         return self.document.error(("rules", self.index, key), f"rule {self.name!r}: {problem}")
+
+
+def policy_path(named: str, settings_file: Path | None) -> Path:
+    """The policy `named` in the configuration, beside its file where relative; else ours."""
+    if not named:
+        return resource(POLICY_FILE)
+    return (settings_file.parent if settings_file else Path()) / named
 
 
 def load_policy(path: Path) -> Policy:

@@ -9,18 +9,16 @@ from services.health_monitor.effects import HealthInstruments, Performer
 from services.health_monitor.judge import Judge, decode_event, decode_timer, node_of, timer_node_of
 from services.health_monitor.liveness import LEASE, Liveness
 from services.health_monitor.policy import Policy
-from services.health_monitor.policy_file import load_policy
+from services.health_monitor.policy_file import load_policy, policy_path
 from services.health_monitor.store import HealthStore
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer
 from services.runtime.errors import ConfigurationError
 from services.runtime.leases import Lease
 from services.runtime.process import Context, Service
-from services.runtime.resources import resource
 
 log = logging.getLogger(__name__)
 
-POLICY_FILE: Final = "health-policy.yaml"
 LOOK_SECONDS: Final = 1.0
 """How often the policy file is looked at; a changed one is in force this long after, at most."""
 
@@ -75,19 +73,11 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-def _policy_path(context: Context) -> Path:
-    """The configured policy, beside the configuration file where it is relative; else ours."""
-    named = context.settings.health_policy
-    if not named:
-        return resource(POLICY_FILE)
-    beside = context.settings_file.parent if context.settings_file else Path()
-    return beside / named
-
-
 async def build(context: Context) -> Service:
     """Build the service."""
     instruments = HealthInstruments(context.instruments.registry)
-    policy = PolicyInForce(_policy_path(context), context.clock, instruments)
+    path = policy_path(context.settings.health_policy, context.settings_file)
+    policy = PolicyInForce(path, context.clock, instruments)
     store = HealthStore(context.bus)
     performer = Performer(context.bus, instruments)
     judge = Judge(context.bus, store, performer, policy, context.settings, instruments)

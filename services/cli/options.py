@@ -1,0 +1,42 @@
+"""Options that many commands take, and how a moment is read from the command line."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.printing import Format
+
+NatsUrl = Annotated[
+    str,
+    typer.Option(
+        "--nats-url",
+        envvar="NAVARCH_NATS_URL",
+        help="The bus; default: that of the `navarch serve` of this data directory.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="NAVARCH_CONFIG", help="Configuration file."),
+]
+Output = Annotated[Format, typer.Option("--output", "-o", help="How to print the answer.")]
+
+
+def moment(since: str) -> datetime | None:
+    """Read `--since`: a span back from now, or a moment; None where nothing is written."""
+    from schemas.duration import parse_duration  # noqa: PLC0415
+
+    if not since:
+        return None
+    try:
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(since))
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(since)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{since!r} is neither a span (10m, 2h) nor a moment (2026-11-21T01:35:00Z)"
+        ) from None
+    return found if found.tzinfo else found.astimezone()

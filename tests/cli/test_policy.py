@@ -1,0 +1,166 @@
+"""`navarch policy`, as people and scripts run it."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, Fault, NodeEvent, Registered, Verdict
+from schemas.records import PoolRecord, pool_key
+from schemas.settings import HealthSpec, PoolSpec
+from schemas.topology import POOLS
+from services.cli.app import app
+from services.cli.policy import _replayed, _told
+from services.health_monitor.policy_file import parse_policy
+from services.runtime.errors import ConfigurationError
+from services.runtime.nats_bus import NatsBus
+
+NOW = datetime.now(UTC)
+STRICT = b"""
+version: 1
+rules:
+  - {name: mmu, condition: event.code == 31, result: unhealthy, action: replace}
+  - {name: kept, condition: event.code == 79, result: degraded}
+  - {name: engine, condition: event.code == 13, result: unhealthy, action: reset_gpu}
+  - {name: rest, condition: true, result: healthy}
+"""
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Run the command in this process; return its exit code and what it printed."""
+    result = CliRunner().invoke(app, ["policy", *arguments], catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict", "action", "rule"),
+    [
+        (("--xid", "79"), "unhealthy", "replace", "gpu-off-the-bus"),
+        (("--xid", "43"), "healthy", "none", "xid-ignore"),
+        (("--xid", "48"), "unhealthy", "reset_gpu", "memory-uncorrectable"),
+        (("--xid", "9999"), "degraded", "inspect", "unknown"),
+        (("--kind", "fallen_off_bus"), "unhealthy", "replace", "gpu-off-the-bus"),
+        (("--kind", "thermal", "--metric", "temperature=60"), "healthy", "none", None),
+    ],
+)
+def test_explain_says_verdict_action_rule_and_why(
+    arguments: tuple[str, ...], verdict: str, action: str, rule: str | None
+) -> None:
+    """As JSON for scripts; the words stand in the table too."""
+    code, out = run("explain", *arguments, "-o", "json")
+    told = json.loads(out)
+    assert (0, verdict, action) == (code, told["verdict"], told["action"])
+    assert rule in (None, told["rule"])
+    assert told["why"]
+    _, page = run("explain", *arguments)
+    for each in (verdict, action, told["rule"], told["why"], told["policy"]):
+        assert each in page
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--xid", "79", "--sxid", "1"), ("--kind", "warmth"), ("--xid", "79", "--metric", "hot")],
+)
+def test_a_question_that_is_none_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    """Exit code 2, as for every wrong option."""
+    assert 2 == run("explain", *arguments)[0]
+
+
+def test_explain_takes_the_configured_policy(tmp_path: Path) -> None:
+    """The policy beside the configuration file, as the health-monitor of it would."""
+    (tmp_path / "p.yaml").write_bytes(STRICT)
+    (tmp_path / "navarch.yaml").write_text("health_policy: p.yaml\n")
+    _, out = run("explain", "--xid", "31", "--config", str(tmp_path / "navarch.yaml"), "-o", "json")
+    assert ("unhealthy", "mmu") == (json.loads(out)["verdict"], json.loads(out)["rule"])
+
+
+def test_check_accepts_what_is_right_and_names_the_place_of_what_is_not(tmp_path: Path) -> None:
+    """A good policy is said in one line; a wrong one is the error with file, line and key."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_bytes(STRICT)
+    bad.write_bytes(STRICT.replace(b"event.code == 13", b"event.kode == 13"))
+    code, out = run("check", str(good), "-o", "json")
+    assert (0, 4) == (code, json.loads(out)["rules"])
+    with pytest.raises(ConfigurationError, match=rf"{bad}:6: rules.2.condition: .* no 'kode'"):
+        run("check", str(bad))
+
+
+async def test_a_policy_is_tried_on_the_stored_past(bus: NatsBus) -> None:
+    """One node more and one fewer; the pool's own `unhealthy_after` counts, and nothing is told."""
+    spec = PoolSpec(
+        provider="p",
+        instance_type="t",
+        min_nodes=0,
+        max_nodes=9,
+        health=HealthSpec(unhealthy_after=2),
+    )
+    patient = PoolRecord(name="patient", spec=spec, desired=0)
+    await bus.create(POOLS, pool_key("patient"), encode(patient))
+    for event in (
+        *_begun("training", "a"),
+        _fault("training", "a", "f-mmu", 31),
+        *_begun("training", "b"),
+        _fault("training", "b", "f-bus", 79),
+        _verdict("training", "b", "f-bus"),
+        *_begun("patient", "c"),
+        _fault("patient", "c", "f-engine", 13),
+    ):
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        await bus.publish(subject, encode(event), msg_id=event.id)
+    policy = parse_policy("strict.yaml", STRICT)
+    before = await bus.last_sequence("EVENTS")
+    found, faults = await _replayed(bus, policy, NOW - timedelta(hours=1), "")
+    told = _told(found, faults, "1h")
+    assert [("f-mmu", "unhealthy"), ("f-bus", "degraded"), ("f-engine", "degraded")] == [
+        (each.cause, each.would) for each in found
+    ]
+    assert "3 differences over 3 faults since 1h: 1 nodes more and 1 fewer" in told
+    one_pool, _ = await _replayed(bus, policy, NOW - timedelta(hours=1), "patient")
+    assert ["f-engine"] == [each.cause for each in one_pool]
+    assert ([], 0) == await _replayed(bus, policy, NOW + timedelta(hours=200), "")
+    assert before == await bus.last_sequence("EVENTS")
+
+
+async def test_the_past_before_the_span_counts_but_is_not_compared(bus: NatsBus) -> None:
+    """A node that was unhealthy already when the span begins is no difference in it."""
+    for event in (
+        *_begun("training", "b"),
+        _fault("training", "b", "f-1", 31),
+        _verdict("training", "b", "f-1"),
+    ):
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        await bus.publish(subject, encode(event), msg_id=event.id)
+    start = await bus.last("EVENTS", subjects.node_event("training", "b", "verdict"))
+    assert start is not None
+    late = _fault("training", "b", "f-2", 31)
+    await bus.publish(subjects.node_event("training", "b", "fault"), encode(late), msg_id=late.id)
+    found, faults = await _replayed(bus, parse_policy("s", STRICT), start.time, "")
+    assert ([], 1) == (found, faults)
+
+
+def _begun(pool: str, node: str) -> tuple[NodeEvent, NodeEvent]:
+    """A node's first word, and what was made of it."""
+    about = {"time": NOW, "pool": pool, "node": node, "instance": node}
+    first = Registered(id=f"registered-{node}", boot_id="b", **about)
+    return first, Verdict(id=f"verdict-{first.id}", cause=first.id, status="healthy", **about)
+
+
+def _fault(pool: str, node: str, identity: str, code: int) -> NodeEvent:
+    return Fault(id=identity, time=NOW, pool=pool, node=node, kind="xid", code=code, gpu_index=0)
+
+
+def _verdict(pool: str, node: str, cause: str) -> NodeEvent:
+    return Verdict(
+        id=f"verdict-{cause}",
+        time=NOW,
+        pool=pool,
+        node=node,
+        status="unhealthy",
+        action="replace",
+        was="healthy",
+        cause=cause,
+    )
