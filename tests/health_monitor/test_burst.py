@@ -1,0 +1,144 @@
+"""A burst of faults over a large fleet, with judge and broker failing in the middle of it."""
+
+import asyncio
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, Fault, Verdict, node_codec
+from schemas.records import HealthRecord, decoder
+from schemas.topology import DEAD, EVENTS, HEALTH
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.errors import BusError
+from services.runtime.nats_bus import NatsBus
+from tests.health_monitor.conftest import make_fault
+
+NODES = 1_000
+FATAL = 200
+BENIGN = 1_800
+PUBLISHING_MAX = 128
+FATAL_CODES = (48, 79, 94, 95)
+BENIGN_CODES = (13, 31, 43, 45)
+
+records = decoder(HealthRecord)
+unhealthy_wanted = subjects.node_event_wildcard(FACTS[Verdict])
+
+
+@asynccontextmanager
+async def monitor(server: EmbeddedServer) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """The service as a process; yields what kills it without a word."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.health_monitor"),
+        env=os.environ | {"NAVARCH_NATS_URL": server.url, "NAVARCH_LOG_LEVEL": "ERROR"},
+    )
+
+    async def kill() -> None:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+    try:
+        yield kill
+    finally:
+        await kill()
+
+
+class Burst:
+    """The faults, and what has become of them."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        """Make up 2,000 faults; the order and the nodes are the seed's."""
+        chance = random.Random(3)
+        nodes = [f"training-{number}" for number in range(NODES)]
+        self._bus = bus
+        self.fatal = set(chance.sample(nodes, FATAL))
+        self.faults: list[Fault] = [
+            make_fault(f"fatal-{node}", node=node, code=chance.choice(FATAL_CODES))
+            for node in sorted(self.fatal)
+        ] + [
+            make_fault(
+                f"benign-{number}", node=chance.choice(nodes), code=chance.choice(BENIGN_CODES)
+            )
+            for number in range(BENIGN)
+        ]
+        chance.shuffle(self.faults)
+
+    async def publish(self) -> None:
+        """Publish all as 1,000 agents would: at once, and again until it is stored."""
+        slots = asyncio.Semaphore(PUBLISHING_MAX)
+
+        async def one(fault: Fault) -> None:
+            subject = subjects.node_event(fault.pool, fault.node, FACTS[Fault])
+            while True:
+                async with slots:
+                    try:
+                        await self._bus.publish(subject, encode(fault), msg_id=fault.id)
+                    except BusError:
+                        await asyncio.sleep(0.05)  # until the broker is back; nothing tells us
+                    else:
+                        return
+
+        async with asyncio.TaskGroup() as group:
+            for fault in self.faults:
+                group.create_task(one(fault))
+
+    async def unhealthy(self, at_least: int) -> None:
+        """Wait until so many unhealthy verdicts are stored."""
+        async for stored in self._bus.follow(EVENTS.name, [unhealthy_wanted], "all"):
+            event = node_codec.decode(stored.data)
+            at_least -= isinstance(event, Verdict) and event.status == "unhealthy"
+            if at_least <= 0:
+                return
+
+    async def settled(self) -> None:
+        """Wait until every stored message is settled."""
+        while True:
+            try:
+                info = await self._bus.admin("CONSUMER.INFO.EVENTS.health-events", {})
+            except BusError:
+                info = {}
+            if info and not (info["num_pending"] or info["num_ack_pending"]):
+                return
+            await asyncio.sleep(0.02)  # between two looks: nothing tells that a durable is idle
+
+
+@pytest.mark.slow
+async def test_every_fatal_fault_of_a_burst_is_judged_once(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """200 fatal among 1,800 benign on 1,000 nodes, judge and broker restarted: 200, each once."""
+    burst = Burst(bus)
+    async with asyncio.timeout(60):
+        async with monitor(server) as kill:
+            publishing = asyncio.create_task(burst.publish())
+            await burst.unhealthy(40)
+            await kill()
+        async with monitor(server):
+            await burst.unhealthy(80)
+            await server.restart()
+            await publishing
+            await burst.unhealthy(FATAL)
+            await burst.settled()
+
+    verdicts = [
+        event
+        for stored in await bus.read(EVENTS.name, unhealthy_wanted)
+        if isinstance(event := node_codec.decode(stored.data), Verdict)
+    ]
+    told = Counter(each.node for each in verdicts if each.status == "unhealthy")
+    health: list[HealthRecord] = [
+        records.decode(entry.value) for entry in await bus.entries(HEALTH, "training.>")
+    ]
+    noted = Counter(note.id for record in health for note in record.recent)
+
+    assert dict.fromkeys(burst.fatal, 1) == told
+    assert burst.fatal == {each.node for each in health if each.status == "unhealthy"}
+    assert {fault.id: 1 for fault in burst.faults} == noted
+    assert [] == await bus.read(DEAD.name, subjects.DEAD)
