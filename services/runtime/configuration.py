@@ -146,11 +146,9 @@ def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Sett
     if not isinstance(raw, dict):
         raise document.error((), "must be a mapping of sections: providers, pools, notifier …")
     raw = _expand(document, raw, (), environment)
-    defaults = raw.pop("defaults", {})
-    pools = {
-        name: _pool(document, name, {**defaults, **spec}, path)
-        for name, spec, path in _pools(document, raw.pop("pools", {}))
-    }
+    defaults = _mapping(document, raw.pop("defaults", {}), ("defaults",))
+    found = _pools(document, raw.pop("pools", {}))
+    pools = {name: _pool(document, name, {**defaults, **spec}, path) for name, spec, path in found}
     providers = {
         name: _plugin(document, value, ("providers", name), default_type=name)
         for name, value in _mapping(document, raw.pop("providers", {}), ("providers",)).items()
@@ -172,7 +170,7 @@ def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Sett
         )
     settings: Settings = convert(document, raw, Settings, ())
     settings = msgspec.structs.replace(settings, pools=pools, providers=providers, **sections)
-    _check(document, settings)
+    _check(document, settings, {name: path for name, _, path in found})
     return _from_server(settings, environment)
 
 
@@ -278,8 +276,8 @@ def _plugin(document: Document, value: Any, path: Path_, *, default_type: str) -
 def _notifier(document: Document, value: Any, path: Path_) -> PluginSettings:
     """`{type: webhook, webhook: {…}}` as in the seeds, or the options beside the type."""
     plugin = _plugin(document, value, path, default_type="")
-    nested = plugin.options.get(plugin.type)
-    if isinstance(nested, dict):
+    if plugin.type in plugin.options:
+        nested = _mapping(document, plugin.options[plugin.type], (*path, plugin.type))
         rest = {k: v for k, v in plugin.options.items() if k != plugin.type}
         return msgspec.structs.replace(
             plugin, options=rest | nested, path=f"{plugin.path}.{plugin.type}"
@@ -303,11 +301,11 @@ def _expand(document: Document, value: Any, path: Path_, environment: Mapping[st
     return value
 
 
-def _check(document: Document, settings: Settings) -> None:
+def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -> None:
     for name, pool in settings.pools.items():
         if pool.provider not in settings.providers:
             known = ", ".join(settings.providers) or "none"
             raise document.error(
-                ("pools", name, "provider"),
+                (*paths[name], "provider"),
                 f"no provider {pool.provider!r} under `providers:` (known: {known}); add it",
             )
