@@ -16,7 +16,7 @@ from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.records import OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
-from services.pool_manager.core import plan
+from services.pool_manager.core import Plan, plan
 from services.pool_manager.store import Store
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
@@ -70,22 +70,28 @@ class Reconciler:
                 del self._now[pool]
 
     async def _run(self, pool: str) -> None:
-        for _ in range(TRIES_MAX):
-            world = await self._store.world(pool)
-            if world is None:
-                return
-            decided = plan(world, self._clock.now())
-            if decided.record != world.record:
-                for event in decided.events:
-                    await self.publish(event)
-                try:
-                    await self._store.save_pool(decided.record, world.revision)
-                except Conflict:
-                    continue
+        async with self._store.deciding(pool):
+            decided = await self._decide(pool)
+        if decided is not None:
             await self.start_open(decided.record)
             if decided.wake_at is not None:
                 await self._wake(pool, decided.wake_at)
-            return
+
+    async def _decide(self, pool: str) -> Plan | None:
+        for _ in range(TRIES_MAX):
+            world = await self._store.world(pool)
+            if world is None:
+                return None
+            decided = plan(world, self._clock.now())
+            if decided.record == world.record:
+                return decided
+            for event in decided.events:
+                await self.publish(event)
+            try:
+                await self._store.save_pool(decided.record, world.revision)
+            except Conflict:
+                continue
+            return decided
         raise Retry(f"pool {pool}: others keep deciding about it")
 
     async def start_open(self, record: PoolRecord) -> None:

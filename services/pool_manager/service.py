@@ -23,7 +23,7 @@ from services.pool_manager.core import busy
 from services.pool_manager.effects import Effects
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
-from services.pool_manager.requests import Asked, decide
+from services.pool_manager.requests import Answer, Asked, decide
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
 from services.runtime.bus import Stored
@@ -164,6 +164,13 @@ class PoolManager:
     async def on_request(self, received: Received[Asked]) -> None:
         """Answer one request; what it opened is recorded before the answer is published."""
         asked = received.message
+        async with self.store.deciding(asked.pool):
+            answer = await self._answer(asked)
+        await self._reconciler.publish(answer.event)
+        if answer.record is not None:
+            await self._reconciler.reconcile(asked.pool)
+
+    async def _answer(self, asked: Asked) -> Answer:
         for _ in range(TRIES_MAX):
             world = await self.store.world(asked.pool)
             answer = decide(asked, world, self._clock.now())
@@ -172,10 +179,7 @@ class PoolManager:
                     await self.store.save_pool(answer.record, world.revision)
                 except Conflict:
                     continue
-            await self._reconciler.publish(answer.event)
-            if answer.record is not None:
-                await self._reconciler.reconcile(asked.pool)
-            return
+            return answer
         raise Retry(f"pool {asked.pool}: others keep deciding about it")
 
     async def on_timer(self, received: Received[TimerDue]) -> None:

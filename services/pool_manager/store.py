@@ -1,5 +1,6 @@
 """The pool-manager's records: read from memory, changed by compare-and-set."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -31,6 +32,7 @@ _nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
 _fleet = decoder(FleetRecord)
 
+PoolChange = Callable[[PoolRecord], PoolRecord]
 Change = Callable[[NodeRecord | None], NodeRecord | None]
 """Returns the record as it shall be; None or the same one: leave it."""
 
@@ -44,6 +46,8 @@ class Store:
         self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
         self.health: BucketView[HealthRecord] = BucketView(bus, HEALTH, HealthRecord)
         self.fleet = ""
+        self._deciding: dict[str, asyncio.Lock] = {}
+        self._changes: dict[str, list[tuple[PoolChange, asyncio.Future[None]]]] = {}
 
     async def claim_fleet(self, fleet: str) -> None:
         """Give this bus its fleet id, unless it has one."""
@@ -120,14 +124,35 @@ class Store:
         """Write a pool's record if nobody else has; else Conflict."""
         await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
 
-    async def change_pool(self, pool: str, change: Callable[[PoolRecord], PoolRecord]) -> None:
-        """Change a pool's record, if it exists."""
-        for _ in range(TRIES_MAX):
+    def deciding(self, pool: str) -> asyncio.Lock:
+        """Held while deciding about a pool: the replicas contend, one process's tasks need not."""
+        return self._deciding.setdefault(pool, asyncio.Lock())
+
+    async def change_pool(self, pool: str, change: PoolChange) -> None:
+        """Change a pool's record, if it exists; changes that wait together are written together."""
+        mine = (change, asyncio.get_running_loop().create_future())
+        self._changes.setdefault(pool, []).append(mine)
+        async with self.deciding(pool):
+            batch, self._changes[pool] = self._changes[pool], []
+            try:
+                await self._change_together(pool, [each for each, _ in batch])
+            except Exception as error:  # noqa: BLE001 - every waiter is told what happened
+                for _, done in batch:
+                    done.set_exception(error)
+            else:
+                for _, done in batch:
+                    done.set_result(None)
+        await mine[1]
+
+    async def _change_together(self, pool: str, changes: list[PoolChange]) -> None:
+        for _ in range(TRIES_MAX if changes else 0):
             found = await self.pool(pool)
             if found is None:
                 return
             record, revision = found
-            wanted = change(record)
+            wanted = record
+            for change in changes:
+                wanted = change(wanted)
             if wanted == record:
                 return
             try:
@@ -135,7 +160,8 @@ class Store:
             except Conflict:
                 continue
             return
-        raise Retry(f"pool {pool}: others keep writing to its record")
+        if changes:
+            raise Retry(f"pool {pool}: others keep writing to its record")
 
     async def world(self, pool: str) -> World | None:
         """Everything a decision about a pool may look at; None where there is no such pool.
