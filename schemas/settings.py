@@ -1,4 +1,4 @@
-"""Every setting, with its default. YAML in the seeds' two forms becomes these structs.
+"""Every setting, with its default. Both YAML forms of pools become these structs.
 
 Unknown keys are refused; the loader (`services.runtime.configuration`) turns msgspec's path into
 file, line and key, and accepts the older spellings listed in `ALIASES`.
@@ -101,7 +101,7 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
 
 
 class ServerSettings(Setting, frozen=True, kw_only=True):
-    """The seeds' `server:` section; its intervals are honoured where they still mean something."""
+    """An older file's `server:` section; honoured where it still means something."""
 
     address: str = ""
     heartbeat_interval: Duration | None = None

@@ -18,7 +18,8 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     embedded = EmbeddedServer(tmp_path / "nats")
     await embedded.start()
     yield embedded
-    await embedded.stop()
+    # Its store goes with the test, so nothing need be written out first.
+    await embedded.kill()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Reads the YAML configuration; every error names file, line, key and the remedy.
 
 YAML nodes keep their places, msgspec checks the values, and its path (`$.pools.training.min_nodes`)
-is looked up among the places. The seeds' two spellings of pools are folded into one beforehand.
+is looked up among the places. The two spellings of pools are folded into one beforehand.
 """
 
 import os
@@ -175,7 +175,7 @@ def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Sett
 
 
 def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Honour the seeds' `server:` section and the environment."""
+    """Honour an older file's `server:` section, and the environment."""
     server = settings.server
     changes: dict[str, Any] = {}
     if server.health_policy and not settings.health_policy:

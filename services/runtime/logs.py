@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, as the seeds' Slurm document shows them."""
+"""Structured logs: one JSON object a line, for `jq` and log collectors."""
 
 import json
 import logging

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.settings import PluginSettings, PoolSpec, Settings
+from schemas.settings import PoolSpec, Settings
 from services.notifier.webhook import WebhookNotifier
 from services.runtime.configuration import load_settings, parse_settings
 from services.runtime.errors import ConfigurationError
@@ -326,56 +326,6 @@ ERRORS = {
 def test_an_error_names_file_line_key_and_remedy(text, expected):
     """A person goes to the line and knows what to write."""
     assert error(text.lstrip("\n") if text.startswith("---") else text).startswith(expected)
-
-
-PLUGINS = {
-    "unknown plugin": (
-        "notifier:\n  type: slurm\n",
-        ":2: notifier.type: no navarch.notifiers named 'slurm' (known: noop, webhook); install",
-    ),
-    "plugin option": (
-        "notifier:\n  type: webhook\n  webhook:\n    cordon: http://a\n",
-        ":4: notifier.webhook.cordon: unknown key; known here: cordon_url",
-    ),
-    "plugin option beside": (
-        "notifier:\n  type: webhook\n  timeout: x\n",
-        ":3: notifier.timeout: 'x' is not a duration",
-    ),
-    "plugin value": (
-        "notifier:\n  type: webhook\n  webhook:\n    cordon_url: a/b\n",
-        ":3: notifier.webhook: cordon_url 'a/b' is not a URL: write http://host/path or https://",
-    ),
-    "module": (
-        "notifier:\n  type: nowhere.at_all:Class\n",
-        ":2: notifier.type: nowhere.at_all:Class cannot be loaded: No module named 'nowhere'",
-    ),
-    "class": (
-        "notifier:\n  type: services.notifier.noop:Nope\n",
-        ":2: notifier.type: services.notifier.noop:Nope cannot be loaded: module",
-    ),
-    "no options": (
-        "notifier:\n  type: services.notifier.core:poll_seconds\n",
-        ":2: notifier.type: services.notifier.core:poll_seconds has no `Options` struct",
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "expected"), PLUGINS.values(), ids=PLUGINS.keys())
-def test_a_plugins_error_names_the_line_too(tmp_path, text, expected):
-    """Whoever wrote the plugin, its options are checked like ours."""
-    file = tmp_path / "navarch.yaml"
-    file.write_text(text)
-    settings = load_settings(file, {})
-    with pytest.raises(ConfigurationError) as found:
-        load_plugin("navarch.notifiers", settings.notifier, file)
-    assert str(found.value).startswith(f"{file}{expected}")
-
-
-def test_a_plugin_may_be_named_by_module_and_class():
-    """Somebody's own class needs no registration."""
-    settings = PluginSettings(type="services.notifier.webhook:WebhookNotifier")
-    kind, options = load_plugin("navarch.notifiers", settings, None)
-    assert (kind, options) == (WebhookNotifier, WebhookNotifier.Options())
 
 
 @pytest.mark.parametrize(

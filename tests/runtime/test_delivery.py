@@ -1,0 +1,191 @@
+"""What every bus does, whichever it is: timers, deliveries, following, requests."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas import subjects
+from schemas.topology import EVENTS, POOL_TIMERS
+from services.runtime.errors import Unavailable
+
+FAULT = subjects.node_event("training", "training-1", "fault")
+OTHER = subjects.node_event("training", "training-2", "fault")
+
+
+async def collect(stream, count: int) -> list:
+    """The first `count` of what an endless stream yields."""
+    found = []
+    async with asyncio.timeout(10), aclosing(stream):
+        async for each in stream:
+            found.append(each)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_a_timer_fires_once_and_not_before_its_time(any_bus):
+    """What was scheduled arrives under the owner's due subject, with its headers."""
+    at = datetime.now(UTC) + timedelta(seconds=0.4)
+    trace = {"traceparent": "00-a-b-01"}
+    await any_bus.schedule("pool-manager", "replace-1", at, b"due", headers=trace)
+    (delivery,) = await collect(any_bus.consume(POOL_TIMERS), 1)
+    assert delivery.stored.subject == subjects.timer_due("pool-manager", "replace-1")
+    assert delivery.stored.data == b"due"
+    assert delivery.stored.headers["traceparent"] == "00-a-b-01"
+    assert datetime.now(UTC) >= at
+    await delivery.ack()
+
+
+async def test_a_timer_of_the_same_key_takes_the_earlier_ones_place(any_bus):
+    """One deadline per key: the first never fires."""
+    now = datetime.now(UTC)
+    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=0.3), b"first")
+    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=0.6), b"second")
+    await any_bus.schedule("pool-manager", "l", now + timedelta(seconds=0.9), b"last")
+    due = await collect(any_bus.consume(POOL_TIMERS), 2)
+    assert [each.stored.data for each in due] == [b"second", b"last"]
+
+
+async def test_what_is_not_acknowledged_comes_again(any_bus, durable):
+    """After the acknowledgement wait, counting its deliveries; what is acknowledged does not."""
+    spec = await durable(FAULT)
+    await any_bus.publish(FAULT, b"1")
+    await any_bus.publish(FAULT, b"2")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        first, second = await anext(deliveries), await anext(deliveries)
+        await first.ack()
+        again = await anext(deliveries)
+        await again.ack()
+    assert (first.deliveries, second.deliveries) == (1, 1)
+    assert (again.stored.data, again.deliveries) == (b"2", 2)
+    assert again.stored.sequence == second.stored.sequence
+
+
+async def test_progress_keeps_a_message_from_coming_again(any_bus, durable):
+    """Still at it: the wait starts anew."""
+    spec = await durable(FAULT)
+    await any_bus.publish(FAULT, b"slow")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        slow = await anext(deliveries)
+        after = datetime.now(UTC) + timedelta(seconds=0.8)
+        following = asyncio.ensure_future(anext(deliveries))
+        while datetime.now(UTC) < after:
+            await slow.progress()
+            await asyncio.wait([following], timeout=0.1)
+        assert not following.done()
+        await slow.ack()
+        await any_bus.publish(FAULT, b"next")
+        assert (await following).stored.data == b"next"
+
+
+async def test_a_nak_brings_a_message_back_after_its_delay(any_bus, durable):
+    """And not before; zero brings it back at once."""
+    spec = await durable(FAULT, ack_wait_seconds=30)
+    await any_bus.publish(FAULT, b"1")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        first = await anext(deliveries)
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        await first.nak(0.4)
+        second = await anext(deliveries)
+        waited = loop.time() - asked
+        await second.nak(0)
+        third = await anext(deliveries)
+        await third.ack()
+    assert 0.35 < waited < 2
+    assert [each.deliveries for each in (first, second, third)] == [1, 2, 3]
+
+
+async def test_a_terminated_message_never_comes_again(any_bus, durable):
+    """Neither now nor to the next consumer; settling twice changes nothing."""
+    spec = await durable(FAULT)
+    await any_bus.publish(FAULT, b"poison")
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        poison = await anext(deliveries)
+        await poison.term()
+        await poison.nak(0)
+        await any_bus.publish(FAULT, b"good")
+        following = await anext(deliveries)
+        await following.ack()
+    assert following.stored.data == b"good"
+
+
+async def test_no_more_is_held_than_the_durable_allows(any_bus, durable):
+    """A slow process leaves the rest to others; settling one makes room for one."""
+    spec = await durable(FAULT, ack_wait_seconds=30, in_flight_max=4)
+    for number in range(10):
+        await any_bus.publish(FAULT, b"%d" % number)
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries), asyncio.timeout(10):
+        held = [await anext(deliveries) for _ in range(4)]
+        following = asyncio.ensure_future(anext(deliveries))
+        await asyncio.wait([following], timeout=0.2)
+        assert not following.done()
+        for each in held:
+            await each.ack()
+        rest = [await following]
+        while len(rest) < 6:
+            await rest[-1].ack()
+            rest.append(await anext(deliveries))
+        await rest[-1].ack()
+    assert [int(each.stored.data) for each in (*held, *rest)] == list(range(10))
+    assert (held[0].pending, rest[-1].pending) == (9, 0)
+
+
+async def test_following_begins_where_it_is_told(any_bus):
+    """From the beginning, from now, or after a sequence; a filter leaves out the rest."""
+    first = await any_bus.publish(FAULT, b"1")
+    await any_bus.publish(OTHER, b"other")
+    await any_bus.publish(FAULT, b"2")
+    everything = await collect(any_bus.follow(EVENTS.name, [FAULT], "all"), 2)
+    later = await collect(any_bus.follow(EVENTS.name, [FAULT], "all", after=first), 1)
+    new = any_bus.follow(EVENTS.name, [FAULT, OTHER], "new")
+    waiting = asyncio.create_task(collect(new, 2))
+    while not any(
+        each["name"].startswith("follow-")
+        for each in (await any_bus.admin(f"CONSUMER.LIST.{EVENTS.name}", {}))["consumers"]
+        if each["config"].get("filter_subjects") == [FAULT, OTHER]
+    ):
+        await asyncio.sleep(0)
+    await any_bus.publish(FAULT, b"3")
+    await any_bus.publish(OTHER, b"4")
+    assert [each.data for each in everything] == [b"1", b"2"]
+    assert [each.data for each in later] == [b"2"]
+    assert [each.data for each in await waiting] == [b"3", b"4"]
+
+
+async def test_requests_are_answered_or_fail_in_words(any_bus):
+    """By plain subscribers and by services; where nobody answers that is Unavailable, at once."""
+
+    async def echo(data: bytes, headers: object) -> bytes:
+        del headers
+        if data == b"bad":
+            raise ValueError("that is no question")
+        return data
+
+    await any_bus.answer("test.plain", echo)
+    await any_bus.serve("echo", "says it again", {"test.service": echo})
+    plain = await any_bus.request("test.plain", b"1", timeout_seconds=2)
+    service = await any_bus.request("test.service", b"2", timeout_seconds=2)
+    failed = await any_bus.request("test.service", b"bad", timeout_seconds=2)
+    assert (plain.data, service.data) == (b"1", b"2")
+    assert failed.data == b'{"error":"invalid-request","reason":"that is no question"}'
+    with pytest.raises(Unavailable, match="nobody answers"):
+        await any_bus.request("test.nobody", b"", timeout_seconds=2)
+
+
+async def test_a_plain_answer_that_fails_is_told_too(any_bus):
+    """An endpoint that raises does not leave its asker to the time-out."""
+
+    async def broken(*_: object) -> bytes:
+        raise ValueError("broken")
+
+    await any_bus.answer("test.plain", broken)
+    reply = await any_bus.request("test.plain", b"1", timeout_seconds=2)
+    assert reply.data == b'{"error":"invalid-request","reason":"broken"}'
