@@ -16,7 +16,15 @@ from services.provisioner.providers import local_process as process
 from services.provisioner.providers.local import LocalProvider, stop_all
 from services.provisioner.providers.local_gpus import compiler
 from services.runtime.nats_bus import NatsBus
-from tests.provisioner.support import FLEET, SECONDS_MAX, provision, request, steps, terminate
+from tests.provisioner.support import (
+    FLEET,
+    SECONDS_MAX,
+    provision,
+    request,
+    steps,
+    terminate,
+    until,
+)
 
 SLEEP = ("/bin/sleep", "1000")
 TELL = 'cd "$NAVARCH_EXIT_WITHOUT" && env >told.new && mv told.new told && exec sleep 1000'
@@ -200,7 +208,11 @@ async def test_instances_stop_and_start_with_their_host(make: Make, tmp_path: Pa
     for number in range(3):
         await provider.provision(wanted(f"web-{number}"))
     crashed, place = tmp_path / "local" / "web-0", tmp_path / "local" / "web-1"
-    os.kill(await pid_of(crashed), signal.SIGKILL)
+    killed = await pid_of(crashed)
+    os.kill(killed, signal.SIGKILL)
+    async with asyncio.timeout(5):
+        while lives(killed):
+            await asyncio.sleep(0)
     pids = [await pid_of(tmp_path / "local" / f"web-{n}") for n in (1, 2)]
     boot = (place / "boot-id").read_text()
     assert stop_all(tmp_path / "local") == 2
@@ -210,11 +222,12 @@ async def test_instances_stop_and_start_with_their_host(make: Make, tmp_path: Pa
     (place / "kmsg").write_bytes(b"3,1,1,-;old\n")
     again = make()
     await again.resume()
-    assert {each.name: each.status for each in await again.list()} == {
-        "web-0": "stopped",
-        "web-1": "running",
-        "web-2": "running",
-    }
+    wanted_statuses = {"web-0": "stopped", "web-1": "running", "web-2": "running"}
+
+    async def resumed() -> bool:
+        return {each.name: each.status for each in await again.list()} == wanted_statuses
+
+    await until(resumed)
     assert (place / "boot-id").read_text() != boot
     assert (place / "kmsg").read_bytes() == b""
 
