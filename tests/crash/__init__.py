@@ -1,0 +1,1 @@
+"""Real processes, killed at every moment that matters and at random ones, and what is left."""

@@ -1,0 +1,133 @@
+"""Agents of instances that exist by name only: what a node says on the bus, and nothing else.
+
+They come up when the provider's own file gains an instance and fall silent when it loses it. Like
+real ones they lose nothing: what the bus does not take now is said again until it does.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, BootChecked, Fault, GpuIdentity, NodeEvent, Registered
+from schemas.records import HeartbeatRecord, node_key
+from schemas.topology import HEARTBEATS
+from services.provisioner.providers.local_gpus import kmsg_record, simulated_gpus
+from services.runtime.errors import BusError
+from services.runtime.nats_bus import NatsBus
+from tests.crash.provider import Provider
+
+LOOK_SECONDS: Final = 0.005
+"""Between two looks at the provider's file, which tells nobody that it changed."""
+AGAIN_SECONDS: Final = 0.05
+BEAT_SECONDS: Final = 2.0
+BEAT_TTL_SECONDS: Final = 6
+GPUS: Final = 8
+GPU: Final = 3
+"""The one that breaks."""
+XID: Final = 79
+
+
+class Agents:
+    """Every agent of the fleet."""
+
+    def __init__(self, bus: NatsBus, pool: str, provider: Provider, boot_seconds: float) -> None:
+        """Nodes of `pool` register `boot_seconds` after their instance was made."""
+        self._bus = bus
+        self._pool = pool
+        self._provider = provider
+        self._boot_seconds = boot_seconds
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self.most = 0
+        """The most instances that stood at once, as far as was seen."""
+
+    async def run(self) -> None:
+        """Give every instance its agent, for ever."""
+        try:
+            while True:
+                names = self._provider.truth().names
+                self.most = max(self.most, len(names))
+                for name in set(names) - set(self._lives):
+                    self._lives[name] = asyncio.create_task(self._live(name))
+                for name in set(self._lives) - set(names):
+                    self._lives.pop(name).cancel()
+                for life in self._lives.values():
+                    if life.done():
+                        life.result()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            for life in self._lives.values():
+                life.cancel()
+            await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+    async def _live(self, node: str) -> None:
+        about = {"pool": self._pool, "node": node}
+        await asyncio.sleep(self._boot_seconds)
+        gpus = tuple(GpuIdentity(index=i, uuid=f"GPU-{node}-{i}") for i in range(GPUS))
+        registered = Registered(
+            id=f"{node}.registered",
+            time=datetime.now(UTC),
+            instance=node,
+            boot_id=f"boot-{node}",
+            gpus=gpus,
+            **about,
+        )
+        await self.say(registered)
+        await asyncio.sleep(self._boot_seconds)
+        checked = BootChecked(
+            id=f"{node}.boot-checked",
+            time=datetime.now(UTC),
+            ok=True,
+            boot_id=f"boot-{node}",
+            **about,
+        )
+        await self.say(checked)
+        while True:
+            await self._beat(node)
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _beat(self, node: str) -> None:
+        beat = HeartbeatRecord(pool=self._pool, node=node, instance=node, time=datetime.now(UTC))
+        key = node_key(self._pool, node)
+        try:
+            await self._bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=BEAT_TTL_SECONDS)
+        except BusError:
+            return  # the next beat says the same
+
+    async def say(self, event: NodeEvent) -> int:
+        """Publish until it is stored; the id keeps a repetition from being stored twice."""
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        while True:
+            try:
+                return await self._bus.publish(subject, encode(event), msg_id=event.id)
+            except BusError:
+                await asyncio.sleep(AGAIN_SECONDS)
+
+
+def fault_of(pool: str, node: str, number: int) -> Fault:
+    """A GPU of the node has fallen off the bus."""
+    return Fault(
+        id=f"{node}.kmsg.{number}",
+        time=datetime.now(UTC),
+        pool=pool,
+        node=node,
+        kind="xid",
+        system="DCGM_HEALTH_WATCH_PCIE",
+        gpu_index=GPU,
+        gpu_uuid=f"GPU-{node}-{GPU}",
+        code=XID,
+        message="GPU has fallen off the bus.",
+        metrics={"xid_code": XID},
+        boot_id=f"boot-{node}",
+        sequence=number,
+    )
+
+
+def write_fault(kmsg: Path, node: str, sequence: int) -> None:
+    """Let a real agent of a simulated host find the same in its kernel log."""
+    pci = simulated_gpus(node, GPUS)[GPU].pci
+    line = f"NVRM: Xid (PCI:{pci}): {XID}, pid=7, name=python, GPU has fallen off the bus."
+    with kmsg.open("ab") as log:
+        log.write(kmsg_record(sequence, sequence, line))

@@ -1,0 +1,302 @@
+"""A fleet of real processes that can be struck at the very moment that something is stored.
+
+A nats-server, every service as `python -m services.<name>`, and either simulated agents beside the
+`fake` provider's file, or the `local` provider with real ones. What is stored is followed over the
+bus; whoever is armed for a moment acts before the follower reads on, a millisecond or so after it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+
+from schemas import subjects
+from schemas.pool_events import FACTS, NodeReplaced, pool_codec
+from schemas.records import NodeRecord, decoder
+from schemas.settings import NatsSettings
+from schemas.topology import DURABLES, EVENTS, NODES, SAGAS
+from services.provisioner.providers.local import stop_all
+from services.runtime.clock import SystemClock
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.errors import BusError
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.topology import set_up
+from tests.crash import evidence
+from tests.crash.agents import Agents, fault_of, write_fault
+from tests.crash.evidence import Difference, Evidence
+from tests.crash.processes import Replica
+from tests.crash.provider import FakeTruth, LocalTruth, Provider
+
+SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
+POOL: Final = "training"
+SETTLED_SECONDS_MAX: Final = 45.0
+LOOK_SECONDS: Final = 0.02
+"""Between two looks at records that several processes write."""
+
+_nodes = decoder(NodeRecord)
+
+
+class Moment(NamedTuple):
+    """Something that is stored: a saga's entry, or `fault.stored`, `verdict.stored`."""
+
+    step: str
+    status: str
+
+    def __str__(self) -> str:
+        """Write `provision.started`."""
+        return f"{self.step}.{self.status}"
+
+
+class UnsettledError(AssertionError):
+    """The fleet did not come to rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What kind of fleet."""
+
+    nodes: int = 2
+    order: str = "terminate_first"
+    replicas: int = 1
+    provider: str = "fake"
+    boot_seconds: float = 0.02
+
+    @property
+    def instances_max(self) -> int:
+        """How many instances may ever stand at once."""
+        return self.nodes + (1 if self.order == "provision_first" else 0)
+
+
+class Rig:
+    """The fleet. Enter it and every node is in service; leave it and nothing is left."""
+
+    def __init__(self, directory: Path, shape: Shape) -> None:
+        """Keep everything under `directory`."""
+        self.directory = directory
+        self.shape = shape
+        self.server = EmbeddedServer(directory / "nats")
+        self.replicas: list[Replica] = []
+        self.broken: list[str] = []
+        self.unasked: list[str] = []
+        """Ends of processes that nobody asked for."""
+        self.signs: list[tuple[float, Moment, str]] = []
+        """What was stored, when it was seen, and about which saga or node."""
+        self._armed: dict[Moment, Callable[[], None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.provider: Provider
+        self.bus: NatsBus
+        self.agents: Agents | None = None
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Start everything and wait until the pool has its size."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "crash.yaml").write_text(json.dumps(self._settings()), "utf-8")
+        url = await self.server.start()
+        try:
+            await self._begin(url)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def _begin(self, url: str) -> None:
+        config = self.directory / "crash.yaml"
+        self.bus = await NatsBus.connect(
+            ConnectOptions(settings=NatsSettings(url=url), name="crash-rig")
+        )
+        await set_up(self.bus, SystemClock(), replicas=1)
+        if isinstance(self.provider, FakeTruth):
+            self.agents = Agents(self.bus, POOL, self.provider, self.shape.boot_seconds)
+        following = (
+            self._follow_sagas(await self.bus.last_sequence(SAGAS.name)),
+            self._follow_events(await self.bus.last_sequence(EVENTS.name)),
+        )
+        self._tasks = [asyncio.create_task(each) for each in following]
+        if self.agents is not None:
+            self._tasks.append(asyncio.create_task(self.agents.run()))
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")} | {
+            "NAVARCH_NATS_URL": url,
+            "NAVARCH_CONFIG": str(config),
+        }
+        self.replicas = [
+            Replica(service, number, environment, self.directory, self.unasked.append)
+            for service in SERVICES
+            for number in range(1, self.shape.replicas + 1)
+        ]
+        await asyncio.gather(*(each.start() for each in self.replicas))
+        await asyncio.gather(*(each.is_ready() for each in self.replicas))
+        await self.settled()
+
+    async def __aexit__(self, *_: object) -> None:
+        """End everything."""
+        await asyncio.gather(*(each.stop() for each in self.replicas))
+        if isinstance(self.provider, LocalTruth):
+            await asyncio.to_thread(stop_all, self.directory / "data" / "local")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "bus"):
+            await self.bus.close()
+        await self.server.stop()
+
+    def _settings(self) -> dict[str, Any]:
+        shape, data = self.shape, self.directory / "data"
+        options: dict[str, Any] = {}
+        if shape.provider == "fake":
+            file = self.directory / "provider.json"
+            # Not idempotent: a launch that is repeated blindly would make a second instance.
+            options = {"file": str(file), "idempotent": False}
+            self.provider = FakeTruth(file)
+        else:
+            self.provider = LocalTruth(data / "local")
+        return {
+            "fleet": "crash",
+            "data_dir": str(data),
+            "providers": {shape.provider: options},
+            "pools": {
+                POOL: {
+                    "provider": shape.provider,
+                    "instance_type": "simulated",
+                    "gpu_count": 8,
+                    "min_nodes": shape.nodes,
+                    "max_nodes": shape.nodes + 2,
+                    "replace_order": shape.order,
+                    "budget": {"max_unavailable": 1},
+                    "drain_timeout": "30s",
+                    "launch_timeout": "40s",
+                }
+            },
+            "notifier": {"type": "noop"},
+            "agent": {"heartbeat_interval": "2s", "heartbeat_ttl": "6s"},
+        }
+
+    def replica(self, service: str, number: int = 1) -> Replica:
+        """One process of a service."""
+        return next(each for each in self.replicas if each.name == f"{service}/{number}")
+
+    def server_kill(self) -> None:
+        """End nats-server as a power cut would, now."""
+        os.kill(self.server.pid, signal.SIGKILL)
+
+    def server_terminate(self) -> None:
+        """Tell nats-server to end, now."""
+        os.kill(self.server.pid, signal.SIGTERM)
+
+    # --- moments ------------------------------------------------------------------------------
+
+    def arm(self, moment: Moment, act: Callable[[], None]) -> asyncio.Event:
+        """Act once, as soon as `moment` is seen next; the event tells that it was done."""
+        done = asyncio.Event()
+
+        def once() -> None:
+            del self._armed[moment]
+            act()
+            done.set()
+
+        assert moment not in self._armed, f"armed for {moment} already"
+        self._armed[moment] = once
+        return done
+
+    async def _follow_sagas(self, after: int) -> None:
+        async for stored in self.bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after):
+            parsed = subjects.parse_saga(stored.subject)
+            assert parsed is not None
+            # Scale-ups at the beginning are no part of any round.
+            if parsed.saga.startswith("replace-"):
+                self._see(Moment(parsed.step, parsed.status), parsed.saga)
+
+    async def _follow_events(self, after: int) -> None:
+        facts = [subjects.node_event_wildcard(fact) for fact in ("fault", "verdict")]
+        facts.append(subjects.pool_event_wildcard(FACTS[NodeReplaced]))
+        async for stored in self.bus.follow(EVENTS.name, facts, "new", after=after):
+            node = subjects.parse_node(stored.subject)
+            if node is None:
+                event = pool_codec.decode(stored.data)
+                assert isinstance(event, NodeReplaced)
+                self._see(Moment("node", "replaced"), event.old_node)
+            elif node.node in self.broken:
+                self._see(Moment(node.fact, "stored"), node.node)
+
+    def _see(self, moment: Moment, about: str) -> None:
+        if act := self._armed.get(moment):
+            act()
+        self.signs.append((asyncio.get_running_loop().time(), moment, about))
+
+    # --- faults and rest ----------------------------------------------------------------------
+
+    async def break_a_node(self) -> str:
+        """Break the oldest node in service; return its name."""
+        entries = await self.bus.entries(NODES)
+        nodes: list[NodeRecord] = [_nodes.decode(each.value) for each in entries]
+        fit = [node for node in nodes if node.state == "active" and node.node not in self.broken]
+        oldest = min(fit, key=lambda node: (node.admitted_at, node.node)).node
+        self.broken.append(oldest)
+        number = len(self.broken)
+        if self.agents is not None:
+            await self.agents.say(fault_of(POOL, oldest, number))
+        else:
+            write_fault(self.directory / "data" / "local" / oldest / "kmsg", oldest, number)
+        return oldest
+
+    async def evidence(self) -> Evidence:
+        """Everything that tells how the fleet is."""
+        truth = self.provider.truth()
+        return await evidence.gather(
+            self.bus,
+            POOL,
+            truth,
+            nodes_wanted=self.shape.nodes,
+            instances_max=self.shape.instances_max,
+            broken=tuple(self.broken),
+            most=self.agents.most if self.agents is not None else len(truth.standing),
+        )
+
+    async def settled(self) -> Evidence:
+        """Wait until the fleet is at rest, and return what is to be seen then."""
+        seen: Evidence | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLED_SECONDS_MAX):
+                while True:
+                    with suppress(BusError, msgspec.DecodeError):
+                        if set(self._replaced()) >= set(self.broken):
+                            seen = await self.evidence()
+                            if evidence.is_settled(seen):
+                                return seen
+                    await asyncio.sleep(LOOK_SECONDS)
+        seen = await self.evidence()
+        found = evidence.differences(seen)
+        raise UnsettledError(
+            f"not at rest after {SETTLED_SECONDS_MAX:g} s\n{evidence.told(seen, found)}"
+        )
+
+    def _replaced(self) -> Iterator[str]:
+        return (about for _, moment, about in self.signs if moment == ("node", "replaced"))
+
+    async def quiet(self) -> None:
+        """Wait until no consumer has anything left to do: whatever was held has come back."""
+        async with asyncio.timeout(SETTLED_SECONDS_MAX):
+            while await self._busy():
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _busy(self) -> list[str]:
+        busy = []
+        for each in DURABLES:
+            info = await self.bus.admin(f"CONSUMER.INFO.{each.stream}.{each.name}", {})
+            if info["num_pending"] or info["num_ack_pending"]:
+                busy.append(each.name)
+        return busy
+
+    async def differences(self) -> tuple[list[Difference], str]:
+        """What should not be so, now that the fleet is at rest, and all that helps to see why."""
+        seen = await self.settled()
+        found = evidence.differences(seen)
+        return found, evidence.told(seen, found) if found else ""

@@ -1,0 +1,121 @@
+"""One round: a node breaks, somebody is struck in the middle of its replacement, and comes back.
+
+What a round claims is the same whoever was struck and whenever: one replacement, nothing lost,
+nothing doubled, nothing leaked.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tests.crash.evidence import REPLACE_STEPS, Difference
+from tests.crash.processes import Replica
+from tests.crash.rig import SERVICES, Moment, Rig
+
+STRUCK_SECONDS_MAX: Final = 20.0
+RESUME_SECONDS_MAX: Final = 3.0
+"""From the start of a killed service to the next step of its saga: what the design promises."""
+
+Blow = Literal["kill", "frozen", "terminate"]
+"""`kill`: -9 as the moment is seen. `frozen`: stopped beforehand, so that it takes the work and
+cannot begin it, and killed as the moment is seen. `terminate`: -15 as the moment is seen."""
+
+COORDINATOR: Final = "pool-manager"
+PERFORMERS: Final = {
+    **dict.fromkeys(("cordon", "drain"), "notifier"),
+    **dict.fromkeys(("provision", "bootstrap", "terminate"), "provisioner"),
+}
+"""Who performs a step; the coordinator itself sees the others done."""
+
+FAULT: Final = Moment("fault", "stored")
+VERDICT: Final = Moment("verdict", "stored")
+
+
+def moments(order: str) -> list[Moment]:
+    """Every moment of a replacement, in order."""
+    steps = [
+        Moment(step, status) for step in REPLACE_STEPS[order] for status in ("started", "succeeded")
+    ]
+    return [FAULT, VERDICT, Moment("saga", "started"), *steps, Moment("saga", "done")]
+
+
+def author(moment: Moment) -> str:
+    """The service that stores what a moment is about; empty for what an agent does."""
+    if moment == FAULT:
+        return ""
+    if moment == VERDICT:
+        return "health-monitor"
+    return PERFORMERS.get(moment.step, COORDINATOR) if moment.status == "succeeded" else COORDINATOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a round came to."""
+
+    node: str
+    resume_seconds: float | None
+    """From the start of whoever was struck to what it stored next; None: nothing was left to it."""
+    status: int = 0
+    """The exit status of whoever was struck."""
+    differences: Sequence[Difference] = ()
+    told: str = ""
+
+
+def hold(outcome: Outcome) -> None:
+    """Assert what every round claims."""
+    assert not outcome.differences, outcome.told
+    if outcome.resume_seconds is not None:
+        assert outcome.resume_seconds <= RESUME_SECONDS_MAX
+
+
+async def strike_service(rig: Rig, victim: Replica, moment: Moment, blow: Blow) -> Outcome:
+    """Strike `victim` at a moment of a replacement and start it again."""
+    await victim.is_ready()
+    struck = rig.arm(moment, victim.terminate if blow == "terminate" else victim.kill)
+    if blow == "frozen":
+        before = _before(rig, moment)
+        if before is None:
+            victim.freeze()
+        else:
+            rig.arm(before, victim.freeze)
+    node = await rig.break_a_node()
+    async with asyncio.timeout(STRUCK_SECONDS_MAX):
+        await struck.wait()
+    status = await victim.gone()
+    await victim.start()
+    return await _outcome(rig, node, victim.started_at, status, {victim.service})
+
+
+async def strike_server(rig: Rig, moment: Moment, *, kill: bool) -> Outcome:
+    """Kill nats-server at a moment, or stop it in order, and start it on its store and port."""
+    struck = rig.arm(moment, rig.server_kill if kill else rig.server_terminate)
+    node = await rig.break_a_node()
+    async with asyncio.timeout(STRUCK_SECONDS_MAX):
+        await struck.wait()
+    await rig.server.stop()
+    began = asyncio.get_running_loop().time()
+    await rig.server.start()
+    return await _outcome(rig, node, began, 0, set(SERVICES))
+
+
+async def _outcome(
+    rig: Rig, node: str, began: float, status: int, authors: Collection[str]
+) -> Outcome:
+    found, told = await rig.differences()
+    signs = (at for at, moment, _ in rig.signs if at > began and author(moment) in authors)
+    sign = next(signs, None)
+    return Outcome(
+        node=node,
+        resume_seconds=None if sign is None else sign - began,
+        status=status,
+        differences=found,
+        told=told,
+    )
+
+
+def _before(rig: Rig, moment: Moment) -> Moment | None:
+    """The moment before; None where it is the node's breaking itself."""
+    order = moments(rig.shape.order)
+    place = order.index(moment)
+    return order[place - 1] if place else None
