@@ -1,6 +1,7 @@
 """A workload system of our own: a real HTTP server that notes what it is told."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ async def receiver() -> AsyncIterator[Receiver]:
         Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
     )
     bound = config.bind_socket()
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     receiver.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
