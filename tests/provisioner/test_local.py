@@ -133,7 +133,11 @@ async def test_a_dead_agent_is_started_again_by_the_same_launch(make: Make, tmp_
         while (await provider.list())[0].status != "stopped" or Path(f"/proc/{first}").exists():
             await asyncio.sleep(0.01)
     await make().provision(wanted())
-    assert [each.status for each in await provider.list()] == ["running"]
+
+    async def running() -> bool:
+        return [each.status for each in await provider.list()] == ["running"]
+
+    await until(running)
     assert (place / "boot-id").read_text() == boot
 
 
