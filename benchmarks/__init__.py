@@ -1,0 +1,1 @@
+"""Figures of this machine, measured on real processes: `make bench`."""

@@ -1,0 +1,118 @@
+"""Telemetry as agents publish it: real messages, eight GPUs each, and a process that sends them.
+
+`python -m benchmarks.samples URL NODES` publishes each node's sample once a second, spread evenly
+over the second, until it is told to stop; then it prints how many it sent.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from datetime import UTC, datetime
+
+import uvloop
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import GpuSample, Telemetry
+from schemas.settings import NatsSettings
+from services.runtime.errors import BusError
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+
+POOL = "simulated"
+GPUS = 8
+GIB = 1 << 30
+
+
+def sample(node: str, number: int, gpus: int = GPUS) -> Telemetry:
+    """One sample of a node, every reading of an H100 present."""
+    now = datetime.now(UTC)
+    return Telemetry(
+        id=f"{POOL}.{node}.telemetry.{number}",
+        time=now,
+        pool=POOL,
+        node=node,
+        gpus=tuple(
+            GpuSample(
+                index=index,
+                uuid=f"GPU-{number:08x}-0000-4000-8000-{index:012x}",
+                utilization_percent=(number + index) % 101,
+                memory_used_bytes=61 * GIB + number % GIB,
+                memory_total_bytes=80 * GIB,
+                power_watts=612.5 + index,
+                temperature_celsius=61 + index,
+                memory_temperature_celsius=78,
+                temperature_margin_celsius=24,
+                sm_clock_mhz=1980,
+                throttle_reasons=0,
+                ecc_dbe_volatile=0,
+                ecc_sbe_volatile=0,
+                ecc_dbe_aggregate=0,
+                ecc_sbe_aggregate=3,
+                remapped_correctable=0,
+                remapped_uncorrectable=0,
+                remap_pending=False,
+                remap_failed=False,
+                nvlink_errors=0,
+                nvlinks_up=18,
+                pcie_replays=0,
+                pcie_width=16,
+            )
+            for index in range(gpus)
+        ),
+        cpu_percent=37.5,
+        memory_used_bytes=312 * GIB,
+        memory_total_bytes=2048 * GIB,
+        sequence=number,
+        sampled_at=now,
+    )
+
+
+class Senders:
+    """So many agents' telemetry, over one connection."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        """Publish on `bus`."""
+        self._bus = bus
+        self.sent = 0
+        self.failed = 0
+
+    async def send(self, node: str, number: int) -> None:
+        """Publish one sample, as an agent does: stored, and acknowledged by the server."""
+        told = sample(node, number)
+        try:
+            await self._bus.publish(subjects.telemetry(POOL, node), encode(told), msg_id=told.id)
+        except BusError:
+            self.failed += 1
+        else:
+            self.sent += 1
+
+    async def run(self, nodes: int, stopping: asyncio.Event) -> None:
+        """Send one sample of each node a second, until told to stop."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        number = 0
+        under_way: set[asyncio.Task[None]] = set()
+        while not stopping.is_set():
+            task = loop.create_task(self.send(f"node-{number % nodes}", number))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+            number += 1
+            await asyncio.sleep(max(0.0, begun + number / nodes - loop.time()))
+        if under_way:
+            await asyncio.wait(under_way)
+
+
+async def _main(url: str, nodes: int) -> None:
+    stopping = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, stopping.set)
+    bus = await NatsBus.connect(ConnectOptions(settings=NatsSettings(url=url), name="samples"))
+    senders = Senders(bus)
+    await senders.run(nodes, stopping)
+    await bus.close()
+    print(json.dumps({"sent": senders.sent, "failed": senders.failed}))
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(sys.argv[1], int(sys.argv[2])))
