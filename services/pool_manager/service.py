@@ -15,7 +15,7 @@ from schemas import subjects
 from schemas.messages import Invalid
 from schemas.node_events import NodeEvent, Registered, node_codec
 from schemas.records import NodeRecord, PoolRecord
-from schemas.sagas import TimerDue, timer_codec
+from schemas.sagas import WHOLE, TimerDue, timer_codec
 from schemas.settings import PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.pool_manager import nodes
@@ -185,7 +185,9 @@ class PoolManager:
     async def on_timer(self, received: Received[TimerDue]) -> None:
         """A step's deadline, or the moment at which a pool is to be looked at again."""
         due, fired_at = received.message, received.stored.time
-        if due.saga:
+        if due.saga and due.step == WHOLE:
+            await self._coordinator.forget(due.saga)
+        elif due.saga:
             await self._coordinator.advance(due.saga, at=fired_at, fresh=True)
         if due.pool:
             await self._reconciler.reconcile(due.pool)

@@ -8,21 +8,25 @@ guard proves that nothing lies between.
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from schemas import headers as h
+from schemas import subjects
 from schemas.messages import encode
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord
 from schemas.sagas import (
+    WHOLE,
+    SagaDone,
     SagaEntry,
     SagaParams,
     SagaStarted,
+    SagaUnwound,
     StepStarted,
     TimerDue,
 )
-from schemas.topology import DurableSpec
+from schemas.topology import SAGAS, DurableSpec
 from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer, Received
@@ -39,6 +43,10 @@ CACHE_MAX: Final = 20_000
 TRIES_MAX: Final = 10
 APPENDS_MAX: Final = 64
 """More than any saga has steps; a decision that never ends is a defect and must show."""
+
+KEPT_SECONDS: Final = 30 * 86_400.0
+"""How long the log of an ended saga is kept, as long as the facts in EVENTS."""
+TIMER_KEY_CHARS_MAX: Final = 96
 
 Look = Callable[[SagaState], Awaitable[NodeRecord | None]]
 """The new node as the bucket has it now, not as some mirror last saw it."""
@@ -105,23 +113,30 @@ class Coordinator:
             raise Reject(f"says it is of {entry.saga}, but stands in another saga's log")
         state = await self._state_with(entry, received.stored)
         if isinstance(entry, StepStarted) and entry.deadline is not None:
-            await self._bus.schedule(
-                self._timer_owner,
-                f"{entry.saga}-{entry.step}",
-                entry.deadline,
-                encode(
-                    TimerDue(
-                        id=f"{entry.id}.deadline",
-                        time=self._clock.now(),
-                        cause=entry.id,
-                        saga=entry.saga,
-                        step=entry.step,
-                    )
-                ),
-                headers=_trace(state),
-            )
+            await self._remind(state, entry, entry.step, entry.deadline)
+        if isinstance(entry, SagaDone | SagaUnwound):
+            await self._remind(state, entry, WHOLE, entry.time + timedelta(seconds=KEPT_SECONDS))
         await self._project(state, entry)
         await self.advance(entry.saga)
+
+    async def _remind(self, state: SagaState, entry: SagaEntry, step: str, at: datetime) -> None:
+        """Store a timer: a step's deadline, or (step `saga`) the end of a log's keeping."""
+        due = TimerDue(
+            id=f"{entry.id}.due",
+            time=self._clock.now(),
+            cause=entry.id,
+            saga=entry.saga,
+            step=step,
+        )
+        key = f"{entry.saga}-{step}"[-TIMER_KEY_CHARS_MAX:].lstrip("-")
+        await self._bus.schedule(self._timer_owner, key, at, encode(due), headers=_trace(state))
+
+    async def forget(self, saga: str) -> None:
+        """Remove the log of a saga that has ended; an open one never ages out."""
+        state = await read_state(self._bus, saga)
+        if state is not None and state.ended:
+            await self._bus.purge(SAGAS.name, subjects.saga_tree(saga))
+            self._cache.pop(saga, None)
 
     async def advance(
         self, saga: str, *, at: datetime | None = None, fresh: bool = False

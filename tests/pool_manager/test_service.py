@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,7 +11,9 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import Duration
+from schemas.messages import encode
 from schemas.requests import NodeView, Page, PoolView
+from schemas.sagas import WHOLE, TimerDue
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
@@ -337,3 +340,25 @@ async def test_an_event_about_no_node_of_ours_changes_nothing(
         await eventually(settled(bus, 3))
 
         assert "stray-1" not in {view.id for view in await nodes(bus)}
+
+
+async def test_the_log_of_an_ended_saga_ages_out_and_an_open_one_does_not(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """When the keeping of a log is over it goes, if the saga has ended; otherwise it stays."""
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1, max_nodes=1)):
+        [name] = await eventually(settled(bus, 1))
+        peers.hold["drain"] = asyncio.Event()
+        await peers.sicken("training", name)
+        await eventually(lambda: bus.read("SAGAS", subjects.saga_step_wildcard("drain", "started")))
+        for saga in (f"scale-up-{name}", f"replace-{name}-1"):
+            over = TimerDue(id=f"over-{saga}", time=datetime.now(UTC), saga=saga, step=WHOLE)
+            await bus.schedule("pool-manager", f"{saga}-saga", over.time, encode(over))
+
+        async def gone() -> bool:
+            return not await bus.read("SAGAS", subjects.saga_tree(f"scale-up-{name}"))
+
+        await eventually(gone)
+        assert await bus.read("SAGAS", subjects.saga_tree(f"replace-{name}-1"))
+        peers.hold["drain"].set()
+        await eventually(lambda: events(bus, "node-replaced"))
