@@ -1,0 +1,89 @@
+"""One replacement is one trace, from the judged fault to the replaced node, over all services."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from schemas import subjects
+from schemas.headers import TRACEPARENT
+from schemas.topology import DURABLES, EVENTS, SAGAS
+from services.runtime.bus import Stored
+from tests.scenarios.around import Span
+from tests.scenarios.fleet import Fleet, serving_fleet
+from tests.scenarios.garbage import matches
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+POOLS = """
+  traced:
+    min_nodes: 1
+    max_nodes: 2
+"""
+SERVICES = {"health-monitor", "pool-manager", "notifier", "provisioner", "metrics"}
+ARRIVAL = ("registered", "boot-checked", "verdict")
+"""Facts that a new node's agent begins itself: stories of their own."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    """One node."""
+    async with serving_fleet(tmp_path_factory.mktemp("traced"), POOLS) as running:
+        yield running
+
+
+def trace_of(stored: Stored) -> str:
+    """The trace that a message belongs to."""
+    return stored.headers[TRACEPARENT].split("-")[1]
+
+
+def span_of(stored: Stored) -> str:
+    """The span in which a message was published."""
+    return stored.headers[TRACEPARENT].split("-")[2]
+
+
+async def story(fleet: Fleet, places: dict[str, int], new_node: str) -> list[Stored]:
+    """Every fact and every saga entry of the replacement, but what the new node's agent began."""
+    found: list[Stored] = []
+    for stream, wildcards in (
+        (EVENTS.name, (subjects.NODE_EVENTS, subjects.POOL_EVENTS)),
+        (SAGAS.name, (subjects.SAGAS,)),
+    ):
+        for wildcard in wildcards:
+            found += await fleet.bus.read(stream, wildcard, after=places[stream])
+    about_new = {subjects.node_event("traced", new_node, fact) for fact in ARRIVAL}
+    return [each for each in found if each.subject not in about_new]
+
+
+async def test_every_message_of_a_replacement_and_all_work_on_it_is_one_trace(
+    fleet: Fleet,
+) -> None:
+    """Each durable's handling of each message is a span of the fault's trace; none hangs loose."""
+    (old,) = await fleet.active("traced", 1)
+    places = await fleet.places()
+    fleet.break_gpu(old)
+    replaced = await fleet.replaced(old.node, places[EVENTS.name])
+    messages = await story(fleet, places, replaced.new_node)
+    fault = next(each for each in messages if each.subject.endswith(".event.fault"))
+    assert {trace_of(each) for each in messages} == {trace_of(fault)}
+
+    handled = {
+        (durable.name, each.subject)
+        for each in messages
+        for durable in DURABLES
+        if matches(each.subject, durable.filters)
+    }
+    # The order in which spans arrive is that of five exporters; this is the last of what is due.
+    await fleet.around.until(lambda: handled <= {handling(each) for each in fleet.around.spans})
+    spans = [each for each in fleet.around.spans if each.trace == trace_of(fault)]
+    assert handled - {handling(each) for each in spans} == set()
+    assert {each.service for each in spans} == SERVICES
+    known = {each.span for each in spans} | {span_of(fault)}
+    assert [each for each in spans if each.parent not in known] == []
+    for order in fleet.around.orders:
+        assert order.headers[TRACEPARENT].split("-")[1] == trace_of(fault)
+
+
+def handling(span: Span) -> tuple[str, str]:
+    """Which durable's handling of which subject a span is."""
+    return span.name.split(" ")[0], span.subject
