@@ -9,7 +9,7 @@ ROUNDS ?= 5
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-real check format crash bench clean
+.PHONY: help venv demo test quick test-real check format crash bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -38,8 +38,11 @@ demo: $(STAMP) ## Break a GPU of a three-node fleet on this machine and watch it
 test: $(STAMP) ## Run all tests that need Python packages alone
 	$(BIN)/python -m pytest -m "not real"
 
+quick: $(STAMP) ## Run the quick tests: no whole fleets of processes, under two minutes
+	$(BIN)/python -m pytest -m "not real and not slow"
+
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
-	@echo "make test-real installs nothing by itself; .ci/run says what it installs."
+	@echo "Real parts: prometheus and jq. make test-real installs nothing; .ci/run does, with apt."
 	@$(BIN)/python -m pytest -m real; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
 
