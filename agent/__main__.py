@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from agent.host import Host
-from agent.nvml import Nvml
+from agent.nvml import Nvml, NvmlEvents
 from agent.outbox import Outbox
 from agent.service import Agent, Surroundings
 from agent.settings import AgentConfig, boot_id_of, load
@@ -109,6 +109,7 @@ async def _run(config: AgentConfig) -> None:
             clock=clock,
             connect=lambda: _connect(config),
             nvml=Nvml(config.nvml_library),
+            xids=NvmlEvents(config.nvml_library),
             outbox=Outbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
             host=Host(),
             boot_id=boot_id_of(config),

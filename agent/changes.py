@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from schemas.node_events import GpuSample, Metric
 from schemas.reasons import FaultKind
 
@@ -17,6 +19,29 @@ REPLAY_BURST: Final = 100
 HW_SLOWDOWN: Final = 0x8
 HW_THERMAL: Final = 0x40
 HW_POWER_BRAKE: Final = 0x80
+SLOWED: Final = HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE
+
+COMPARED: Final = (
+    "ecc_dbe_volatile",
+    "ecc_sbe_volatile",
+    "remapped_correctable",
+    "remapped_uncorrectable",
+    "remap_pending",
+    "remap_failed",
+    "retired_pages",
+    "nvlink_errors",
+    "nvlinks_up",
+    "pcie_replays",
+    "pcie_width",
+    "throttle_reasons",
+)
+"""What a rule below looks at in the earlier sample."""
+LASTING: Final = frozenset(
+    {"remapped_correctable", "remapped_uncorrectable", "retired_pages", "pcie_width"}
+)
+"""What means the same after a reboot. NVLinks do not: they come up when the fabric manager does."""
+BURSTS: Final = frozenset({"ecc_sbe_volatile", "pcie_replays"})
+BURST_PAUSE_SECONDS_MAX: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +53,53 @@ class Change:
     message: str
     subcode: str = ""
     metrics: dict[str, Metric] = field(default_factory=dict)
+    uuid: str = ""
+    """Says which GPU where its index may not."""
 
 
-def changes(was: Mapping[int, GpuSample], now: Mapping[int, GpuSample]) -> list[Change]:
-    """Compare two samples, by GPU index.
+def changes(was: Mapping[str, GpuSample], now: Mapping[str, GpuSample]) -> list[Change]:
+    """Compare two samples, by GPU UUID.
 
     A GPU without an earlier sample is compared with one in perfect order: a state that is bad from
     the start (a failed remap) is told, a counter's old value is not.
     """
     return [
         change
-        for index, sample in now.items()
+        for uuid, sample in now.items()
         for rule in _RULES
-        if (change := rule(was.get(index), sample)) is not None
+        if (change := rule(was.get(uuid), sample)) is not None
     ]
+
+
+def baseline(sample: GpuSample) -> GpuSample:
+    """Keep what the next sample is compared with: counters and states, but no levels."""
+    kept = {name: getattr(sample, name) for name in COMPARED}
+    if kept["throttle_reasons"] is not None:
+        # Idle and power capping come and go with the work.
+        kept["throttle_reasons"] &= SLOWED
+    return GpuSample(index=sample.index, uuid=sample.uuid, **kept)
+
+
+def merged(was: GpuSample | None, now: GpuSample) -> GpuSample:
+    """Fill in what could not be read this time, for the next sample to be compared with."""
+    absent = [name for name in COMPARED if getattr(now, name) is None]
+    if was is None or not absent:
+        return now
+    return msgspec.structs.replace(now, **{name: getattr(was, name) for name in absent})
+
+
+def after_pause(sample: GpuSample, *, same_boot: bool, pause_seconds: float) -> GpuSample:
+    """Make an earlier run's counters fit to be compared with, after nobody looked for a while.
+
+    A boot begins volatile counters anew, and its states are to be told afresh. What rose slowly
+    over a long pause is no burst.
+    """
+    without: set[str] = set()
+    if not same_boot:
+        without |= set(COMPARED) - LASTING
+    if pause_seconds > BURST_PAUSE_SECONDS_MAX:
+        without |= BURSTS
+    return msgspec.structs.replace(sample, **dict.fromkeys(without))
 
 
 def _rose(was: GpuSample | None, now: GpuSample, counter: str) -> int:
@@ -54,13 +112,13 @@ def _rose(was: GpuSample | None, now: GpuSample, counter: str) -> int:
 
 
 def _ecc_dbe(was: GpuSample | None, now: GpuSample) -> Change | None:
-    rise = _rose(was, now, "ecc_dbe_volatile")
-    if not rise and was is None:
-        # Volatile counts begin with the driver: errors before the agent started are of this boot.
-        rise = now.ecc_dbe_volatile or 0
+    total = now.ecc_dbe_volatile or 0
+    before = was.ecc_dbe_volatile or 0 if was is not None else 0
+    # Volatile counts begin with the driver: what nobody has seen yet is of this boot, and a count
+    # that fell began anew with a reset.
+    rise = total - before if total >= before else total
     if not rise:
         return None
-    total = now.ecc_dbe_volatile or 0
     metrics: dict[str, Metric] = {"ecc_dbe_count": total, "increase": rise}
     return Change("ecc_dbe", now.index, f"{rise} uncorrectable ECC errors", metrics=metrics)
 
@@ -145,9 +203,8 @@ def _width(was: GpuSample | None, now: GpuSample) -> Change | None:
 
 
 def _throttle(was: GpuSample | None, now: GpuSample) -> Change | None:
-    bits = HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE
-    before = (was.throttle_reasons or 0) & bits if was is not None else 0
-    fresh = (now.throttle_reasons or 0) & bits & ~before
+    before = (was.throttle_reasons or 0) & SLOWED if was is not None else 0
+    fresh = (now.throttle_reasons or 0) & SLOWED & ~before
     if not fresh or (fresh == HW_SLOWDOWN and before):
         return None
     metrics: dict[str, Metric] = {"throttle_reasons": now.throttle_reasons or 0}

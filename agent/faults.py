@@ -11,8 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from agent.changes import Change
+from agent.code_names import name_of
+from agent.nvml.events import XidEvent
 from agent.xid import Sighting
-from schemas.node_events import Fault, GpuIdentity
+from schemas.node_events import Fault, GpuIdentity, Metric
 from schemas.reasons import FaultKind
 
 PCIE: Final = "DCGM_HEALTH_WATCH_PCIE"
@@ -67,11 +69,14 @@ class NodeIdentity:
 class GpuMap:
     """Finds a GPU by what a witness knows of it."""
 
-    def __init__(self, gpus: Sequence[GpuIdentity] = ()) -> None:
-        """Know these GPUs."""
+    def __init__(self, gpus: Sequence[GpuIdentity] = (), gone: Sequence[GpuIdentity] = ()) -> None:
+        """Know these GPUs, and who those were that are gone."""
         self.gpus = tuple(gpus)
-        self._by_pci = {gpu.pci: gpu for gpu in gpus if gpu.pci}
-        self._by_index = {gpu.index: gpu for gpu in gpus}
+        self.gone = tuple(gone)
+        known = (*self.gone, *self.gpus)
+        self._by_pci = {gpu.pci: gpu for gpu in known if gpu.pci}
+        self._by_index = {gpu.index: gpu for gpu in known}
+        self._by_uuid = {gpu.uuid: gpu for gpu in known}
 
     def by_pci(self, pci: str) -> GpuIdentity | None:
         """The GPU at a PCI address, if it is one of this node's."""
@@ -80,6 +85,10 @@ class GpuMap:
     def by_index(self, index: int) -> GpuIdentity | None:
         """The GPU with an index."""
         return self._by_index.get(index)
+
+    def of_change(self, change: Change) -> GpuIdentity | None:
+        """The GPU that changed; an index may have passed on to another one."""
+        return self._by_uuid.get(change.uuid) or self._by_index.get(change.index)
 
 
 def from_kernel_log(
@@ -142,7 +151,7 @@ def reports_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) ->
 
 def from_change(who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime) -> Fault:
     """Make the fault for a change that NVML showed; its id is the moment of the sample."""
-    gpu = gpus.by_index(change.index)
+    gpu = gpus.of_change(change)
     moment_ms = int(now.timestamp() * 1000)
     place = str(change.index) if change.index >= 0 else "node"
     return Fault(
@@ -159,6 +168,36 @@ def from_change(who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime) 
         subcode=change.subcode,
         message=change.message,
         metrics=change.metrics,
+        source="nvml",
+        boot_id=who.boot_id,
+        sequence=moment_ms,
+    )
+
+
+def from_event(
+    who: NodeIdentity, event: XidEvent, count: int, gpus: GpuMap, now: datetime
+) -> Fault:
+    """Make the fault for an XID that NVML tells of, the `count`-th of this agent's run."""
+    gpu = gpus.by_pci(event.pci) or gpus.by_index(event.index)
+    moment_ms = int(now.timestamp() * 1000)
+    metrics: dict[str, Metric] = {"xid_code": event.code}
+    if event.gpu_instance >= 0:
+        metrics["gpu_instance"] = event.gpu_instance
+    return Fault(
+        id=f"{who.prefix}.nvml.xid.{event.code}.{moment_ms}.{count}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind="xid",
+        system=system_of("xid", event.code),
+        gpu_index=event.index,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=event.pci,
+        code=event.code,
+        message=f"NVML tells of XID {event.code} on GPU {event.index}: "
+        f"{name_of('xid', event.code)}",
+        metrics=metrics,
         source="nvml",
         boot_id=who.boot_id,
         sequence=moment_ms,

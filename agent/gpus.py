@@ -8,18 +8,25 @@ latest sample is worth anything.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from agent.changes import Change, changes
+import msgspec
+
+from agent.changes import Change, after_pause, baseline, changes, merged
 from agent.faults import GpuMap
+from agent.known_gpus import missing
+from agent.memory import GpuMemory
 from agent.nvml import Inventory, NodeSample, NvmlUnavailable, Trouble
 from agent.probe import ProbeHung, ProbeThread
-from schemas.node_events import GpuIdentity, GpuSample, Metric
+from schemas.node_events import GpuIdentity, Metric
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS_MAX: Final = 10.0
 REOPEN_SECONDS: Final = 5.0
+REOPEN_TROUBLED_SECONDS: Final = 30.0
+"""NVML is started anew this often while a GPU could not be found at all: it may have been reset."""
 
 T = TypeVar("T")
 
@@ -39,6 +46,15 @@ class NvmlSession(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What an earlier run of the agent knew, and how long ago."""
+
+    gpus: GpuMemory = field(default_factory=GpuMemory)
+    same_boot: bool = False
+    pause_seconds: float = 0.0
+
+
 class GpuWatch:
     """The GPUs of this node, as far as NVML tells."""
 
@@ -49,17 +65,30 @@ class GpuWatch:
         *,
         deadline_seconds: float,
         on_change: Callable[[Change], None],
+        before: Before | None = None,
     ) -> None:
         """Ask `nvml` in `probe`'s thread, and tell every change to `on_change`."""
         self._nvml = nvml
         self._probe = probe
         self._deadline_seconds = deadline_seconds
         self._on_change = on_change
-        self._samples: dict[int, GpuSample] = {}
+        before = before or Before()
+        self._known = before.gpus
+        self._same_boot = before.same_boot
+        self._samples = {
+            each.uuid: after_pause(
+                each, same_boot=before.same_boot, pause_seconds=before.pause_seconds
+            )
+            for each in before.gpus.counters
+        }
         self._troubled: set[tuple[int, str]] = set()
+        if before.same_boot:
+            self._troubled.update(before.gpus.troubled)
         self._reopen_at = 0.0
+        self._look_again_at = 0.0
         self.inventory: Inventory | None = None
-        self.gpus = GpuMap()
+        # Until NVML answers, this boot's GPUs are those that an earlier run saw.
+        self.gpus = GpuMap((), self._everybody()) if before.same_boot else GpuMap()
         self.problem = ""
         """Why NVML cannot be asked now; empty where it can."""
 
@@ -72,36 +101,67 @@ class GpuWatch:
             return False
         if inventory is None:
             return False
-        known = {gpu.uuid for gpu in inventory.gpus}
-        for gpu in self.gpus.gpus:
-            if gpu.uuid not in known:
-                self._vanished(gpu)
         self._recovered(-1)
+        gone, new = missing(self._known, inventory, same_boot=self._same_boot)
+        self._same_boot = True
         self.inventory, self.problem = inventory, ""
-        self.gpus = GpuMap(inventory.gpus)
-        self._samples = {}
+        self.gpus = GpuMap(inventory.gpus, gone)
+        self._known = GpuMemory(present=inventory.gpus, gone=gone)
+        known = {gpu.uuid for gpu in self._everybody()}
+        self._samples = {uuid: each for uuid, each in self._samples.items() if uuid in known}
+        self._look_again_at = asyncio.get_running_loop().time() + REOPEN_TROUBLED_SECONDS
+        for gpu in new:
+            self._vanished(gpu)
         self._tell(inventory.troubles)
         return True
 
+    @property
+    def current(self) -> bool:
+        """Whether what is known is of this boot."""
+        return self._same_boot
+
+    def remember(self) -> GpuMemory:
+        """What the next run should know."""
+        return GpuMemory(
+            present=self._known.present,
+            gone=self._known.gone,
+            counters=tuple(baseline(each) for each in self._samples.values()),
+            troubled=tuple(sorted(each for each in self._troubled if each[0] >= 0)),
+        )
+
+    def _everybody(self) -> tuple[GpuIdentity, ...]:
+        return self._known.present + self._known.gone
+
     async def sample(self) -> NodeSample | None:
         """Read every GPU and tell what changed; None where NVML does not answer."""
-        if self.inventory is None and not await self._reopen():
+        if not await self._opened():
             return None
         try:
             sample = await self._ask(self._nvml.sample, self._deadline_seconds)
         except NvmlUnavailable as error:
             self._unavailable(str(error))
             return None
-        if sample is None:
+        if sample is None or self.inventory is None:
             return None
         self.problem = ""
         self._recovered(-1)
-        self._tell(sample.troubles)
-        now = {each.index: each for each in sample.gpus}
+        self._tell(self.inventory.troubles + sample.troubles)
+        now = {each.uuid: each for each in sample.gpus}
         for change in changes(self._samples, now):
             self._on_change(change)
+        if sample.troubles:
+            now = {uuid: merged(self._samples.get(uuid), each) for uuid, each in now.items()}
         self._samples |= now
         return sample
+
+    async def _opened(self) -> bool:
+        """Start NVML where it is not there, or does not show every GPU; False: it is not there."""
+        if self.inventory is None:
+            return await self._reopen()
+        now = asyncio.get_running_loop().time()
+        if self.inventory.troubles and now >= self._look_again_at:
+            return await self.open()
+        return True
 
     async def _reopen(self) -> bool:
         now = asyncio.get_running_loop().time()
@@ -125,6 +185,11 @@ class GpuWatch:
 
     def _unavailable(self, problem: str) -> None:
         self.inventory, self.problem = None, problem
+        # A driver that starts anew brings its NVLinks up one by one.
+        self._samples = {
+            uuid: msgspec.structs.replace(each, nvlinks_up=None)
+            for uuid, each in self._samples.items()
+        }
         if (-1, "probe_failed") not in self._troubled:
             self._troubled.add((-1, "probe_failed"))
             self._on_change(Change("probe_failed", -1, problem))
@@ -153,5 +218,6 @@ class GpuWatch:
                 gpu.index,
                 f"GPU {gpu.index} ({gpu.uuid}) is gone: NVML sees it no more",
                 subcode="vanished",
+                uuid=gpu.uuid,
             )
         )

@@ -66,6 +66,11 @@ class Outbox:
         dropped, self.dropped = self.dropped, 0
         return dropped
 
+    @property
+    def safe(self) -> bool:
+        """Whether everything put here is sent or on disk."""
+        return all(each.msg_id in self._spooled for each in self._waiting)
+
     def dealt_with(self, sequence: int) -> int:
         """How far the kernel log is safe: sent or on disk, given that `sequence` was read last."""
         for each in self._waiting:

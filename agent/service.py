@@ -13,23 +13,22 @@ from typing import Any, Final
 
 import msgspec
 
-from agent import faults
 from agent.changes import Change
 from agent.checks import boot_checks
-from agent.gpus import OPEN_SECONDS_MAX, GpuWatch, NvmlSession
+from agent.faults import NodeIdentity
+from agent.gpus import OPEN_SECONDS_MAX, Before, GpuWatch, NvmlSession
 from agent.host import Host
-from agent.kernel_log import Line
 from agent.kmsg import KernelLog, PositionFile
+from agent.memory import MemoryFile
 from agent.nvml import Inventory
 from agent.outbox import Outbox
 from agent.probe import ProbeThread
-from agent.scanner import Scanner
+from agent.reporter import Reporter, Sources
 from agent.settings import AgentConfig
-from agent.spool import Outgoing
-from agent.storm import Storm
+from agent.xid_watch import EventSession, XidWatch
 from schemas import subjects
 from schemas.messages import encode
-from schemas.node_events import FACTS, BootChecked, Fault, NodeEvent, Registered, Telemetry
+from schemas.node_events import BootChecked, Registered, Telemetry
 from schemas.records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.runtime.bus import Bus, Headers
@@ -55,6 +54,7 @@ class Surroundings:
     clock: Clock
     connect: Connect
     nvml: NvmlSession
+    xids: EventSession
     outbox: Outbox
     host: Host
     boot_id: str
@@ -73,22 +73,42 @@ class Agent:
         self._outside = outside
         self._outbox = outside.outbox
         self._clock = outside.clock
-        self._who = faults.NodeIdentity(config.pool, config.node, outside.boot_id)
-        self._position = PositionFile(Path(config.state_dir) / "kmsg.json", outside.boot_id)
-        self._scanner = Scanner(any_facility=config.kmsg_any_facility)
+        self._who = NodeIdentity(config.pool, config.node, outside.boot_id)
+        state = Path(config.state_dir)
+        self._memory_file = MemoryFile(state / "memory.json")
+        self._memory = self._memory_file.load()
+        self._position = PositionFile(state / "kmsg.json", outside.boot_id)
+        self._reporter = Reporter(
+            self._who,
+            outside.outbox,
+            outside.clock,
+            Sources(gpus=lambda: self._gpus.gpus, lines=lambda: self._kernel_log.started),
+            any_facility=config.kmsg_any_facility,
+        )
         self._kernel_log = KernelLog(
             Path(config.kmsg),
             after=self._position.load(),
-            on_line=self._line,
-            on_gap=self._gap,
+            on_line=self._reporter.line,
+            on_gap=self._reporter.gap,
         )
-        self._storm = Storm()
         self._kernel_log_problem = ""
         self._gpus = GpuWatch(
             outside.nvml,
             ProbeThread("nvml"),
             deadline_seconds=config.probe_deadline,
-            on_change=self._change,
+            on_change=self._reporter.change,
+            before=Before(
+                gpus=self._memory.gpus,
+                same_boot=self._memory.boot_id == outside.boot_id,
+                pause_seconds=self._memory.age_seconds(outside.clock.now()),
+            ),
+        )
+        self._xids = XidWatch(
+            outside.xids,
+            ProbeThread("nvml events"),
+            outside.clock,
+            inventory=lambda: self._gpus.inventory,
+            on_event=self._reporter.event,
         )
         self._bus: Bus | None = None
         self._checks = 0
@@ -104,7 +124,8 @@ class Agent:
                 self._outbox.run(),
                 self._connected_life(),
                 self._watch(),
-                self._keep_position(),
+                self._listen(),
+                self._keep(),
                 self._live_with(stopping),
             )
         ]
@@ -120,7 +141,7 @@ class Agent:
                 await self._outbox.flush(FLUSH_SECONDS_MAX)
             else:
                 await self._outbox.flush(0)
-            self._position.save(self._outbox.dealt_with(self._kernel_log.sequence))
+            self._save(last=True)
             await _cancel([waiting, *tasks])
             await self._leave()
 
@@ -195,7 +216,7 @@ class Agent:
             agent_version=self._outside.version,
             address=self._config.address,
         )
-        self._send(registered)
+        self._reporter.send(registered)
 
     async def _check(self) -> BootChecked:
         """Run the boot checks."""
@@ -222,10 +243,10 @@ class Agent:
     async def _publish_checks(self) -> None:
         checked = await self._check()
         self._checked_ok = checked.ok
-        self._send(checked)
+        self._reporter.send(checked)
         for each in checked.checks:
             if each.name == "gpu-count" and not each.ok:
-                self._change(Change("gpu_count", -1, each.detail))
+                self._reporter.change(Change("gpu_count", -1, each.detail))
 
     # --- watching -------------------------------------------------------------------------------
 
@@ -252,7 +273,9 @@ class Agent:
         except OSError as error:
             self._kernel_log_problem = f"the kernel log {self._config.kmsg} cannot be read: {error}"
             log.error("%s", self._kernel_log_problem)  # noqa: TRY400
-            self._change(Change("probe_failed", -1, self._kernel_log_problem, subcode="kmsg"))
+            self._reporter.change(
+                Change("probe_failed", -1, self._kernel_log_problem, subcode="kmsg")
+            )
 
     async def _sample_for_ever(self) -> None:
         next_at = publish_at = self._clock.monotonic()
@@ -275,7 +298,7 @@ class Agent:
         if checked.ok:
             self._checked_ok = True
             await self._register()
-            self._send(checked)
+            self._reporter.send(checked)
 
     async def _sample(self) -> Telemetry:
         sample = None if self._config.gpu_count == 0 else await self._gpus.sample()
@@ -305,55 +328,34 @@ class Agent:
         except BusError as error:
             log.warning("telemetry: %s", error)
 
-    # --- faults ---------------------------------------------------------------------------------
-
-    def _line(self, line: Line) -> None:
-        sighting = self._scanner.scan(line)
-        if sighting is None:
-            return
-        fault = faults.from_kernel_log(
-            self._who, sighting, line.sequence, self._gpus.gpus, self._clock.now()
-        )
-        if self._storm.passes(fault, self._clock.monotonic()):
-            self._send(fault, sequence=line.sequence)
-
-    def _gap(self, count: int, sequence: int) -> None:
-        self._send(faults.lines_lost(self._who, count, sequence, self._clock.now()))
-
-    def _change(self, change: Change) -> None:
-        self._send(faults.from_change(self._who, change, self._gpus.gpus, self._clock.now()))
-
-    def _send(self, event: NodeEvent, *, sequence: int = -1) -> None:
-        if isinstance(event, Fault):
-            log.warning(
-                "fault", extra={"fault": event.id, "kind": event.kind, "line": event.message}
-            )
-        subject = subjects.node_event(self._config.pool, self._config.node, FACTS[type(event)])
-        self._outbox.put(
-            Outgoing(
-                subject=subject,
-                data=encode(event),
-                msg_id=event.id,
-                trace=faults.traceparent(event.id),
-                sequence=sequence,
-            )
-        )
-
     # --- its own life ---------------------------------------------------------------------------
 
-    async def _keep_position(self) -> None:
-        """Tell what a storm held back, and write how far the kernel log is safe.
+    async def _listen(self) -> None:
+        """Hear NVML's own word on XIDs, where there are GPUs."""
+        if self._config.gpu_count == 0:
+            await asyncio.Event().wait()
+        await self._xids.run()
+
+    async def _keep(self) -> None:
+        """Tell what a storm held back, and write down how far everything is safe.
 
         A crash reads a second of the log again, which ids make harmless.
         """
         while True:
             await self._clock.sleep(POSITION_SECONDS)
-            for fault in self._storm.due(self._clock.monotonic()):
-                self._send(fault)
-            if dropped := self._outbox.take_dropped():
-                sequence = self._kernel_log.sequence
-                self._send(faults.reports_lost(self._who, dropped, sequence, self._clock.now()))
-            self._position.save(self._outbox.dealt_with(self._kernel_log.sequence))
+            self._reporter.due(self._kernel_log.sequence)
+            self._save()
+
+    def _save(self, *, last: bool = False) -> None:
+        self._position.save(self._outbox.dealt_with(self._kernel_log.sequence))
+        if not self._outbox.safe:
+            # What is told and not yet safe would be forgotten by a crash, but taken for told.
+            return
+        if self._gpus.current:
+            self._memory = msgspec.structs.replace(
+                self._memory, boot_id=self._who.boot_id, gpus=self._gpus.remember()
+            )
+        self._memory_file.save(self._memory, self._clock.now(), self._clock.monotonic(), last=last)
 
     async def _live_with(self, stopping: asyncio.Event) -> None:
         """End when the thing this agent belongs to is gone (an instance of the local provider)."""

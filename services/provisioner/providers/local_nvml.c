@@ -11,7 +11,8 @@
  *   gpu I none KEY               the GPU has not got this reading: NOT_SUPPORTED
  *   fail FUNCTION CODE [I]       the call answers with CODE (of all GPUs, or of one)
  *   hang FUNCTION SECONDS [I]    the call takes that long, or until the line is gone
- *   xid ID I CODE                an event, delivered once, in the order of ID
+ *   xid ID I CODE                an event, delivered once, in the order of ID, to whoever asked for
+ *                                events before the line was written
  *
  * FUNCTION is an NVML name or `*`. Lines that cannot be read are ignored.
  */
@@ -606,8 +607,14 @@ static char event_set;
 
 int nvmlEventSetCreate(void **set)
 {
+    int code = enter("nvmlEventSetCreate", -1);
     *set = &event_set;
-    return enter("nvmlEventSetCreate", -1);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < state.event_count; i++)
+        if (state.events[i].id > delivered)
+            delivered = state.events[i].id;
+    pthread_mutex_unlock(&lock);
+    return code;
 }
 
 int nvmlEventSetFree(void *set)
@@ -626,9 +633,9 @@ int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
 
 int nvmlEventSetWait_v2(void *set, struct event_data *to, unsigned int timeout_ms)
 {
-    const struct timespec slice = {0, 10 * 1000 * 1000};
+    const struct timespec slice = {0, 25 * 1000 * 1000};
     (void)set;
-    for (unsigned int waited = 0;; waited += 10) {
+    for (unsigned int waited = 0;; waited += 25) {
         int code = enter("nvmlEventSetWait", -1);
         if (code != OK)
             return code;

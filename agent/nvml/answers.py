@@ -1,0 +1,70 @@
+"""What NVML's answers mean: values that say who the GPUs are, what they read and what failed."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pynvml
+
+from schemas.node_events import GpuIdentity, GpuSample
+from schemas.reasons import FaultKind
+
+ABSENT: Final = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
+    }
+)
+"""Answers that say: this GPU, driver or user does not have the reading."""
+LIBRARY_GONE: Final = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+"""Answers that concern the host's driver and not one GPU."""
+
+
+class NvmlUnavailable(Exception):  # noqa: N818 - reads as the state it names
+    """No NVML on this host now: no library, no driver, or another version of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A GPU that could not be read."""
+
+    index: int
+    kind: FaultKind
+    text: str
+    code: int = 0
+    """NVML's own return code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The GPUs as they stood when NVML was opened."""
+
+    gpus: tuple[GpuIdentity, ...] = ()
+    driver_version: str = ""
+    troubles: tuple[Trouble, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSample:
+    """One sample of every GPU."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+
+
+def trouble_of(index: int, error: "pynvml.NVMLError", reading: str = "") -> Trouble:
+    """Name what an NVML error says of a GPU."""
+    lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
+    kind: FaultKind = "gpu_lost" if lost else "probe_failed"
+    asked = f" ({reading})" if reading else ""
+    return Trouble(index, kind, f"NVML answers for GPU {index}{asked}: {error}", int(error.value))

@@ -1,0 +1,143 @@
+"""Makes one fault of whatever the witnesses see, and hands it to the outbox at once.
+
+Between the watchers (kernel log, NVML, cloud, diagnostics) and the outbox: says which GPU it was,
+merges what two witnesses tell, and holds back echoes and storms. It judges nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from agent import faults
+from agent.changes import Change
+from agent.echoes import Echoes
+from agent.faults import GpuMap, NodeIdentity
+from agent.kernel_log import Line
+from agent.nvml.events import XidEvent
+from agent.outbox import Outbox
+from agent.scanner import Scanner
+from agent.spool import Outgoing
+from agent.storm import Storm
+from agent.witnesses import LINE_SECONDS, Witnesses
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, Fault, NodeEvent
+from services.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What the reporter asks about its witnesses."""
+
+    gpus: Callable[[], GpuMap]
+    lines: Callable[[], bool]
+    """Whether the kernel log is followed."""
+
+
+class Reporter:
+    """The way of every fact that must not be lost."""
+
+    def __init__(
+        self,
+        who: NodeIdentity,
+        outbox: Outbox,
+        clock: Clock,
+        sources: Sources,
+        *,
+        any_facility: bool = False,
+    ) -> None:
+        """Report as `who`; `any_facility` believes lines that a process wrote."""
+        self.who = who
+        self._outbox = outbox
+        self._clock = clock
+        self._sources = sources
+        self._scanner = Scanner(any_facility=any_facility)
+        self._storm = Storm()
+        self._witnesses = Witnesses()
+        self._echoes = Echoes()
+        self._events = 0
+
+    def line(self, line: Line) -> None:
+        """Take a kernel log line."""
+        sighting = self._scanner.scan(line)
+        if sighting is None:
+            return
+        monotonic = self._clock.monotonic()
+        if sighting.kind == "xid" and not self._witnesses.line(
+            sighting.pci, sighting.code, monotonic
+        ):
+            log.info("NVML told it first: %s", sighting.message)
+            return
+        fault = faults.from_kernel_log(
+            self.who, sighting, line.sequence, self._sources.gpus(), self._clock.now()
+        )
+        self._fault(fault, monotonic, sequence=line.sequence)
+
+    def event(self, event: XidEvent) -> None:
+        """Take an XID from NVML; its line may be here already, or be worth a moment's wait."""
+        word = self._witnesses.event(event, self._clock.monotonic(), lines=self._sources.lines())
+        if word == "tell":
+            self._tell_event(event)
+        elif word == "wait":
+            asyncio.get_running_loop().call_later(LINE_SECONDS, self._events_due)
+
+    def _events_due(self) -> None:
+        """Tell the events whose lines have not come."""
+        for event in self._witnesses.due(self._clock.monotonic()):
+            self._tell_event(event)
+
+    def gap(self, count: int, sequence: int) -> None:
+        """Take the news that kernel log lines were lost."""
+        self.send(faults.lines_lost(self.who, count, sequence, self._clock.now()))
+
+    def change(self, change: Change) -> None:
+        """Take what turned worse from one sample to the next."""
+        fault = faults.from_change(self.who, change, self._sources.gpus(), self._clock.now())
+        self._fault(fault, self._clock.monotonic())
+
+    def due(self, sequence: int) -> None:
+        """Tell what was held back and is due; `sequence` is how far the kernel log was read."""
+        for fault in self._storm.due(self._clock.monotonic()):
+            self.send(fault)
+        if dropped := self._outbox.take_dropped():
+            self.send(faults.reports_lost(self.who, dropped, sequence, self._clock.now()))
+
+    def send(self, event: NodeEvent, *, sequence: int = -1) -> None:
+        """Hand a fact to the outbox."""
+        if isinstance(event, Fault):
+            log.warning(
+                "fault", extra={"fault": event.id, "kind": event.kind, "line": event.message}
+            )
+        self._outbox.put(
+            Outgoing(
+                subject=subjects.node_event(self.who.pool, self.who.node, FACTS[type(event)]),
+                data=encode(event),
+                msg_id=event.id,
+                trace=faults.traceparent(event.id),
+                sequence=sequence,
+            )
+        )
+
+    def _tell_event(self, event: XidEvent) -> None:
+        self._events += 1
+        fault = faults.from_event(
+            self.who, event, self._events, self._sources.gpus(), self._clock.now()
+        )
+        self._fault(fault, self._clock.monotonic())
+
+    def _fault(self, fault: Fault, monotonic: float, *, sequence: int = -1) -> None:
+        """Send a fault, unless it only repeats what has been told."""
+        first = self._echoes.first(fault, monotonic)
+        if first and fault.kind != "xid":
+            log.info("an echo of %s: %s", first, fault.message)
+            return
+        if first:
+            metrics = fault.metrics | {"echo_of": first}
+            fault = msgspec.structs.replace(fault, metrics=metrics)
+        if self._storm.passes(fault, monotonic):
+            self.send(fault, sequence=sequence)
