@@ -24,23 +24,27 @@ from schemas.node_events import (
     Verdict,
 )
 from schemas.reasons import Action, HealthStatus
-from schemas.records import FaultNote, HealthRecord
+from schemas.records import HealthRecord
+from services.health_monitor.notes import noted, reason_of
 from services.health_monitor.policy import Judgement
 from services.health_monitor.working import (
+    TELEMETRY_SOURCE,
     Condition,
     Streak,
     Working,
     aged,
+    begun_anew,
     cancelled,
     newest,
+    subject_of,
     working_of,
 )
 
-RECENT_MAX: Final = 32
 SEQUENCES_MAX: Final = 256
 """As many messages of one node as a killed replica may leave to be delivered again."""
 WINDOWS_MAX: Final = 128
-NOTE_CHARS_MAX: Final = 300
+LEVEL_SECONDS_MAX: Final = 86_400.0
+"""A level whose end nobody told of wears off after so long."""
 
 _ACTION_RANK: Final[Mapping[Action, int]] = {
     "none": 0,
@@ -80,7 +84,14 @@ class PublishReturned:
     returned: Returned
 
 
-Effect = PublishVerdict | ReviewAt | PublishLost | PublishReturned
+@dataclass(frozen=True, slots=True)
+class PublishFault:
+    """Tell everyone that a level in telemetry has lasted, or is over."""
+
+    fault: Fault
+
+
+Effect = PublishVerdict | ReviewAt | PublishLost | PublishReturned | PublishFault
 Decision = tuple[HealthRecord, tuple[Effect, ...]]
 
 
@@ -114,11 +125,11 @@ def decide_fault(
         return record, ()
     now = seen.now.timestamp()
     work = aged(working_of(record), now)
-    subject = f"{fault.kind}:{fault.code}:{fault.gpu_index}"
+    subject = subject_of(fault)
     work = cancelled(work, fault, judged)
     streaks = dict(work.streaks)
     result, action = judged.result, judged.action
-    reason = _reason(fault, judged)
+    reason = reason_of(fault, judged)
     if result == "unhealthy" and not judged.fatal and record.status != "unhealthy":
         before = streaks.get(subject, Streak(count=0, last=now))
         streaks[subject] = Streak(count=before.count + 1, last=now)
@@ -135,7 +146,7 @@ def decide_fault(
             fault=fault.id,
             gpu_index=fault.gpu_index,
             boot=fault.boot_id,
-            until=now + judged.sticky_seconds,
+            until=now + _stands_seconds(fault, judged),
         )
     work = msgspec.structs.replace(
         work,
@@ -143,12 +154,12 @@ def decide_fault(
         conditions=newest(conditions, lambda each: each.until),
         windows=dict(list(judged.windows.items())[-WINDOWS_MAX:]),
     )
-    noted = msgspec.structs.replace(record, recent=_noted(record, fault, judged))
+    known = msgspec.structs.replace(record, recent=noted(record, fault, judged))
     if result == "unhealthy":
         if record.status == "unhealthy" and _ACTION_RANK[action] <= _ACTION_RANK[record.action]:
-            return _close(noted, work, seen, ())
+            return _close(known, work, seen, ())
         changed = msgspec.structs.replace(
-            _changed(noted, "unhealthy", seen),
+            _changed(known, "unhealthy", seen),
             action=action,
             rule=judged.rule,
             policy=judged.policy,
@@ -157,7 +168,16 @@ def decide_fault(
             gpu_index=fault.gpu_index,
         )
         return _close(changed, work, seen, _verdict(record, changed, work, seen))
-    return _settle(noted, work, seen, judged.policy)
+    return _settle(known, work, seen, judged.policy)
+
+
+def decide_over(record: HealthRecord, fault: Fault, seen: Seen) -> Decision:
+    """Apply the end of a level: what it degraded is over at once; unhealthy stands."""
+    if applied(record, seen):
+        return record, ()
+    work = aged(working_of(record), seen.now.timestamp())
+    left = {key: each for key, each in work.conditions.items() if key != subject_of(fault)}
+    return _settle(record, msgspec.structs.replace(work, conditions=left), seen, record.policy)
 
 
 def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> Decision:
@@ -169,7 +189,7 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> De
         # What degraded the node was of the old boot; a fault that lasts is reported again. What
         # the new boot's kernel log held before the agent registered stays.
         new = {k: each for k, each in work.conditions.items() if each.boot == event.boot_id}
-        work = msgspec.structs.replace(work, conditions=new, streaks={}, windows={})
+        work = msgspec.structs.replace(begun_anew(work), conditions=new)
     work = msgspec.structs.replace(
         work, instance=event.instance, boot=event.boot_id, registered=event.id
     )
@@ -185,7 +205,7 @@ def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> De
     """Apply an uncordon: somebody vouches for the node, so its health starts anew."""
     if applied(record, seen):
         return record, ()
-    work = msgspec.structs.replace(working_of(record), conditions={}, streaks={}, windows={})
+    work = begun_anew(working_of(record))
     if record.status in ("healthy", "unknown"):
         return _close(record, work, seen, ())
     healthy = _changed(record, "healthy", seen)
@@ -250,6 +270,11 @@ def fault_of_boot(event: BootChecked) -> Fault | None:
 
 
 # --- parts ----------------------------------------------------------------------------------------
+
+
+def _stands_seconds(fault: Fault, judged: Judgement) -> float:
+    """How long it degrades; a level does until it is told to be over."""
+    return LEVEL_SECONDS_MAX if fault.source == TELEMETRY_SOURCE else judged.sticky_seconds
 
 
 def _settle(record: HealthRecord, work: Working, seen: Seen, policy: str) -> Decision:
@@ -339,29 +364,3 @@ def _close(
         work = msgspec.structs.replace(work, sequences=kept)
     detail = msgspec.to_builtins(work)
     return msgspec.structs.replace(record, detail=detail), effects
-
-
-def _noted(record: HealthRecord, fault: Fault, judged: Judgement) -> tuple[FaultNote, ...]:
-    note = FaultNote(
-        id=fault.id,
-        time=fault.time,
-        kind=fault.kind,
-        code=fault.code,
-        gpu_index=fault.gpu_index,
-        message=fault.message[:NOTE_CHARS_MAX],
-        metrics=fault.metrics,
-        result=judged.result,
-        action=judged.action,
-        rule=judged.rule,
-    )
-    return (*record.recent, note)[-RECENT_MAX:]
-
-
-def _reason(fault: Fault, judged: Judgement) -> str:
-    """One sentence for people: `XID 79: the GPU fell off the bus (GPU 3)`."""
-    name = {"xid": "XID", "sxid": "SXID"}.get(fault.kind, fault.kind.replace("_", " "))
-    head = f"{name} {fault.code}" if fault.code else name
-    what = judged.description or fault.message[:NOTE_CHARS_MAX] or judged.rule
-    where = f" (GPU {fault.gpu_index})" if fault.gpu_index >= 0 else ""
-    times = f", {judged.counted} times" if judged.counted > 1 else ""
-    return f"{head}: {what}{where}{times}"

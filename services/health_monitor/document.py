@@ -47,6 +47,10 @@ _HOW: Final = """\
   GPUs of the node, within 24 hours; until the n-th the node is degraded.
 - A rule with `count` and `window` matches from the `count`-th fault within the window on. It
   counts the faults that reach it, by the host's time, so that a late delivery is no burst.
+- A *level* is a reading in the samples that stays beyond a bound: once it has lasted, it becomes
+  one fault, judged by the same rules. It is told of once however long it lasts, degrades the node
+  until it is over (or for a day, should nobody see its end), and is told of again after an uncordon
+  or a boot.
 - A changed policy file is in force within a second; a wrong one is refused and the old one
   stays. Each verdict names its rule and the policy (the first 12 digits of the file's SHA-256).
 """
@@ -55,8 +59,8 @@ _HOW: Final = """\
 def render() -> str:
     """Write the whole page."""
     policy = load_policy(resource("health-policy.yaml"))
-    parts = [_INTRODUCTION, _HOW, *_rules(policy), *_xids(policy), *_sxids(policy)]
-    return "\n".join(parts)
+    tables = (*_rules(policy), *_levels(policy), *_xids(policy), *_sxids(policy))
+    return "\n".join((_INTRODUCTION, _HOW, *tables))
 
 
 def _rules(policy: Policy) -> Iterable[str]:
@@ -73,6 +77,19 @@ def _rules(policy: Policy) -> Iterable[str]:
         result = "unhealthy, at once" if rule.fatal else rule.result
         told = "; ".join(notes)
         yield _row(f"`{rule.name}`", rule.description, result, rule.action, told, rule.why)
+    yield ""
+
+
+def _levels(policy: Policy) -> Iterable[str]:
+    yield "## Levels in telemetry\n"
+    yield "Judged by the rules above, as faults of their kind with source `telemetry`.\n"
+    yield "| level | what it says | begins | after | is over | kind |"
+    yield "|---|---|---|---|---|---|"
+    for each in policy.levels:
+        over = "when no bit is set" if each.bits is not None else f"at {each.until:g}"
+        begins = f"{each.reading} {each.bound()}"
+        lasts_for = format_duration(each.for_seconds)
+        yield _row(f"`{each.name}`", each.description, begins, lasts_for, over, each.kind)
     yield ""
 
 

@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry, Counter
 
 from schemas import subjects
 from schemas.messages import encode
-from schemas.node_events import FACTS, NodeEvent
+from schemas.node_events import FACTS, Fault, NodeEvent
 from schemas.records import HealthRecord, node_key
 from schemas.sagas import TimerDue
 from services.health_monitor import core
+from services.health_monitor.level_faults import is_over
 from services.runtime.bus import Bus
 from services.runtime.tracing import current_headers
 
@@ -49,6 +50,18 @@ class HealthInstruments:
             ["fact"],
             registry=registry,
         )
+        self.levels = Counter(
+            "navarch_levels_total",
+            "Levels in telemetry that lasted (begun) and that ended (over)",
+            ["level", "edge"],
+            registry=registry,
+        )
+        self.samples = Counter(
+            "navarch_samples_judged_total",
+            "Samples compared with the policy's levels: judged, invalid, or late and passed over",
+            ["outcome"],
+            registry=registry,
+        )
         self.policy_loads = Counter(
             "navarch_policy_loads_total",
             "Policy files read: loaded, or refused because they are wrong",
@@ -80,6 +93,10 @@ class Performer:
                 await self._publish(returned)
                 self._instruments.silences.labels("returned").inc()
                 log.info("node returned", extra=_about(returned, "its heart beats again"))
+            case core.PublishFault(fault=fault):
+                await self._publish(fault)
+                self._instruments.levels.labels(fault.subcode, _edge(fault)).inc()
+                log.info("level %s", _edge(fault), extra=_about(fault, fault.message))
             case core.ReviewAt(at=at):
                 key = hashlib.sha256(node_key(record.pool, record.node).encode()).hexdigest()[:32]
                 due = TimerDue(id=f"review-{key}", time=at, pool=record.pool, node=record.node)
@@ -94,6 +111,10 @@ class Performer:
             msg_id=event.id,
             headers=current_headers(),
         )
+
+
+def _edge(fault: Fault) -> str:
+    return "over" if is_over(fault) else "begun"
 
 
 def _about(event: NodeEvent, reason: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from schemas.settings import HealthSpec, Settings
 from schemas.topology import NODES
 from services.health_monitor import core
 from services.health_monitor.effects import HealthInstruments, Performer
+from services.health_monitor.level_faults import is_over
 from services.health_monitor.policy import Judgement, Policy
 from services.health_monitor.store import Decide, HealthStore, MayBegin, never
 from services.health_monitor.working import working_of
@@ -64,6 +65,10 @@ class Judge:
         event = received.message
         seen = core.Seen(event.id, received.stored.sequence, received.stored.time)
         match event:
+            case Fault() if is_over(event):
+                await self._change(
+                    event.pool, event.node, lambda record: core.decide_over(record, event, seen)
+                )
             case Fault():
                 await self._fault(event, seen)
             case BootChecked():

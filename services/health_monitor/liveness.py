@@ -8,7 +8,6 @@ anew and so sees every marker that stood meanwhile. A node without a health reco
 
 import asyncio
 import logging
-import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -20,10 +19,10 @@ from schemas.topology import HEALTH, HEARTBEATS
 from services.health_monitor import core
 from services.health_monitor.effects import Performer
 from services.health_monitor.store import HealthStore
+from services.health_monitor.telling import Tellers, while_held
 from services.health_monitor.working import working_of
 from services.runtime.bus import Bus, Entry
 from services.runtime.clock import Clock
-from services.runtime.errors import BusError, Reject, Retry
 from services.runtime.leases import Lease
 from services.runtime.tracing import Tracing
 
@@ -31,12 +30,6 @@ log = logging.getLogger(__name__)
 
 LEASE: Final = "health-liveness"
 EXPIRED: Final = "MaxAge"
-LOOK_SECONDS: Final = 0.2
-RETRY_SECONDS: Final = 0.5
-WORKERS: Final = 32
-"""Nodes told of side by side; the words about one node stay in order."""
-WAITING_MAX: Final = 2_000
-"""Entries that wait at one worker before the watch itself waits."""
 
 _health: Final = decoder(HealthRecord)
 
@@ -72,35 +65,17 @@ class Liveness:
         self._tracing = tracing
         self._silent: set[str] = set()
         """Nodes whose next beat is news."""
-        self._queues: list[asyncio.Queue[_Word]] = []
+        self._tellers = Tellers(clock, lease)
 
     async def run(self) -> None:
         """Contend for the lease and watch while it is held, for ever."""
-        keeping = asyncio.create_task(self._lease.keep())
-        watching: asyncio.Task[None] | None = None
-        try:
-            while True:
-                if keeping.done():
-                    keeping.result()
-                if self._lease.held and watching is None:
-                    watching = asyncio.create_task(self._watch())
-                elif watching is not None and (watching.done() or not self._lease.held):
-                    await _end(watching)
-                    watching = None
-                await self._clock.sleep(LOOK_SECONDS)
-        finally:
-            for task in (keeping, watching):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait([task])
-            await self._lease.release()
+        await while_held(self._lease, self._clock, self._watch)
 
     async def _watch(self) -> None:
         """Tell of every marker and every return, from the present state on."""
-        self._queues = [asyncio.Queue(WAITING_MAX) for _ in range(WORKERS)]
+        self._tellers = Tellers(self._clock, self._lease)
         async with asyncio.TaskGroup() as group:
-            for queue in self._queues:
-                group.create_task(self._work(queue))
+            self._tellers.start(group)
             await self._take_stock()
             async for entry in self._bus.watch(HEARTBEATS):
                 await self._take(entry)
@@ -138,22 +113,7 @@ class Liveness:
         await self._put(_Word(entry.key, silent, entry.revision, entry.time))
 
     async def _put(self, word: "_Word") -> None:
-        await self._queues[zlib.crc32(word.key.encode()) % WORKERS].put(word)
-
-    async def _work(self, queue: "asyncio.Queue[_Word]") -> None:
-        while True:
-            word = await queue.get()
-            while self._lease.held:
-                try:
-                    await self._tell(word)
-                except (BusError, Retry) as error:
-                    log.info("cannot tell yet", extra={"key": word.key, "reason": str(error)})
-                    await self._clock.sleep(RETRY_SECONDS)
-                except Reject as error:
-                    log.error("%s", error)  # noqa: TRY400 - the text is the whole story
-                    break
-                else:
-                    break
+        await self._tellers.put(word.key, lambda: self._tell(word))
 
     async def _tell(self, word: "_Word") -> None:
         pool, _, node = word.key.partition(".")
@@ -165,11 +125,3 @@ class Liveness:
                 lambda record: decide(record, word.revision, word.time),
                 self._performer.perform,
             )
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """End the watch; why it ended by itself is logged, and it is begun anew."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("the watch of heartbeats ended", exc_info=error)

@@ -13,6 +13,7 @@ import cel
 
 from schemas.node_events import Fault, Metric
 from schemas.reasons import Action, HealthStatus
+from services.health_monitor.levels import Level
 
 Result = Literal["healthy", "degraded", "unhealthy"]
 Scope = Literal["gpu", "node"]
@@ -84,6 +85,8 @@ class Policy:
     hash: str
     """First 12 hex digits of the file's SHA-256."""
     rules: tuple[Rule, ...]
+    levels: tuple[Level, ...] = ()
+    """What in telemetry becomes a fault when it lasts."""
 
     def matching(self, fault: Fault, raised: list[tuple[str, str]] | None = None) -> Iterator[Rule]:
         """Every rule whose condition matches, in order; windows are not counted here.

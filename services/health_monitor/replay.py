@@ -24,6 +24,7 @@ from schemas.node_events import (
 from schemas.reasons import Action, HealthStatus
 from schemas.records import HealthRecord
 from services.health_monitor import core
+from services.health_monitor.level_faults import is_over
 from services.health_monitor.policy import Policy
 from services.health_monitor.working import working_of
 
@@ -81,6 +82,8 @@ class Replay:
         self._timers(node, fact.stored)
         seen = core.Seen(event.id, fact.sequence, fact.stored)
         match event:
+            case Fault() if is_over(event):
+                self._apply(node, core.decide_over(node.record, event, seen))
             case Fault():
                 self._fault(node, event, seen)
             case BootChecked():
@@ -125,7 +128,7 @@ class Replay:
                     self.verdicts.append(verdict)
                 case core.ReviewAt(at=at):
                     node.review = at
-                case core.PublishLost() | core.PublishReturned():
+                case core.PublishLost() | core.PublishReturned() | core.PublishFault():
                     continue
                 case _:
                     assert_never(effect)

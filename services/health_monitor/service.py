@@ -10,6 +10,8 @@ from services.health_monitor.judge import Judge, decode_event, decode_timer, nod
 from services.health_monitor.liveness import LEASE, Liveness
 from services.health_monitor.policy import Policy
 from services.health_monitor.policy_file import load_policy, policy_path
+from services.health_monitor.samples import LEASE as LEVEL_LEASE
+from services.health_monitor.samples import LevelWatch
 from services.health_monitor.store import HealthStore
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer
@@ -89,6 +91,16 @@ async def build(context: Context) -> Service:
         Lease(context.bus, context.clock, LEASE, context.replica),
         context.tracing,
     )
+    levels = LevelWatch(
+        context.bus,
+        context.clock,
+        store,
+        performer,
+        Lease(context.bus, context.clock, LEVEL_LEASE, context.replica),
+        policy,
+        instruments,
+        context.tracing,
+    )
     return Service(
         description="Judges faults by the health policy, and tells which nodes are silent",
         consumers=(
@@ -100,5 +112,5 @@ async def build(context: Context) -> Service:
                 key=timer_node_of,
             ),
         ),
-        tasks=(policy.keep, liveness.run),
+        tasks=(policy.keep, liveness.run, levels.run),
     )

@@ -17,6 +17,9 @@ CONDITIONS_MAX: Final = 64
 STREAK_SECONDS: Final = 86_400.0
 """Unhealthy results further apart than this are not consecutive."""
 
+TELEMETRY_SOURCE: Final = "telemetry"
+"""`source` of the faults that stand for levels in telemetry."""
+
 T = TypeVar("T")
 
 
@@ -54,6 +57,10 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     windows: dict[str, tuple[float, ...]] = {}
     review: float = 0.0
     """Epoch seconds of the timer that is set; 0: none."""
+    levels: dict[str, float] = {}
+    """Level and GPU -> since when, of the levels in telemetry that were told of and last."""
+    anew: int = 0
+    """How often the node's health began anew: what lasts is then told of again."""
 
 
 def working_of(record: HealthRecord) -> Working:
@@ -71,13 +78,26 @@ def aged(work: Working, now: float) -> Working:
     return msgspec.structs.replace(work, conditions=conditions, streaks=streaks)
 
 
+def subject_of(fault: Fault) -> str:
+    """What a fault is about: each kind, code and GPU has its own time; so has each level."""
+    level = f":{fault.subcode}" if fault.source == TELEMETRY_SOURCE else ""
+    return f"{fault.kind}:{fault.code}:{fault.gpu_index}{level}"
+
+
+def begun_anew(work: Working) -> Working:
+    """A node vouched for, or booted: nothing of before counts; what lasts is told of again."""
+    return msgspec.structs.replace(
+        work, conditions={}, streaks={}, windows={}, levels={}, anew=work.anew + 1
+    )
+
+
 def cancelled(work: Working, fault: Fault, judged: Judgement) -> Working:
     """Drop what the rule says is over, on the same GPU (or on all, for a fault of the node)."""
     if not judged.cancels:
         return work
 
     def over(subject: str) -> bool:
-        kind, code, gpu = subject.split(":")
+        kind, code, gpu, *_ = subject.split(":")
         same_gpu = fault.gpu_index in (-1, int(gpu))
         return same_gpu and (
             kind in judged.cancels or (kind == fault.kind and int(code) in judged.cancels)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.node_events import Fault, Registered, Uncordoned
 from schemas.records import HealthRecord
-from services.health_monitor import core
+from services.health_monitor import core, notes
 from services.health_monitor.core import PublishVerdict, ReviewAt, Seen
 from services.health_monitor.policy import Judgement
 from services.health_monitor.working import CONDITIONS_MAX
@@ -134,7 +134,7 @@ def test_verdicts_tell_every_change_and_nothing_else(steps, after):
 def test_the_record_stays_bounded(steps):
     """However many faults: notes, sequences and conditions have limits."""
     record, _ = run(steps * 20, healthy())
-    assert len(record.recent) <= core.RECENT_MAX
+    assert len(record.recent) <= notes.RECENT_MAX
     assert len(record.detail.get("sequences", ())) <= core.SEQUENCES_MAX
     assert len(record.detail.get("conditions", {})) <= CONDITIONS_MAX
 
