@@ -74,7 +74,10 @@ def _table(figures: dict[str, Any]) -> Table:
     for words, name, unit, aim in ROWS:
         if name in figures:
             table.add_row(words, f"{figures[name]:,}", unit, aim)
-        if name == "kmsg_to_cordon_ms_p99":
+        if name == "kmsg_to_cordon_ms_p99" and name in figures:
+            table.add_row(
+                "  telemetry meanwhile", f"{figures['telemetry']['per_second']}", "/s", ""
+            )
             for hop, took in figures.get("hops_ms", {}).items():
                 table.add_row(f"  {hop}", f"{took['p50']} / {took['p99']}", "ms, p50 / p99", "")
     return table

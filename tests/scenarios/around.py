@@ -4,6 +4,7 @@ Both are real HTTP servers on one free port, and note all that they are sent.
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -131,6 +132,8 @@ async def surroundings() -> AsyncIterator[Around]:
         Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
     )
     bound = config.bind_socket()
+    # Without it an answer's body waits for the acknowledgement of its head.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     around.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[bound]))

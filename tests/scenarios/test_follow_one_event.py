@@ -1,0 +1,235 @@
+"""XID 79 on node 7, from the line in its kernel log to the first heartbeat of its replacement.
+
+The story that docs/follow-one-event.md tells, on real processes; and the page itself, held to it.
+"""
+
+import ast
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from schemas import subjects
+from schemas.records import HeartbeatRecord
+from schemas.topology import EVENTS, HEARTBEATS, SAGAS, TIMERS
+from services.runtime.bus import Stored
+from tests.scenarios.fleet import WAIT_SECONDS, Fleet, serving_fleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "follow-one-event.md").read_text(encoding="utf-8")
+POOLS = """
+  training:
+    min_nodes: 7
+    max_nodes: 8
+"""
+OLD, NEW, SAGA = "training-7-0000", "training-8-0000", "replace-training-7-0000-1"
+"""What the story calls the two nodes and the saga; a run has digits of its own in the names."""
+DIGITS = re.compile(r"training-([78])-[0-9a-f]{4}")
+BOOT = re.compile(r"\.[0-9a-f]{8}\.")
+
+EVENTS_TOLD = [
+    (f"node.training.{OLD}.event.fault", "agent.event.v1.fault"),
+    (f"node.training.{OLD}.event.verdict", "health_monitor.event.v1.verdict"),
+    ("pool.training.event.saga-began", "pool_manager.event.v1.saga_began"),
+    (f"node.training.{OLD}.event.cordoned", "pool_manager.event.v1.cordoned"),
+    (f"node.training.{OLD}.event.drained", "pool_manager.event.v1.drained"),
+    (f"node.training.{OLD}.event.terminated", "pool_manager.event.v1.terminated"),
+    (f"node.training.{NEW}.event.registered", "agent.event.v1.registered"),
+    (f"node.training.{NEW}.event.boot-checked", "agent.event.v1.boot_checked"),
+    (f"node.training.{NEW}.event.admitted", "pool_manager.event.v1.admitted"),
+    ("pool.training.event.node-replaced", "pool_manager.event.v1.node_replaced"),
+]
+WELCOME = (f"node.training.{NEW}.event.verdict", "health_monitor.event.v1.verdict")
+"""The health-monitor's answer to `registered`; it races with the agent's boot checks."""
+STEPS = ("cordon", "drain", "terminate", "provision", "bootstrap", "register", "admit")
+SAGAS_TOLD = [
+    (f"saga.{SAGA}.saga.started", "saga.event.v1.started"),
+    *(
+        (f"saga.{SAGA}.{step}.{status}", f"saga.event.v1.step_{status}")
+        for step in STEPS
+        for status in ("started", "succeeded")
+    ),
+    (f"saga.{SAGA}.saga.done", "saga.event.v1.done"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a run has stored, with the names of the story."""
+
+    line: str
+    begun: datetime
+    stored: dict[str, list[Stored]]
+    """Stream -> messages in order."""
+    heartbeat: Stored
+
+    def told(self, stream: str) -> list[tuple[str, str]]:
+        """Subject and type of every message of a stream that is of this story."""
+        found = []
+        for each in self.stored[stream]:
+            subject, kind = renamed(each.subject), msgspec.json.decode(each.data)["type"]
+            # The last words about the other nodes' arrival may come late.
+            if any(name in subject for name in (OLD, NEW, ".pool.")):
+                found.append(
+                    (subject.removeprefix("navarch.v1."), kind.removeprefix("io.navarch."))
+                )
+        return found
+
+    def subjects(self) -> set[str]:
+        """Every subject of the run."""
+        found = {renamed(each.subject) for all_ in self.stored.values() for each in all_}
+        return found | {renamed(self.heartbeat.subject)}
+
+
+def renamed(text: str) -> str:
+    """The same with the story's names, and without a boot's digits."""
+    return BOOT.sub(".00000000.", DIGITS.sub(r"training-\1-0000", text))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def story(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Story]:
+    """Let it happen."""
+    async with serving_fleet(tmp_path_factory.mktemp("story"), POOLS) as fleet:
+        old = next(
+            node
+            for node in await fleet.active("training", 7)
+            if node.node.startswith("training-7-")
+        )
+        places = await fleet.places()
+        places[TIMERS.name] = await fleet.bus.last_sequence(TIMERS.name)
+        beating = asyncio.create_task(first_heartbeat(fleet))
+        begun = datetime.now().astimezone()
+        line = fleet.break_gpu(old)
+        await fleet.replaced(old.node, places[EVENTS.name])
+        heartbeat = await beating
+        await fleet.active("training", 7)
+        stored = {name: await fleet.bus.read(name, ">", after=at) for name, at in places.items()}
+        yield Story(line, begun, stored, heartbeat)
+
+
+async def first_heartbeat(fleet: Fleet) -> Stored:
+    """Wait for the first beat of the eighth node's heart."""
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        aclosing(fleet.bus.watch(HEARTBEATS, "training.*")) as watching,
+    ):
+        async for entry in watching:
+            if "training-8-" in entry.key:
+                name = f"$KV.{HEARTBEATS.name}.{entry.key}"
+                return Stored(name, entry.value, entry.revision, entry.time)
+    raise AssertionError("the bus stopped")
+
+
+async def test_the_story_is_told_in_this_order(story: Story) -> None:
+    """Each message follows from the one before it; nothing else is said about either node."""
+    told = story.told(EVENTS.name)
+    assert told.count(WELCOME) == 1
+    assert told.index(WELCOME) > told.index(EVENTS_TOLD[6])
+    assert [each for each in told if each != WELCOME] == EVENTS_TOLD
+    assert story.told(SAGAS.name) == SAGAS_TOLD
+
+
+async def test_each_message_names_the_one_that_led_to_it(story: Story) -> None:
+    """From `cause` to `cause` the last fact leads back to the line in the kernel log."""
+    messages = {
+        message["id"]: message
+        for stream in (EVENTS.name, SAGAS.name)
+        for each in story.stored[stream]
+        for message in [msgspec.json.decode(each.data)]
+    }
+    (replaced,) = (m for m in messages.values() if m["type"].endswith(".node_replaced"))
+    chain = [replaced]
+    while chain[-1]["cause"]:
+        chain.append(messages[chain[-1]["cause"]])
+    assert chain[-1]["type"] == "io.navarch.agent.event.v1.fault"
+    assert chain[-1]["message"] == story.line.partition(";")[2]
+    assert len(chain) == len(SAGAS_TOLD) + 2
+
+
+async def test_the_replacement_s_heart_beats(story: Story) -> None:
+    """The first heartbeat comes from the new node, of its own boot, after the old one is gone."""
+    beat = msgspec.json.decode(story.heartbeat.data, type=HeartbeatRecord)
+    assert renamed(f"{beat.pool}.{beat.node}") == f"training.{NEW}"
+    (gone,) = (e for e in story.stored[EVENTS.name] if e.subject.endswith(".terminated"))
+    assert story.begun < gone.time < story.heartbeat.time
+    (registered,) = (e for e in story.stored[EVENTS.name] if e.subject.endswith(".registered"))
+    assert msgspec.json.decode(registered.data)["boot_id"] == beat.boot_id
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+FILE = re.compile(r"`((?:agent|services|schemas|config|docs|tests)/[\w/.-]+)(?:::([\w.]+))?`")
+SUBJECT = re.compile(r"(?:navarch\.v1|\$KV)\.[\w.$-]*\w")
+JSON = re.compile(r"```json\n(.*?)```", re.DOTALL)
+VARYING = frozenset(
+    {"time", "deadline", "duration_seconds", "gpu_uuid", "gpu_serial", "uuid", "serial", "fleet"}
+    | {"boot_id", "policy", "hostname", "timestamp", "agent_version", "address"}
+)
+"""Fields that no two runs have in common."""
+
+
+def names_in(path: Path) -> set[str]:
+    """Functions, classes and methods of a module."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {each.id for each in targets if isinstance(each, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
+    return found
+
+
+async def test_every_file_and_function_that_the_page_names_exists() -> None:
+    """A reader who follows the page finds each place."""
+    named = FILE.findall(PAGE)
+    assert len(named) >= 40
+    assert [path for path, _ in named if not (ROOT / path).exists()] == []
+    assert [
+        f"{path}::{name}" for path, name in named if name and name not in names_in(ROOT / path)
+    ] == []
+
+
+async def test_every_subject_that_the_page_names_is_of_the_story(story: Story) -> None:
+    """Each subject on the page was published on in this run; the story's own are all there."""
+    named = {renamed(each) for each in SUBJECT.findall(PAGE)}
+    assert named - story.subjects() == set()
+    told = {f"{subjects.ROOT}.{each}" for each, _ in (*EVENTS_TOLD, WELCOME, *SAGAS_TOLD)}
+    assert told - named == set()
+
+
+async def test_every_excerpt_of_the_page_is_what_the_run_says(story: Story) -> None:
+    """What stands on the page as JSON stands so in a message of this run."""
+    messages = [
+        msgspec.json.decode(renamed(each.data.decode()))
+        for each in (*(m for all_ in story.stored.values() for m in all_), story.heartbeat)
+    ]
+    excerpts = [msgspec.json.decode(renamed(each)) for each in JSON.findall(PAGE)]
+    assert len(excerpts) >= 8
+    assert [each for each in excerpts if not any(within(each, m) for m in messages)] == []
+
+
+def within(excerpt: Any, message: Any) -> bool:
+    """Whether a message says all that an excerpt of it says."""
+    match excerpt, message:
+        case dict(), dict():
+            return all(
+                key in message and (key in VARYING or within(value, message[key]))
+                for key, value in excerpt.items()
+            )
+        case list(), list():
+            return all(any(within(one, other) for other in message) for one in excerpt)
+        case _:
+            return bool(excerpt == message)
