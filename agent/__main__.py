@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
+from agent.cloud.choose import looks
 from agent.host import Host
 from agent.nvml import Nvml, NvmlEvents
 from agent.outbox import Outbox
@@ -112,6 +113,7 @@ async def _run(config: AgentConfig) -> None:
             xids=NvmlEvents(config.nvml_library),
             outbox=Outbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
             host=Host(),
+            looks=looks(config, clock),
             boot_id=boot_id_of(config),
             start_id=secrets.token_hex(4),
             hostname=hostname,

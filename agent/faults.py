@@ -7,10 +7,11 @@ redelivery) makes the same message with the same id, which the stream stores onc
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from agent.changes import Change
+from agent.cloud.notices import Notice
 from agent.code_names import name_of
 from agent.nvml.events import XidEvent
 from agent.xid import Sighting
@@ -201,6 +202,26 @@ def from_event(
         source="nvml",
         boot_id=who.boot_id,
         sequence=moment_ms,
+    )
+
+
+def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
+    """Make the fault for what the cloud announces; its id is the announcement's."""
+    metrics = dict(notice.metrics)
+    if notice.deadline is not None:
+        metrics["deadline"] = notice.deadline.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        metrics["seconds_left"] = round((notice.deadline - now).total_seconds(), 1)
+    return Fault(
+        id=f"{who.prefix}.cloud.{notice.kind}.{notice.digest}.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind=notice.kind,
+        subcode=notice.subcode,
+        message=notice.message,
+        metrics=metrics,
+        source="cloud",
+        boot_id=who.boot_id,
     )
 
 

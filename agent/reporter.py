@@ -13,6 +13,7 @@ import msgspec
 
 from agent import faults
 from agent.changes import Change
+from agent.cloud.notices import Notice
 from agent.echoes import Echoes
 from agent.faults import GpuMap, NodeIdentity
 from agent.kernel_log import Line
@@ -99,6 +100,10 @@ class Reporter:
         """Take what turned worse from one sample to the next."""
         fault = faults.from_change(self.who, change, self._sources.gpus(), self._clock.now())
         self._fault(fault, self._clock.monotonic())
+
+    def notice(self, notice: Notice) -> None:
+        """Take what the cloud announces."""
+        self.send(faults.from_notice(self.who, notice, self._clock.now()))
 
     def due(self, sequence: int) -> None:
         """Tell what was held back and is due; `sequence` is how far the kernel log was read."""

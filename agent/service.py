@@ -6,7 +6,7 @@ decides nothing. Whatever it must not lose goes through the outbox; heartbeats a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +15,12 @@ import msgspec
 
 from agent.changes import Change
 from agent.checks import boot_checks
+from agent.cloud.watch import CloudWatch, Look
 from agent.faults import NodeIdentity
 from agent.gpus import OPEN_SECONDS_MAX, Before, GpuWatch, NvmlSession
 from agent.host import Host
 from agent.kmsg import KernelLog, PositionFile
-from agent.memory import MemoryFile
+from agent.memory import NOTICES_MAX, MemoryFile
 from agent.nvml import Inventory
 from agent.outbox import Outbox
 from agent.probe import ProbeThread
@@ -57,6 +58,8 @@ class Surroundings:
     xids: EventSession
     outbox: Outbox
     host: Host
+    looks: Sequence[Look]
+    """What to ask of the cloud's metadata service."""
     boot_id: str
     start_id: str
     """Different at every start of an agent."""
@@ -110,6 +113,12 @@ class Agent:
             inventory=lambda: self._gpus.inventory,
             on_event=self._reporter.event,
         )
+        self._cloud = CloudWatch(
+            outside.looks,
+            outside.clock,
+            told=self._memory.notices if self._memory.boot_id == outside.boot_id else (),
+            on_notice=self._reporter.notice,
+        )
         self._bus: Bus | None = None
         self._checks = 0
         self._checked_ok = False
@@ -125,6 +134,7 @@ class Agent:
                 self._connected_life(),
                 self._watch(),
                 self._listen(),
+                self._cloud.run(),
                 self._keep(),
                 self._live_with(stopping),
             )
@@ -351,9 +361,12 @@ class Agent:
         if not self._outbox.safe:
             # What is told and not yet safe would be forgotten by a crash, but taken for told.
             return
-        if self._gpus.current:
+        if self._gpus.current or self._config.gpu_count == 0:
             self._memory = msgspec.structs.replace(
-                self._memory, boot_id=self._who.boot_id, gpus=self._gpus.remember()
+                self._memory,
+                boot_id=self._who.boot_id,
+                gpus=self._gpus.remember(),
+                notices=self._cloud.standing[:NOTICES_MAX],
             )
         self._memory_file.save(self._memory, self._clock.now(), self._clock.monotonic(), last=last)
 

@@ -6,7 +6,7 @@ An error names the variable, or file and line, and the remedy.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -49,12 +49,25 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     telemetry_interval: Duration = Duration(15)
     probe_deadline: Duration = Duration(0.75)
     """How long one NVML call may take before it counts as hung."""
+    cloud: Literal["auto", "none", "aws", "gcp", "azure"] = "auto"
+    """Whose metadata service is asked for spot and maintenance notices; auto: by the firmware."""
+    cloud_metadata_url: str = ""
+    """Another address of it, for tests; empty: the documented one."""
+    cloud_interval: Duration = Duration(5)
+    """Between two looks, where the cloud has no long poll."""
     address: str = ""
     exit_without: str = ""
     """The agent ends when this file or directory is gone."""
     log_level: str = "INFO"
 
 
+POSITIVE: Final = (
+    "heartbeat_interval",
+    "sample_interval",
+    "telemetry_interval",
+    "probe_deadline",
+    "cloud_interval",
+)
 FOREIGN: Final = frozenset({"config", "nvml_state"})
 """Variables of the same prefix that are not settings of the agent."""
 
@@ -143,7 +156,7 @@ def _check(config: AgentConfig, places: Mapping[str, str]) -> None:
     ttl = float(config.heartbeat_ttl)
     if ttl < 1 or not ttl.is_integer():
         raise wrong("heartbeat_ttl", f"{ttl:g}s: the server counts whole seconds, from 1s")
-    for name in ("heartbeat_interval", "sample_interval", "telemetry_interval", "probe_deadline"):
+    for name in POSITIVE:
         if getattr(config, name) <= 0:
             raise wrong(name, "must be more than 0")
     if config.heartbeat_interval >= ttl:

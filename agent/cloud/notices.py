@@ -1,0 +1,216 @@
+"""What clouds announce, as values, and how to read it from their answers. Pure.
+
+An announcement that cannot be read is an error of the metadata service, not silence.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from schemas.node_events import Metric
+
+TEXT_CHARS_MAX: Final = 200
+NOTICES_MAX: Final = 64
+GCP_PREEMPTION_SECONDS: Final = 30.0
+GCP_GPU_STOP_SECONDS: Final = 3600.0
+"""VMs with GPUs are told an hour ahead that they will be stopped; the answer names no time."""
+GCP_MIGRATION_SECONDS: Final = 60.0
+
+NoticeKind = Literal["preemption", "maintenance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One announcement."""
+
+    kind: NoticeKind
+    key: str
+    """The same as long as the cloud announces the same."""
+    subcode: str
+    message: str
+    deadline: datetime | None = None
+    """When it happens, at the earliest."""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """A short name for the key."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:12]
+
+
+class _SpotAction(msgspec.Struct, frozen=True):
+    action: str
+    time: str = ""
+
+
+class _Rebalance(msgspec.Struct, frozen=True):
+    noticeTime: str = ""  # noqa: N815 - as AWS spells it
+
+
+class _ScheduledEvent(msgspec.Struct, frozen=True, rename="pascal"):
+    code: str = ""
+    event_id: str = ""
+    state: str = "active"
+    description: str = ""
+    not_before: str = ""
+    not_after: str = ""
+
+
+class _AzureEvent(msgspec.Struct, frozen=True, rename="pascal"):
+    event_id: str
+    event_type: str
+    event_status: str = ""
+    event_source: str = ""
+    description: str = ""
+    not_before: str = ""
+    resources: tuple[str, ...] = ()
+    duration_in_seconds: int = -1
+
+
+class _AzureEvents(msgspec.Struct, frozen=True, rename="pascal"):
+    events: tuple[_AzureEvent, ...] = ()
+
+
+class UnreadableNotice(Exception):  # noqa: N818 - reads as the state it names
+    """An answer that is not what the cloud documents."""
+
+
+def read(body: bytes, how: Callable[[bytes], Sequence[Notice]]) -> Sequence[Notice]:
+    """Read an answer; raise UnreadableNotice where it cannot be."""
+    try:
+        return how(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableNotice(str(error)) from error
+
+
+def aws_spot(body: bytes) -> Notice:
+    """Read `spot/instance-action`: `{"action": "terminate", "time": "2026-11-21T08:22:00Z"}`."""
+    found = msgspec.json.decode(body, type=_SpotAction)
+    action = _text(found.action)
+    return Notice(
+        "preemption",
+        f"aws.spot.{action}.{found.time}",
+        action,
+        f"AWS takes the spot instance back: {action} at {_text(found.time) or 'any moment'}",
+        moment(found.time),
+        {"action": action},
+    )
+
+
+def aws_rebalance(body: bytes) -> Notice:
+    """Read `events/recommendations/rebalance`: `{"noticeTime": …}`.
+
+    A risk and not a decision; so it is no preemption.
+    """
+    found = msgspec.json.decode(body, type=_Rebalance)
+    return Notice(
+        "maintenance",
+        f"aws.rebalance.{found.noticeTime}",
+        "rebalance",
+        "AWS recommends moving the work: the spot instance is at risk of being taken back",
+        metrics={"noticed": _text(found.noticeTime)},
+    )
+
+
+def aws_scheduled(body: bytes) -> list[Notice]:
+    """Read `events/maintenance/scheduled`: an array, of which the active events count."""
+    events = msgspec.json.decode(body, type=tuple[_ScheduledEvent, ...])
+    return [
+        Notice(
+            "maintenance",
+            f"aws.scheduled.{each.event_id}.{each.code}.{each.not_before}",
+            _text(each.code),
+            f"AWS schedules {_text(each.code)} for {_text(each.not_before)}: "
+            f"{_text(each.description)}",
+            moment(each.not_before),
+            {"event_id": _text(each.event_id), "until": _text(each.not_after)},
+        )
+        for each in events[:NOTICES_MAX]
+        if each.state.lower() == "active" and not each.description.startswith("[")
+    ]
+
+
+def gcp_preempted(value: str, now: datetime) -> list[Notice]:
+    """Read `instance/preempted`: TRUE or FALSE."""
+    if value != "TRUE":
+        return []
+    return [
+        Notice(
+            "preemption",
+            "gcp.preempted",
+            "preempted",
+            "Google Cloud takes the spot instance back, within 30 s",
+            now + timedelta(seconds=GCP_PREEMPTION_SECONDS),
+        )
+    ]
+
+
+def gcp_maintenance(value: str, now: datetime) -> list[Notice]:
+    """Read `instance/maintenance-event`: NONE, MIGRATE_… or TERMINATE_ON_HOST_MAINTENANCE."""
+    if value in ("", "NONE"):
+        return []
+    stops = value == "TERMINATE_ON_HOST_MAINTENANCE"
+    seconds = GCP_GPU_STOP_SECONDS if stops else GCP_MIGRATION_SECONDS
+    action = "terminate" if stops else _text(value).lower()
+    return [
+        Notice(
+            "maintenance",
+            f"gcp.maintenance.{value}",
+            action,
+            f"Google Cloud announces maintenance: {_text(value)}",
+            now + timedelta(seconds=seconds),
+            {"event": _text(value)},
+        )
+    ]
+
+
+def azure_events(body: bytes, name: str) -> list[Notice]:
+    """Read `scheduledevents`: those about the VM `name`, among all of its placement group."""
+    found = msgspec.json.decode(body, type=_AzureEvents)
+    return [_azure_event(each) for each in _concerning(found.events, name)][:NOTICES_MAX]
+
+
+def _concerning(events: Iterable[_AzureEvent], name: str) -> Iterable[_AzureEvent]:
+    for each in events:
+        if each.event_status != "Completed" and name.lower() in map(str.lower, each.resources):
+            yield each
+
+
+def _azure_event(event: _AzureEvent) -> Notice:
+    kind = event.event_type
+    taken = kind == "Preempt" or (kind == "Terminate" and event.event_source == "Platform")
+    metrics: dict[str, Metric] = {"event_id": _text(event.event_id), "event": _text(kind)}
+    if event.event_source:
+        metrics["event_source"] = _text(event.event_source)
+    if event.duration_in_seconds >= 0:
+        metrics["duration_seconds"] = event.duration_in_seconds
+    when = _text(event.not_before) or "any moment"
+    return Notice(
+        "preemption" if taken else "maintenance",
+        f"azure.{event.event_id}.{kind}",
+        _text(kind).lower(),
+        f"Azure announces {_text(kind)} from {when} on: {_text(event.description)}".rstrip(": "),
+        moment(event.not_before),
+        metrics,
+    )
+
+
+def moment(text: str) -> datetime | None:
+    """Read RFC 3339 or an HTTP date (`21 Jan 2019 09:00:43 GMT`); None where it is neither."""
+    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            found: Any = read(text.strip())
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+        if isinstance(found, datetime) and found.tzinfo is not None:
+            return found
+    return None
+
+
+def _text(value: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in value[:TEXT_CHARS_MAX])
