@@ -67,6 +67,10 @@ class SagaUnwinding(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.e
 
     step: str
     reason: str
+    cancelled: bool = False
+    """Nothing failed: somebody asked for it; `cause` is the request."""
+    then: str = ""
+    """Id of the `uncordon` saga that follows once this one is unwound; empty: none follows."""
 
 
 class SagaDone(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.done"):
@@ -86,6 +90,13 @@ class SagaStuck(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event
     step: str
     reason: str
     remedy: str = ""
+
+
+class SagaRetried(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.retried"):
+    """A person has mended what a stuck saga was stuck at: it goes on where it was."""
+
+    step: str
+    reason: str = ""
 
 
 class StepEntry(SagaEntry, frozen=True, kw_only=True):
@@ -161,6 +172,7 @@ STATUSES: Final[dict[type[SagaEntry], str]] = {
     SagaDone: "done",
     SagaUnwound: "unwound",
     SagaStuck: "stuck",
+    SagaRetried: "retried",
     StepStarted: "started",
     StepSucceeded: "succeeded",
     StepFailed: "failed",

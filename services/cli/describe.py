@@ -154,6 +154,8 @@ def _entry(entry: s.SagaEntry) -> Told:
             return Told(entry.saga, "saga unwound", entry.reason, "bad")
         case s.SagaStuck():
             return Told(entry.saga, "saga stuck", f"{entry.reason}. {entry.remedy}", "bad")
+        case s.SagaRetried():
+            return Told(entry.saga, "saga retried", f"at {entry.step}. {entry.reason}")
         case s.StepEntry():
             return _step(entry)
         case _:

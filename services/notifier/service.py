@@ -158,12 +158,14 @@ async def build(context: Context) -> Service:
             await channel.close()
         await notifier.close()
 
-    steps = WorkloadSteps(notifier, context.clock).participant(context).consumer(NOTIFIER_STEPS)
+    participant = WorkloadSteps(notifier, context.clock).participant(context)
+    steps = participant.consumer(NOTIFIER_STEPS)
     return Service(
         description="Cordons, drains and uncordons at the workload system; alerts people",
         consumers=[
             replace(steps, finish_seconds=FINISH_SECONDS),
             Alerting(channels).consumer(),
         ],
+        tasks=[participant.watch],
         close=close,
     )

@@ -11,6 +11,7 @@ from schemas.records import NodeRecord
 from schemas.sagas import (
     SagaDone,
     SagaEntry,
+    SagaRetried,
     SagaStuck,
     SagaUnwinding,
     SagaUnwound,
@@ -30,6 +31,13 @@ class Waiting:
 
     step: str
     deadline: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """What a person asked of a saga cannot be; the reason says why, and what to do instead."""
+
+    reason: str
 
 
 def next_entry(
@@ -73,12 +81,12 @@ def _forward(
                 return _give_up(state, step.name, DEADLINE_PASSED, now, stuck=beyond_return)
             case _:
                 beyond_return = beyond_return or step.pivot
-    return SagaDone(id=f"{state.saga}.done", time=now, cause=state.last_id, saga=state.saga)
+    return SagaDone(id=_id(state, "done"), time=now, cause=state.last_id, saga=state.saga)
 
 
 def _start(state: SagaState, step: Step, now: datetime) -> StepStarted:
     return StepStarted(
-        id=f"{state.saga}.{step.name}.started",
+        id=_id(state, f"{step.name}.started"),
         time=now,
         cause=state.last_id,
         saga=state.saga,
@@ -102,16 +110,16 @@ def _under_way(
         match step.waits(state.params, node):
             case Met(outputs=outputs):
                 return StepSucceeded(
-                    id=f"{state.saga}.{step.name}.succeeded", outputs=dict(outputs), **names
+                    id=_id(state, f"{step.name}.succeeded"), outputs=dict(outputs), **names
                 )
             case Unmeetable(reason=reason, error=error):
                 return StepFailed(
-                    id=f"{state.saga}.{step.name}.failed", reason=reason, error=error, **names
+                    id=_id(state, f"{step.name}.failed"), reason=reason, error=error, **names
                 )
             case None:
                 pass
     if begun.deadline is not None and now >= begun.deadline:
-        return StepExpired(id=f"{state.saga}.{step.name}.expired", **names)
+        return StepExpired(id=_id(state, f"{step.name}.expired"), **names)
     return Waiting(step.name, begun.deadline)
 
 
@@ -127,32 +135,107 @@ def _give_up(
     }
     if stuck:
         remedy = f"mend what keeps {step} from succeeding; the saga does not go back from here"
-        return SagaStuck(id=f"{state.saga}.stuck", remedy=remedy, **names)
-    return SagaUnwinding(id=f"{state.saga}.unwinding", **names)
+        return SagaStuck(id=_id(state, "stuck"), remedy=remedy, **names)
+    return SagaUnwinding(id=_id(state, "unwinding"), **names)
 
 
 def _backward(definition: Definition, state: SagaState, now: datetime) -> SagaEntry | Waiting:
     names: dict[str, Any] = {"time": now, "cause": state.last_id, "saga": state.saga}
     for step in reversed(definition.steps(state.params)):
         done = state.step(step.name)
+        if done.status == "started" and step.waits is None and not step.overtaken:
+            # Cancelled under way: whoever performs it must have stopped before anything is undone,
+            # or it could come into effect afterwards.
+            if done.deadline is None or now < done.deadline:
+                return Waiting(step.name, done.deadline)
+            return StepExpired(id=_id(state, f"{step.name}.expired"), step=step.name, **names)
         if not step.undo or done.status in ("pending", "undone"):
             continue
         if done.status == "undo-started":
             return Waiting(step.name, None)
         if done.status == "undo-failed":
             return SagaStuck(
-                id=f"{state.saga}.stuck",
+                id=_id(state, "stuck"),
                 step=step.name,
                 reason=done.reason,
                 remedy=done.remedy,
                 **names,
             )
         return UndoStarted(
-            id=f"{state.saga}.{step.name}.undo-started",
+            id=_id(state, f"{step.name}.undo-started"),
             step=step.name,
             inputs=msgspec.to_builtins(step.inputs(state.params, state.outputs)),
             **names,
         )
     return SagaUnwound(
-        id=f"{state.saga}.unwound", step=state.failed_step, reason=state.reason, **names
+        id=_id(state, "unwound"), step=state.failed_step, reason=state.reason, **names
+    )
+
+
+def _id(state: SagaState, what: str) -> str:
+    """An entry's id; after a retry the same steps come again, and are other entries."""
+    again = f".{state.retries}" if state.retries else ""
+    return f"{state.saga}.{what}{again}"
+
+
+# --- what people ask -----------------------------------------------------------------------------
+
+
+def cancel(
+    definition: Definition,
+    state: SagaState,
+    now: datetime,
+    *,
+    reason: str,
+    cause: str,
+    then: str = "",
+) -> SagaUnwinding | Impossible:
+    """Return the entry that unwinds a saga because somebody wants it, or why that cannot be."""
+    match state.status:
+        case "running":
+            pass
+        case "unwinding":
+            return Impossible(f"{state.saga} is being unwound already: {state.reason}")
+        case "stuck":
+            return Impossible(
+                f"{state.saga} is stuck at {state.failed_step}: mend the reason, then retry it"
+            )
+        case "done" | "unwound":
+            return Impossible(f"{state.saga} has ended: it is {state.status}")
+    current = ""
+    steps = definition.steps(state.params)
+    for step in steps:
+        done = state.step(step.name)
+        if step.pivot and done.status == "succeeded":
+            return Impossible(
+                f"{state.saga} has passed {step.name}: {state.params.new_node} is in service, and "
+                "there is no way back from there"
+            )
+        if step.irrevocable and done.status != "pending":
+            return Impossible(f"{state.saga} has begun to {step.name}, which cannot be taken back")
+        if not current and done.status not in ("succeeded", "expired"):
+            current = step.name
+    return SagaUnwinding(
+        id=_id(state, "unwinding"),
+        time=now,
+        cause=cause,
+        saga=state.saga,
+        step=current or steps[-1].name,
+        reason=reason,
+        cancelled=True,
+        then=then,
+    )
+
+
+def retry(state: SagaState, now: datetime, *, reason: str, cause: str) -> SagaRetried | Impossible:
+    """Return the entry that brings a stuck saga on, or why there is nothing to bring on."""
+    if state.status != "stuck":
+        return Impossible(f"{state.saga} is {state.status}, not stuck")
+    return SagaRetried(
+        id=f"{state.saga}.retried.{state.retries + 1}",
+        time=now,
+        cause=cause,
+        saga=state.saga,
+        step=state.failed_step,
+        reason=reason,
     )

@@ -51,6 +51,11 @@ class Step:
     on_deadline: Literal["fail", "proceed"] = "fail"
     pivot: bool = False
     """Once it has succeeded there is no way back: a later failure is stuck, not unwound."""
+    irrevocable: bool = False
+    """Once begun it cannot be called off: from then on nobody can cancel the saga."""
+    overtaken: bool = False
+    """Unwinding does not wait for an action under way to stop: it harms nothing, or the undo copes
+    with it."""
     waits: Condition | None = None
     """Set where nobody performs the step: it waits for something to be true of the new node."""
 

@@ -6,6 +6,9 @@ pending ──►│                   ├──► undo-started ──► undon
            ├──► failed ────────┤                └──► undo-failed
            └──► expired ───────┘
 ```
+
+A stuck saga that a person retries goes on as what it was: a failed undo may be started again, and
+so may a step that failed beyond the pivot.
 """
 
 from collections.abc import Mapping
@@ -19,6 +22,7 @@ from schemas.sagas import (
     SagaDone,
     SagaEntry,
     SagaParams,
+    SagaRetried,
     SagaStarted,
     SagaStuck,
     SagaUnwinding,
@@ -54,7 +58,9 @@ SAGA_NEXT: dict[type[SagaEntry], tuple[frozenset[SagaStatus], SagaStatus]] = {
     SagaDone: (frozenset({"running"}), "done"),
     SagaUnwound: (frozenset({"unwinding"}), "unwound"),
     SagaStuck: (frozenset({"running", "unwinding"}), "stuck"),
+    SagaRetried: (frozenset({"stuck"}), "running"),
 }
+"""Entry -> the statuses it may follow, and the status it leads to; retried: the one it was in."""
 
 ENDED: frozenset[SagaStatus] = frozenset({"done", "unwound"})
 """A stuck saga has not ended: a person is to bring it on."""
@@ -76,6 +82,10 @@ class StepState:
     ended_at: datetime | None = None
     """When the action succeeded, failed or was given up."""
     remedy: str = ""
+    before: StepStatus = "pending"
+    """What the undo began from: where a retry begins again."""
+    sequence: int = 0
+    """Sequence of the last entry about this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +105,15 @@ class SagaState:
     status: SagaStatus = "running"
     reason: str = ""
     failed_step: str = ""
+    stuck_while: SagaStatus = "running"
+    """What a stuck saga was doing, and does again when it is retried."""
+    retries: int = 0
+    asked: str = ""
+    """Id of the last request that this log has taken in, so that a redelivery is known again."""
+    cancelled: bool = False
+    """Whether it is unwound because somebody asked for it."""
+    then: str = ""
+    """Id of the uncordon saga that follows; empty: none."""
     steps: Mapping[str, StepState] = field(default_factory=dict)
 
     def step(self, name: str) -> StepState:
@@ -130,15 +149,21 @@ def fold(
             last_id=entry.id,
         )
     if isinstance(entry, StepEntry):
-        steps = {**state.steps, entry.step: _fold_step(state, entry)}
+        folded = replace(_fold_step(state, entry), sequence=sequence)
+        steps = {**state.steps, entry.step: folded}
         return replace(state, steps=steps, sequence=sequence, last_id=entry.id)
     allowed = SAGA_NEXT.get(type(entry))
     if allowed is None or state.status not in allowed[0]:
         raise CorruptLogError(f"{entry.saga}: {type(entry).__name__} while {state.status}")
     changed = replace(state, status=allowed[1], sequence=sequence, last_id=entry.id)
     match entry:
-        case SagaUnwinding(step=step, reason=reason) | SagaStuck(step=step, reason=reason):
-            return replace(changed, failed_step=step, reason=reason)
+        case SagaUnwinding(step=step, reason=reason, cancelled=cancelled, then=then):
+            unwinding = replace(changed, failed_step=step, reason=reason, then=then)
+            return replace(unwinding, cancelled=True, asked=entry.cause) if cancelled else unwinding
+        case SagaStuck(step=step, reason=reason):
+            return replace(changed, failed_step=step, reason=reason, stuck_while=state.status)
+        case SagaRetried():
+            return _retried(changed, entry)
         case _:
             return changed
 
@@ -146,6 +171,20 @@ def fold(
 def skip(state: SagaState | None, sequence: int) -> SagaState | None:
     """Pass over an entry that does not belong: only the guard moves on."""
     return replace(state, sequence=sequence) if state is not None else None
+
+
+def _retried(state: SagaState, entry: SagaRetried) -> SagaState:
+    name = state.failed_step
+    step = state.step(name)
+    # A failed undo is undone again; what failed beyond the pivot is done again.
+    begun = replace(step, status=step.before) if step.status == "undo-failed" else StepState()
+    return replace(
+        state,
+        status=state.stuck_while,
+        steps={**state.steps, name: replace(begun, sequence=state.sequence)},
+        retries=state.retries + 1,
+        asked=entry.cause,
+    )
 
 
 def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
@@ -164,6 +203,8 @@ def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
             return replace(step, status=status, reason=reason, ended_at=entry.time)
         case StepExpired():
             return replace(step, status=status, ended_at=entry.time)
+        case UndoStarted():
+            return replace(step, status=status, before=step.status)
         case UndoFailed(reason=reason, remedy=remedy):
             return replace(step, status=status, reason=reason, remedy=remedy)
         case _:

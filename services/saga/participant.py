@@ -4,19 +4,23 @@ A step is performed at least once, so every action is idempotent with the key (s
 result is appended under the guard of the log: where the coordinator has meanwhile gone on (the
 deadline passed, the saga unwinds) the append is refused and the result is dropped; undoing is then
 the coordinator's next command and not this one's business.
+
+Where a saga is cancelled, `watch` stops the action under way, and its failure is the word that it
+has stopped: unwinding waits for that word, so that nothing comes into effect after its undo.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from schemas import subjects
 from schemas.sagas import (
+    WHOLE,
     SagaEntry,
     StepEntry,
     StepFailed,
@@ -38,6 +42,9 @@ log = logging.getLogger(__name__)
 
 REASON_CHARS_MAX: Final = 2_000
 APPEND_TRIES_MAX: Final = 10
+WATCH_BACK_SECONDS: Final = 60.0
+"""How far back the watch begins: the moment between a command and the watch must not be missed."""
+STOPPED: Final = "stopped, because the saga is being unwound"
 
 
 class StepFailure(Exception):  # noqa: N818 - it is the step's outcome, not an error of the code
@@ -53,6 +60,20 @@ class StepFailure(Exception):  # noqa: N818 - it is the step's outcome, not an e
 
 class DeadlinePassed(Exception):  # noqa: N818 - reads as the state it names
     """The coordinator has given the step up."""
+
+
+class Stopped(Exception):  # noqa: N818 - reads as the state it names
+    """Somebody has cancelled the saga."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A command that is not answered yet."""
+
+    sequence: int
+    """The log's last: the guard of the answer."""
+    stopped: bool
+    """The saga is being unwound: the action is not to be performed any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +115,21 @@ class Participant:
         self._clock = clock
         self._actions = actions
         self._undos = undos
+        self._acting: dict[str, asyncio.Event] = {}
+        """Saga -> set when its action under way is to stop; one command of a saga at a time."""
 
     def consumer(self, durable: DurableSpec) -> Consumer:
         """The consumer that drives it; steps of one saga are performed in order."""
         return Consumer(durable=durable, decode=decode_entry, handle=self.handle, key=saga_of)
+
+    async def watch(self) -> None:
+        """Stop actions whose saga is unwound by somebody's wish; runs beside the consumer."""
+        since = self._clock.now() - timedelta(seconds=WATCH_BACK_SECONDS)
+        filters = [subjects.saga_step_wildcard(WHOLE, "unwinding")]
+        async for stored in self._bus.follow(SAGAS.name, filters, "new", after=since):
+            stop = self._acting.get(saga_of(stored))
+            if stop is not None:
+                stop.set()
 
     async def handle(self, received: Received[SagaEntry]) -> None:
         """Perform one command and append its result, unless the saga has gone on."""
@@ -112,9 +144,6 @@ class Participant:
         action = table.get(step)
         if action is None or entry.saga != saga_of(received.stored):
             return
-        expected = await self._wanted(entry.saga, step, received.stored.sequence, undo=undo)
-        if expected is None:
-            return
         command = Command(
             saga=entry.saga,
             step=step,
@@ -123,54 +152,94 @@ class Participant:
             deadline=deadline,
             deliveries=received.deliveries,
         )
-        result = await self._perform(action, command, undo=undo)
-        if result is not None:
-            await self._answer(result, expected, undo=undo)
+        sequence = received.stored.sequence
+        if undo:
+            await self._settle(action, command, sequence, None)
+            return
+        # Registered before the log is looked at: a cancellation is seen by one or by the other.
+        self._acting[entry.saga] = stop = asyncio.Event()
+        try:
+            await self._settle(action, command, sequence, stop)
+        finally:
+            del self._acting[entry.saga]
 
-    async def _wanted(self, saga: str, step: str, sequence: int, *, undo: bool) -> int | None:
-        """The log's last sequence if the command still stands; None where the saga went on."""
+    async def _settle(
+        self, action: Action, command: Command, sequence: int, stop: asyncio.Event | None
+    ) -> None:
+        """Perform a command that still stands, and answer it; `stop` None: it is an undo."""
+        undo = stop is None
+        standing = await self._standing(command.saga, command.step, sequence, undo=undo)
+        if standing is None:
+            return
+        if standing.stopped and stop is not None:
+            stop.set()
+        result = await self._perform(action, command, stop)
+        if result is not None:
+            await self._answer(result, standing.sequence, undo=undo)
+
+    async def _standing(
+        self, saga: str, step: str, sequence: int, *, undo: bool
+    ) -> _Standing | None:
+        """How the command stands; None where the saga went on without it."""
         last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
         if last is not None and last.sequence == sequence:
-            return sequence
+            return _Standing(sequence, stopped=False)
         state = await read_state(self._bus, saga)
         wanted = "undo-started" if undo else "started"
-        if state is None or state.step(step).status != wanted:
+        if state is None or state.ended or state.step(step).status != wanted:
             return None
-        return state.sequence
+        return _Standing(state.sequence, stopped=state.status == "unwinding")
 
     async def _answer(self, result: StepEntry, expected: int, *, undo: bool) -> None:
         for _ in range(APPEND_TRIES_MAX):
             try:
                 await append(self._bus, result, expected, current_headers())
             except Conflict:
-                again = await self._wanted(result.saga, result.step, 0, undo=undo)
+                again = await self._standing(result.saga, result.step, 0, undo=undo)
                 if again is None:
                     log.info("the saga went on without this result", extra={"saga": result.saga})
                     return
-                expected = again
+                expected = again.sequence
             else:
                 return
         raise Retry(f"{result.saga}: others keep writing to its log")
 
-    async def _bounded(self, action: Action, command: Command) -> msgspec.Struct | None:
-        """Perform until the deadline: beyond it the coordinator's next command must not wait."""
-        if command.deadline is None:
+    async def _bounded(
+        self, action: Action, command: Command, stop: asyncio.Event | None
+    ) -> msgspec.Struct | None:
+        """Perform until told to stop, or until the deadline: what comes next must not wait."""
+        if stop is None:
             return await action(command)
-        left = (command.deadline - self._clock.now()).total_seconds()
+        if stop.is_set():
+            raise Stopped
+        left: float | None = None
+        if command.deadline is not None:
+            left = max((command.deadline - self._clock.now()).total_seconds(), 0.0)
+        acting = asyncio.ensure_future(action(command))
+        stopping = asyncio.create_task(stop.wait())
+        both: set[asyncio.Future[Any]] = {acting, stopping}
         try:
-            async with asyncio.timeout(max(left, 0.0)) as bound:
-                return await action(command)
-        except TimeoutError as error:
-            if bound.expired():
-                raise DeadlinePassed from error
-            raise
+            await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            acting.cancel()
+            stopping.cancel()
+            await asyncio.wait(both)
+        if not acting.cancelled():
+            return acting.result()
+        raise Stopped if stop.is_set() else DeadlinePassed
 
-    async def _perform(self, action: Action, command: Command, *, undo: bool) -> StepEntry | None:
+    async def _perform(
+        self, action: Action, command: Command, stop: asyncio.Event | None
+    ) -> StepEntry | None:
+        undo = stop is None
         names = {"saga": command.saga, "step": command.step, "cause": command.id}
         now = self._clock.now
         kind = "undo-" if undo else ""
         try:
-            outputs = await self._bounded(action, command)
+            outputs = await self._bounded(action, command, stop)
+        except Stopped:
+            entry_id = f"{command.saga}.{command.step}.failed"
+            return StepFailed(id=entry_id, time=now(), reason=STOPPED, **names)
         except DeadlinePassed:
             log.info("the deadline passed", extra={"saga": command.saga, "step": command.step})
             return None

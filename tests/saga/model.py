@@ -21,7 +21,7 @@ from schemas.sagas import (
     UndoStarted,
     UndoSucceeded,
 )
-from services.saga.decide import Waiting, next_entry
+from services.saga.decide import Impossible, Waiting, cancel, next_entry, retry
 from services.saga.definition import Definition
 from services.saga.log import SagaState, fold
 
@@ -102,6 +102,10 @@ class Run:
     fail_undo: str = ""
     cut_at: int = -1
     """The append or action before which the process dies, once."""
+    cancel_at: int = -1
+    """The append or action before which somebody cancels, once."""
+    refusal: str = ""
+    """Why it could not be cancelled."""
     log: list[SagaEntry] = field(default_factory=list)
     points: int = 0
     now: datetime = EPOCH
@@ -118,6 +122,31 @@ class Run:
         self.points += 1
         if self.points - 1 == self.cut_at:
             raise CutOff
+        if self.points - 1 == self.cancel_at:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """Append what somebody asks for; whoever was about to append then reads again."""
+        state = self.state()
+        if state is None:
+            self.refusal = "there is no such saga"
+            return
+        entry = cancel(self.definition, state, self.now, reason="cancelled", cause="request-1")
+        if isinstance(entry, Impossible):
+            self.refusal = entry.reason
+            return
+        self.log.append(entry)
+        raise CutOff
+
+    def mend(self) -> SagaState:
+        """Mend what failed, retry the stuck saga, and run it to its end."""
+        state = self.state()
+        assert state is not None
+        self.fail = self.fail_undo = ""
+        entry = retry(state, self.now, reason="mended", cause="request-2")
+        assert not isinstance(entry, Impossible)
+        self._append(entry)
+        return self.to_end()
 
     def _append(self, entry: SagaEntry) -> None:
         self._point()
@@ -170,9 +199,13 @@ class Run:
 
     def _take_part(self, step: str) -> None:
         """Perform what the log's last command about a step says."""
-        command = [each for each in self.log if getattr(each, "step", "") == step][-1]
+        commands = [each for each in self.log if isinstance(each, StepStarted | UndoStarted)]
+        command = [each for each in commands if each.step == step][-1]
         names = {"time": self.now, "saga": "s", "step": step}
         if isinstance(command, StepStarted):
+            if self._unwinding():
+                self._append(StepFailed(id="x", reason="stopped", **names))
+                return
             if step in ("register", "admit"):
                 assert command.deadline is not None
                 self.now = command.deadline
@@ -193,6 +226,10 @@ class Run:
                 if failed
                 else UndoSucceeded(id="x", **names)
             )
+
+    def _unwinding(self) -> bool:
+        state = self.state()
+        return state is not None and state.status == "unwinding"
 
     def _do(self, action: Any, step: str, inputs: dict[str, Any]) -> None:
         self._point()

@@ -123,3 +123,85 @@ def test_a_crash_while_unwinding_resumes(definition: Definition, order: str) -> 
             run.to_end()
 
             assert whole.world.snapshot() == run.world.snapshot(), (step, cut)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize(("definition", "order"), CASES)
+def test_cancelled_at_any_point_it_is_unwound_or_says_why_not(
+    definition: Definition, order: str, twice: bool
+) -> None:
+    """Before each append and each action: unwound with nothing left over, or refused and done."""
+    whole = fresh(definition, order)
+    whole.to_end()
+    for point in range(whole.points):
+        run = fresh(definition, order, cancel_at=point, twice=twice)
+        state = run.to_end()
+
+        assert ("done" if run.refusal else "unwound") == state.status, point
+        if run.refusal:
+            assert whole.world.snapshot() == run.world.snapshot(), point
+        else:
+            assert {"old"} == run.world.instances, point
+            assert (True, "request-1") == (state.cancelled, state.asked), point
+        if not run.refusal and definition.kind in ("scale-down", "drain", "cordon"):
+            assert set() == run.world.cordoned, point
+
+
+@pytest.mark.parametrize(("definition", "order"), CASES)
+def test_cancelling_is_refused_from_the_first_step_that_cannot_be_taken_back(
+    definition: Definition, order: str
+) -> None:
+    """Until then it is possible at every point, and from then on at none."""
+    whole = fresh(definition, order)
+    whole.to_end()
+    refused = []
+    for point in range(1, whole.points):
+        run = fresh(definition, order, cancel_at=point)
+        run.to_end()
+        refused.append(bool(run.refusal))
+
+    assert sorted(refused) == refused
+    assert (definition.kind not in ("drain", "cordon")) == refused[-1]
+
+
+@pytest.mark.parametrize(("definition", "order"), CASES)
+def test_what_was_cancelled_resumes_after_a_crash(definition: Definition, order: str) -> None:
+    """Cut off at any point of the unwinding, it goes on to the same end."""
+    whole = fresh(definition, order)
+    whole.to_end()
+    for point in range(1, whole.points):
+        once = fresh(definition, order, cancel_at=point)
+        once.to_end()
+        for cut in range(point + 1, once.points):
+            run = fresh(definition, order, cancel_at=point, cut_at=cut)
+            state = run.to_end()
+
+            assert state.status in ENDED, (point, cut)
+            assert once.world.snapshot() == run.world.snapshot(), (point, cut)
+
+
+@pytest.mark.parametrize("step", ["drain", "terminate"])
+def test_what_failed_beyond_the_pivot_is_done_when_it_is_retried(step: str) -> None:
+    """Stuck with the new node in service: once the reason is mended, the old one leaves."""
+    run = fresh(DEFINITIONS["replace"], "provision_first", fail=step)
+    stuck = run.to_end()
+    state = run.mend()
+
+    assert ("stuck", "done") == (stuck.status, state.status)
+    assert {"new"} == run.world.instances
+    assert [] == run.world.undrained_terminations
+    appended = [each.id for each in run.log if each.id != "x"]
+    assert len(set(appended)) == len(appended)
+
+
+@pytest.mark.parametrize(("definition", "order"), CASES)
+def test_an_undo_that_failed_is_done_when_it_is_retried(definition: Definition, order: str) -> None:
+    """Stuck on the way back: once the reason is mended, the saga is unwound with nothing left."""
+    undoable = [each.name for each in definition.steps(params(definition, order)) if each.undo]
+    for step in undoable:
+        run = fresh(definition, order, fail=step, fail_undo=step)
+        stuck = run.to_end()
+        state = run.mend()
+
+        assert ("stuck", "unwound") == (stuck.status, state.status), step
+        assert "new" not in run.world.instances, step

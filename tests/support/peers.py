@@ -67,6 +67,7 @@ class Peers:
                 self.bus, participant.consumer(durable), clock, Instruments(), Tracing("peers")
             )
             self._loops.append(asyncio.create_task(loop.run()))
+            self._loops.append(asyncio.create_task(participant.watch()))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -78,7 +78,9 @@ CORDON: Final = Step(name="cordon", inputs=_node, deadline_seconds=lambda _: COR
 CORDON_UNDONE: Final = Step(
     name="cordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, undo=True
 )
-UNCORDON: Final = Step(name="uncordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS)
+UNCORDON: Final = Step(
+    name="uncordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, irrevocable=True
+)
 DRAIN: Final = Step(
     name="drain",
     inputs=_node,
@@ -90,11 +92,18 @@ TERMINATE: Final = Step(
     inputs=_terminate,
     deadline_seconds=lambda _: TERMINATE_SECONDS,
     on_deadline="proceed",
+    irrevocable=True,
 )
 PROVISION: Final = Step(
-    name="provision", inputs=_provision, deadline_seconds=_launch_seconds, undo=True
+    name="provision",
+    inputs=_provision,
+    deadline_seconds=_launch_seconds,
+    undo=True,
+    overtaken=True,
 )
-BOOTSTRAP: Final = Step(name="bootstrap", inputs=_bootstrap, deadline_seconds=_launch_seconds)
+BOOTSTRAP: Final = Step(
+    name="bootstrap", inputs=_bootstrap, deadline_seconds=_launch_seconds, overtaken=True
+)
 REGISTER: Final = Step(
     name="register", inputs=_new_node, deadline_seconds=_launch_seconds, waits=registered
 )
