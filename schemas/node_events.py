@@ -1,6 +1,6 @@
 """Facts about nodes, on `navarch.v1.node.<pool>.<node>.event.<fact>`, and their samples."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -97,6 +97,9 @@ class Verdict(
     gpu_index: int = -1
     fault: str = ""
     """Id of the fault that decided."""
+    kind: FaultKind | Literal[""] = ""
+    """Its kind; empty where no fault decided."""
+    code: int = 0
     was: HealthStatus = "unknown"
     instance: str = ""
 

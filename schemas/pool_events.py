@@ -1,6 +1,8 @@
 """Facts about pools, on `navarch.v1.pool.<pool>.event.<fact>`."""
 
-from schemas.messages import Codec, Message
+from typing import Literal
+
+from schemas.messages import Codec, Message, UtcTime
 from schemas.reasons import Refusal
 
 
@@ -39,6 +41,8 @@ class RequestAccepted(
     node: str = ""
     saga: str = ""
     request: str = ""
+    note: str = ""
+    """What follows from it, where that may surprise."""
 
 
 class RequestRefused(
@@ -71,6 +75,23 @@ class BreakerClosed(
 
     unavailable: int
     limit: int
+
+
+class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.incident"):
+    """Many nodes have the same at once: one trouble, and not as many replacements."""
+
+    incident: str
+    """Its name: `xid-79-1795225542`; `opened` and `closed` share it."""
+    status: Literal["opened", "closed"]
+    kind: str
+    """A fault's kind, or `silence`."""
+    code: int = 0
+    nodes: int
+    named: tuple[str, ...] = ()
+    """The first of them."""
+    first: UtcTime
+    last: UtcTime
+    reason: str = ""
 
 
 class SagaBegan(
@@ -110,6 +131,19 @@ class SagaFailed(
     retry_seconds: float = 0.0
 
 
+class SagaCancelled(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_cancelled"
+):
+    """A saga was unwound because somebody asked for it; `then` names the saga that follows."""
+
+    saga: str
+    step: str
+    reason: str
+    node: str = ""
+    new_node: str = ""
+    then: str = ""
+
+
 class SagaIsStuck(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_stuck"
 ):
@@ -140,9 +174,11 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     RequestRefused,
     BreakerOpened,
     BreakerClosed,
+    Incident,
     SagaBegan,
     NodeReplaced,
     SagaFailed,
+    SagaCancelled,
     SagaIsStuck,
     InstanceLeaked,
 )
@@ -154,9 +190,11 @@ FACTS: dict[type[PoolEvent], str] = {
     RequestRefused: "request-refused",
     BreakerOpened: "breaker-opened",
     BreakerClosed: "breaker-closed",
+    Incident: "incident",
     SagaBegan: "saga-began",
     NodeReplaced: "node-replaced",
     SagaFailed: "saga-failed",
+    SagaCancelled: "saga-cancelled",
     SagaIsStuck: "saga-stuck",
     InstanceLeaked: "instance-leaked",
 }

@@ -63,6 +63,7 @@ Refusal = Literal[
     "unknown-verb",
     "unknown-pool",
     "unknown-node",
+    "unknown-saga",
     "above-maximum",
     "below-minimum",
     "saga-open",
@@ -76,3 +77,8 @@ Refusal = Literal[
 
 DEADLINE_PASSED: Final = "deadline-passed"
 NOT_ADMITTED: Final = "not-admitted"
+
+# --- instances -----------------------------------------------------------------------------------
+
+NOT_LISTED: Final = "not listed by its provider"
+"""Stands as error in the record of a running instance that its provider does not show."""

@@ -1,13 +1,13 @@
 """What the buckets hold, one record a key. One writer per bucket; everyone reads."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from schemas.duration import decode_hook
 from schemas.messages import UtcTime
 from schemas.node_events import GpuIdentity, Metric
-from schemas.reasons import Action, HealthStatus, InstanceState, NodeState, SagaKind
+from schemas.reasons import Action, FaultKind, HealthStatus, InstanceState, NodeState, SagaKind
 from schemas.sagas import LaunchSpec
 from schemas.settings import PoolSpec
 
@@ -37,7 +37,23 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     trace: str = ""
     """traceparent of what led to it, so that the whole replacement is one trace."""
     cause: str = ""
+    sickness: str = ""
+    """What its node has (`xid-79`, `silence`): sagas of one incident are counted by it."""
     since: UtcTime
+
+
+class OpenIncident(Record, frozen=True, kw_only=True):
+    """One trouble of many nodes, which a pool holds back from replacing all of them."""
+
+    kind: str
+    """A fault's kind, or `silence`."""
+    code: int = 0
+    nodes: int
+    """How many they were when it was seen."""
+    since: UtcTime
+    last: UtcTime
+    fault: str = ""
+    """Of the first node."""
 
 
 class PoolRecord(Record, frozen=True, kw_only=True):
@@ -54,6 +70,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Counts the nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}
     breaker_open: bool = False
+    incidents: dict[str, OpenIncident] = {}
+    """Sickness -> the incident that is open."""
     failures: int = 0
     """Launches that failed one after the other; sets the wait before the next."""
     retry_at: UtcTime | None = None
@@ -69,6 +87,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     drained: bool = False
     lost: bool = False
     lost_at: UtcTime | None = None
+    provider_says: Literal["", "present", "gone"] = ""
+    """Of a lost node's instance; empty: not asked yet, or it cannot say."""
     heard_at: UtcTime | None = None
     """Of the last loss or return that was applied; an older one changes nothing."""
     saga: str = ""
@@ -84,6 +104,9 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     health_action: Action = "none"
     health_reason: str = ""
     health_fault: str = ""
+    health_kind: str = ""
+    """Kind and code of that fault: nodes that have the same at once are one incident."""
+    health_code: int = 0
     health_trace: str = ""
     """traceparent of the verdict, so that what it leads to is one trace."""
     launch: LaunchSpec | None = None
@@ -131,6 +154,9 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     reason: str = ""
     gpu_index: int = -1
     fault: str = ""
+    kind: FaultKind | Literal[""] = ""
+    """Kind and code of the fault that decided."""
+    code: int = 0
     trace: str = ""
     """traceparent of the fault that decided."""
     since: UtcTime | None = None

@@ -19,6 +19,18 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A section of the configuration."""
 
 
+class IncidentSpec(Setting, frozen=True, kw_only=True):
+    """From when on many sick nodes are one trouble, and how long that holds them back."""
+
+    nodes: Annotated[int, msgspec.Meta(ge=2, le=100_000)] = 5
+    """So many nodes at least, and `percent` of the pool's."""
+    percent: Percent = 10.0
+    window: Duration = Duration(60)
+    """They fall ill of the same thing within this time."""
+    hold: Duration = Duration(900)
+    """While it is fresh: one of its nodes is replaced at a time, of silent ones none. 0s: never."""
+
+
 class HealthSpec(Setting, frozen=True, kw_only=True):
     """A pool's health and remediation policy."""
 
@@ -26,7 +38,9 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
     """Consecutive unhealthy results before the node is unhealthy; fatal faults need one."""
     auto_replace: bool = True
     lost_after: Duration = Duration(300)
-    """How long a node may be silent before it is replaced."""
+    """How long a node may be silent before it is replaced; three times that where the provider
+    cannot say whether its instance stands, and not at all where it says that it is gone."""
+    incident: IncidentSpec = IncidentSpec()
 
 
 class BudgetSpec(Setting, frozen=True, kw_only=True):

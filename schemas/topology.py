@@ -287,6 +287,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
             for fact in (
                 "breaker-opened",
                 "breaker-closed",
+                "incident",
                 "saga-failed",
                 "saga-stuck",
                 "node-replaced",

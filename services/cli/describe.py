@@ -101,7 +101,7 @@ def _fault(fault: n.Fault) -> str:
     return f"{fault.kind.replace('_', ' ').upper()}{code}{gpu}{text}"
 
 
-def _pool(event: p.PoolEvent) -> Told:  # noqa: C901 - one case a fact
+def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
     match event:
         case p.Scaled():
             return Told(event.pool, "scaled", f"{event.was} -> {event.nodes} nodes. {event.reason}")
@@ -109,13 +109,20 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901 - one case a fact
             return Told(event.pool, "refused", f"scale ({event.refusal}): {event.reason}", "bad")
         case p.RequestAccepted():
             saga = f", saga {event.saga}" if event.saga else ""
-            return Told(event.pool, "accepted", f"{event.verb} {event.node}{saga}", "good")
+            note = f". {event.note}" if event.note else ""
+            asked = f"{event.verb} {event.node}".strip()
+            return Told(event.pool, "accepted", f"{asked}{saga}{note}", "good")
         case p.RequestRefused():
             asked = f"{event.verb} {event.node}".strip()
             return Told(event.pool, "refused", f"{asked} ({event.refusal}): {event.reason}", "bad")
         case p.BreakerOpened():
             counts = f"{event.unavailable} out of service, {event.limit} allowed"
             return Told(event.pool, "breaker opened", f"{counts}. {event.reason}", "bad")
+        case p.Incident():
+            what = f"{event.kind} {event.code}" if event.code else event.kind
+            state: Mood = "bad" if event.status == "opened" else "good"
+            nodes = f"{what} on {event.nodes} nodes. {event.reason}"
+            return Told(event.pool, f"incident {event.status}", nodes, state)
         case p.BreakerClosed():
             counts = f"{event.unavailable} out of service, {event.limit} allowed"
             return Told(event.pool, "breaker closed", counts, "good")
@@ -129,6 +136,10 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901 - one case a fact
             retry = f"; next try in {event.retry_seconds:g} s" if event.retry_seconds else ""
             text = f"{event.saga} at {event.step}: {event.reason}{retry}"
             return Told(event.pool, "saga failed", text, "bad")
+        case p.SagaCancelled():
+            then = f"; then {event.then}" if event.then else ""
+            text = f"{event.saga} at {event.step}: {event.reason}{then}"
+            return Told(event.pool, "saga cancelled", text)
         case p.SagaIsStuck():
             remedy = f". What to do: {event.remedy}" if event.remedy else ""
             text = f"{event.saga} at {event.step}: {event.reason}{remedy}"

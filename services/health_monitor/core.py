@@ -144,6 +144,8 @@ def decide_fault(
             rule=judged.rule,
             reason=reason,
             fault=fault.id,
+            kind=fault.kind,
+            code=fault.code,
             gpu_index=fault.gpu_index,
             boot=fault.boot_id,
             until=now + _stands_seconds(fault, judged),
@@ -165,6 +167,8 @@ def decide_fault(
             policy=judged.policy,
             reason=reason,
             fault=fault.id,
+            kind=fault.kind,
+            code=fault.code,
             gpu_index=fault.gpu_index,
         )
         return _close(changed, work, seen, _verdict(record, changed, work, seen))
@@ -308,6 +312,8 @@ def _pointing_at(record: HealthRecord, condition: Condition, policy: str) -> Hea
         policy=policy,
         reason=condition.reason,
         fault=condition.fault,
+        kind=condition.kind,
+        code=condition.code,
         gpu_index=condition.gpu_index,
     )
 
@@ -320,6 +326,8 @@ def _changed(record: HealthRecord, status: HealthStatus, seen: Seen) -> HealthRe
         action="none",
         rule="",
         fault="",
+        kind="",
+        code=0,
         gpu_index=-1,
         since=seen.now,
     )
@@ -343,6 +351,8 @@ def _verdict(
                 reason=after.reason,
                 gpu_index=after.gpu_index,
                 fault=after.fault,
+                kind=after.kind,
+                code=after.code,
                 was=before.status,
                 instance=work.instance or after.node,
             )

@@ -4,12 +4,12 @@ Pure values and what time and cancelling do to them; `core` decides what follows
 """
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from schemas.node_events import Fault
-from schemas.reasons import Action
+from schemas.reasons import Action, FaultKind
 from schemas.records import HealthRecord
 from services.health_monitor.policy import Judgement
 
@@ -30,6 +30,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     reason: str
     fault: str
+    kind: FaultKind | Literal[""] = ""
+    code: int = 0
     gpu_index: int
     boot: str = ""
     until: float

@@ -13,6 +13,7 @@ from schemas.node_events import Lost, Verdict
 from schemas.pool_events import (
     BreakerClosed,
     BreakerOpened,
+    Incident,
     InstanceLeaked,
     NodeReplaced,
     SagaFailed,
@@ -68,6 +69,8 @@ def alert_of(event: Message) -> Alert | None:
             )
         case BreakerOpened() | BreakerClosed():
             return _breaker(event)
+        case Incident():
+            return _incident(event)
         case SagaFailed() | SagaIsStuck():
             return _saga(event)
         case InstanceLeaked():
@@ -117,6 +120,25 @@ def _breaker(event: BreakerOpened | BreakerClosed) -> Alert:
         text=text,
         pool=event.pool,
         key=f"breaker/{event.pool}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _incident(event: Incident) -> Alert:
+    what = f"{event.kind} {event.code}".strip() if event.code else event.kind
+    named = f" Among them: {', '.join(event.named)}." if event.named else ""
+    opened = event.status == "opened"
+    return Alert(
+        severity="critical" if opened else "info",
+        title=(
+            f"{event.pool}: {event.nodes} nodes have {what} at once"
+            if opened
+            else f"{event.pool}: the incident of {what} is closed"
+        ),
+        text=f"{_because(event.reason).strip()}{named}",
+        pool=event.pool,
+        key=f"incident/{event.pool}/{event.incident}",
         event=event.id,
         time=event.time,
     )

@@ -16,12 +16,20 @@ import msgspec
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager import incidents
 from services.pool_manager.budget import limit
 
 LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""
 WAITING_NAMED_MAX: Final = 50
 """Nodes that a breaker event names; their number stands beside them."""
+UNVERIFIED_TIMES: Final = 3
+"""So many times `lost_after` a silent node is waited for while the provider cannot say of it."""
+_PROVIDER_WORDS: Final = {
+    "gone": "; the provider says that its instance is gone",
+    "present": "; its instance stands",
+    "": "; the provider cannot say whether its instance stands",
+}
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
 
@@ -101,15 +109,23 @@ def sick(node: NodeRecord, record: PoolRecord, now: datetime) -> str:
         return node.health_reason or "unhealthy"
     if node.lost and node.lost_at is not None:
         silent = (now - node.lost_at).total_seconds()
-        if silent >= record.spec.health.lost_after:
-            return f"silent for {silent:.0f} s"
+        if silent >= _patience_seconds(node, record):
+            return f"silent for {silent:.0f} s" + _PROVIDER_WORDS[node.provider_says]
     return ""
+
+
+def _patience_seconds(node: NodeRecord, record: PoolRecord) -> float:
+    """How long a silent node is waited for: the less is known of it, the longer."""
+    times = {"gone": 0, "present": 1, "": UNVERIFIED_TIMES}[node.provider_says]
+    return times * float(record.spec.health.lost_after)
 
 
 # --- replacing what is sick ----------------------------------------------------------------------
 
 
 def _replace_sick(world: World, begun: Plan, now: datetime) -> Plan:
+    seen = incidents.observe(begun.record, world.nodes, world.revision, now)
+    begun = replace(begun, record=seen.record, events=(*begun.events, *seen.events))
     record, spec = begun.record, begun.record.spec
     taken = busy(record)
     waiting = sorted(
@@ -117,6 +133,7 @@ def _replace_sick(world: World, begun: Plan, now: datetime) -> Plan:
         key=lambda node: (node.health_at or node.lost_at or now, node.node),
     )
     wake_at = _earlier(begun.wake_at, _next_loss(world, record, now))
+    wake_at = _earlier(wake_at, incidents.next_end(record, now))
     if not spec.health.auto_replace:
         return replace(begun, wake_at=wake_at)
     allowed = limit(spec.budget.max_unavailable, record.desired)
@@ -130,6 +147,9 @@ def _replace_sick(world: World, begun: Plan, now: datetime) -> Plan:
         left, waiting = waiting, []
         wake_at = _earlier(wake_at, record.retry_at)
     for node in waiting:
+        if incidents.room(record, incidents.sickness(node), now) == 0:
+            left.append(node)
+            continue
         if spent >= allowed and not node.cordoned:
             left.append(node)
             continue
@@ -138,6 +158,7 @@ def _replace_sick(world: World, begun: Plan, now: datetime) -> Plan:
         record = _with_open(record, saga, start[saga])
         spent += 0 if node.cordoned else 1
     record, events = _breaker(world, record, spent, allowed, left, now)
+    events = (*begun.events, *events)
     return replace(begun, record=record, start=start, events=events, wake_at=wake_at)
 
 
@@ -154,7 +175,7 @@ def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | No
     soonest: datetime | None = None
     for node in world.nodes:
         if node.lost and node.lost_at is not None and not sick(node, record, now):
-            due = node.lost_at + timedelta(seconds=record.spec.health.lost_after)
+            due = node.lost_at + timedelta(seconds=_patience_seconds(node, record))
             soonest = _earlier(soonest, due)
     return soonest
 
@@ -191,6 +212,7 @@ def _breaker(
             f"{len(left)} sick wait: {spent} of {record.desired} out of service, "
             f"{allowed} allowed"
             + (f"; launches fail ({record.failures} in a row)" if record.failures else "")
+            + incidents.told(record.incidents, map(incidents.sickness, left))
         ),
     )
     return record, (opened,)
@@ -260,6 +282,7 @@ def _open(
         new_node=new_node,
         action=node.health_action if node else "none",
         fault=node.health_fault if node else "",
+        sickness=incidents.sickness(node) if node else "",
         trace=node.health_trace if node else "",
         since=now,
     )

@@ -9,10 +9,10 @@ from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas import subjects
 from schemas.messages import Message, encode
-from schemas.records import NodeRecord
+from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaDone, SagaEntry, SagaUnwound
 from services.pool_manager.core import UNASKED, close
-from services.pool_manager.projection import coming_node, facts, leaving_node
+from services.pool_manager.projection import coming_node, facts, follow_up, leaving_node
 from services.pool_manager.store import Store
 from services.runtime.bus import Bus
 from services.runtime.tracing import current_headers
@@ -49,9 +49,13 @@ class Effects:
         if isinstance(entry, SagaDone | SagaUnwound):
             # Last of all: while the pool's record holds the saga, its nodes are spoken for.
             failed = isinstance(entry, SagaUnwound) and state.kind in UNASKED
-            await self._store.change_pool(
-                params.pool, lambda old: close(old, state.saga, failed=failed, now=entry.time)
-            )
+            failed = failed and not state.cancelled
+
+            def closed(old: PoolRecord) -> PoolRecord:
+                left = close(old, state.saga, failed=failed, now=entry.time)
+                return follow_up(old, left, state, entry.time)
+
+            await self._store.change_pool(params.pool, closed)
             await self._reconcile(params.pool)
 
     async def publish(self, event: Message) -> None:

@@ -5,12 +5,15 @@ says is kept with its time or its boot, and nothing depends on which came first.
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from schemas.node_events import BootChecked, Lost, NodeEvent, Registered, Returned, Verdict
 from schemas.records import NodeRecord
+
+FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_says": ""}
+"""Of a node that is heard again."""
 
 
 def apply(record: NodeRecord | None, event: NodeEvent, stored_at: datetime) -> NodeRecord | None:
@@ -47,22 +50,26 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_action=event.action,
                 health_reason=event.reason,
                 health_fault=event.fault,
+                health_kind=event.kind,
+                health_code=event.code,
             )
         case Lost():
             if record.lost or _stale(record, event):
                 return record
-            return change(record, lost=True, lost_at=stored_at, heard_at=event.time)
+            return change(
+                record, lost=True, lost_at=stored_at, provider_says="", heard_at=event.time
+            )
         case Returned():
             if _stale(record, event):
                 return record
-            return change(record, lost=False, lost_at=None, heard_at=event.time)
+            return change(record, **FOUND, heard_at=event.time)
         case _:
             return record
 
 
 def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:
     """An agent's (re)start: identity and hardware anew."""
-    heard: dict[str, Any] = {} if _stale(record, event) else {"lost": False, "lost_at": None}
+    heard: dict[str, Any] = {} if _stale(record, event) else FOUND
     return msgspec.structs.replace(
         record,
         state="registered" if record.state == "launching" else record.state,

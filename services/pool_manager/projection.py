@@ -5,6 +5,7 @@ saga and may take them in in any order. A record notes the sequence up to which 
 in, so an older view of the log changes nothing. Steps mean the same in every saga.
 """
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -12,8 +13,8 @@ import msgspec
 from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas.messages import Message
-from schemas.reasons import DEADLINE_PASSED, NodeState
-from schemas.records import NodeRecord
+from schemas.reasons import DEADLINE_PASSED, HealthStatus, NodeState
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import (
     SagaDone,
     SagaEntry,
@@ -44,6 +45,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         state=_leaving_state(record, state),
         cordoned=cordoned,
         drained=cordoned and drained,
+        health=_health(record, state),
     )
 
 
@@ -90,6 +92,17 @@ def _cordoned(record: NodeRecord, state: SagaState) -> bool:
             return record.cordoned
 
 
+def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
+    """Whoever uncordons a sick node has it judged anew: until then it is not taken for sick.
+
+    Once, with the view of the log that first shows the uncordon: a verdict that comes after it
+    stands, whatever further entries of the log are taken in.
+    """
+    uncordon = state.step("uncordon")
+    fresh = uncordon.status == "succeeded" and uncordon.sequence > record.saga_entry
+    return "unknown" if fresh and record.health == "unhealthy" else record.health
+
+
 def _drained_now(record: NodeRecord, state: SagaState) -> bool:
     return record.drained or state.step("drain").status in ("succeeded", "expired")
 
@@ -112,6 +125,31 @@ def _coming_state(record: NodeRecord, state: SagaState) -> NodeState:
     if state.status == "unwound" or state.step("provision").status == "undone":
         return "terminated"
     return "active" if _done(state, "admit") else record.state
+
+
+# --- pools ---------------------------------------------------------------------------------------
+
+
+def follow_up(
+    before: PoolRecord, closed: PoolRecord, state: SagaState, now: datetime
+) -> PoolRecord:
+    """Add what follows a cancelled saga to the record that it leaves, in the same write.
+
+    So nobody finds the node free in between. The id stands in the cancelled saga's log: repeating
+    opens nothing more, because the saga is not in the record any more.
+    """
+    ended = before.open.get(state.saga)
+    if ended is None or not state.cancelled or state.status != "unwound":
+        return closed
+    opened = dict(closed.open)
+    if state.then:
+        opened[state.then] = OpenSaga(
+            kind="uncordon", node=ended.node, reason=state.reason, cause=state.asked, since=now
+        )
+    # Neither a failure nor a success: what is known of launches stays as it was.
+    return msgspec.structs.replace(
+        closed, open=opened, failures=before.failures, retry_at=before.retry_at
+    )
 
 
 # --- facts ---------------------------------------------------------------------------------------
@@ -142,8 +180,10 @@ def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
         case SagaUnwound():
             return (_failed_fact(state, entry),)
         case SagaStuck(step=step, reason=reason, remedy=remedy):
+            # After a retry it may be stuck again, which is news.
+            again = entry.id.removeprefix(f"{state.saga}.stuck")
             stuck = pe.SagaIsStuck(
-                **_pool(state, entry, "stuck"),
+                **{**_pool(state, entry, "stuck"), "id": f"stuck-{state.saga}{again}"},
                 saga=state.saga,
                 step=step,
                 reason=reason,
@@ -208,6 +248,16 @@ def _replaced_fact(state: SagaState, entry: SagaEntry) -> Message:
 
 def _failed_fact(state: SagaState, entry: SagaUnwound) -> Message:
     reason = entry.reason or state.reason
+    if state.cancelled:
+        return pe.SagaCancelled(
+            **_pool(state, entry, "cancelled"),
+            saga=state.saga,
+            step=entry.step,
+            reason=reason,
+            node=state.params.node,
+            new_node=state.params.new_node,
+            then=state.then,
+        )
     if reason == DEADLINE_PASSED:
         reason = f"{entry.step} was not done when its deadline passed"
     return pe.SagaFailed(

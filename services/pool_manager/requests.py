@@ -18,11 +18,16 @@ from schemas.pool_events import (
     Scaled,
     ScaleRefused,
 )
+from schemas.names import SAGA_TOKEN
 from schemas.reasons import Refusal, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.requests import REQUESTS, NodeRequest, Request, ScaleRequest
+from schemas.requests import REQUESTS, NodeRequest, Request, SagaRequest, ScaleRequest
+from schemas.sagas import SagaEntry
 from services.pool_manager.budget import limit
 from services.pool_manager.core import World, open_for, unavailable
+from services.pool_manager.sagas import DEFINITIONS
+from services.saga.decide import Impossible, cancel, retry
+from services.saga.log import SagaState
 
 VERBS: dict[str, SagaKind] = {
     "cordon": "cordon",
@@ -30,7 +35,17 @@ VERBS: dict[str, SagaKind] = {
     "drain": "drain",
     "replace": "replace",
 }
+UNWOUND_BY_UNCORDON: frozenset[SagaKind] = frozenset({"replace", "drain", "scale-down", "cordon"})
+"""Kinds that an uncordon of their node cancels."""
 DETAIL_CHARS_MAX = 300
+
+
+EXAMPLES: dict[type[Request], str] = {
+    ScaleRequest: '{"nodes": 5}',
+    NodeRequest: '{"node": "<name>"}',
+    SagaRequest: '{"saga": "<id>"}',
+}
+"""What to write instead of what cannot be read."""
 
 
 class Asked(Message, frozen=True, kw_only=True, tag="io.navarch.pool_manager.request.v1.asked"):
@@ -48,6 +63,8 @@ class Answer:
     event: PoolEvent
     record: PoolRecord | None = None
     """None: unchanged."""
+    entry: SagaEntry | None = None
+    """To be appended to the log that was decided on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +73,37 @@ class _Refused(Exception):  # noqa: N818 - an outcome
     reason: str
 
 
-def decide(asked: Asked, world: World | None, now: datetime) -> Answer:
-    """Answer one request; `world` is None where there is no such pool."""
+def saga_asked_about(asked: Asked, world: World) -> str:
+    """Return the saga whose log the answer depends on; empty where it depends on none."""
+    try:
+        payload = _read(asked)
+    except _Refused:
+        return ""
+    if isinstance(payload, SagaRequest):
+        return payload.saga if SAGA_TOKEN.match(payload.saga) else ""
+    if asked.verb == "uncordon" and isinstance(payload, NodeRequest):
+        opened = _open_saga(world.record, payload.node)
+        return opened[0] if opened else ""
+    return ""
+
+
+def decide(
+    asked: Asked, world: World | None, now: datetime, log: SagaState | None = None
+) -> Answer:
+    """Answer one request; `world` is None where there is no such pool.
+
+    `log`: the saga that `saga_asked_about` names, None where it has no log.
+    """
     payload: Request | None = None
     try:
         payload = _read(asked)
         there = _existing(asked, world)
         if isinstance(payload, ScaleRequest):
             return _scale(asked, payload, there, now)
+        if isinstance(payload, SagaRequest):
+            return _about_saga(asked, payload, there, log, now)
         assert isinstance(payload, NodeRequest)
-        return _about_node(asked, payload, there, now)
+        return _about_node(asked, payload, there, log, now)
     except _Refused as refused:
         return Answer(event=_refusal(asked, payload, refused, now))
 
@@ -83,7 +121,7 @@ def _read(asked: Asked) -> Request:
     try:
         return msgspec.json.decode(asked.payload, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        example = '{"nodes": 5}' if asked.verb == "scale" else '{"node": "<name>"}'
+        example = EXAMPLES[kind]
         detail = str(error)[:DETAIL_CHARS_MAX]
         raise _Refused("invalid-request", f"{detail}; write {example}") from error
 
@@ -131,7 +169,9 @@ def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> 
     return Answer(event=scaled, record=msgspec.structs.replace(record, desired=payload.nodes))
 
 
-def _about_node(asked: Asked, payload: NodeRequest, world: World, now: datetime) -> Answer:
+def _about_node(
+    asked: Asked, payload: NodeRequest, world: World, log: SagaState | None, now: datetime
+) -> Answer:
     record = world.record
     node = next((each for each in world.nodes if each.node == payload.node), None)
     if node is None:
@@ -143,6 +183,9 @@ def _about_node(asked: Asked, payload: NodeRequest, world: World, now: datetime)
         saga, existing = opened
         if existing.cause == asked.id:
             return Answer(event=_accepted(asked, payload, saga, now))
+        cancels = asked.verb == "uncordon" and existing.node == node.node
+        if cancels and log is not None and existing.kind in UNWOUND_BY_UNCORDON:
+            return _uncordon_instead(asked, payload, node, log, now)
         raise _Refused(
             "saga-open",
             f"{existing.kind} of {node.node} is under way ({saga}); wait until it has ended",
@@ -163,6 +206,81 @@ def _about_node(asked: Asked, payload: NodeRequest, world: World, now: datetime)
     )
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
     return Answer(event=_accepted(asked, payload, saga, now), record=record)
+
+
+def _uncordon_instead(
+    asked: Asked, payload: NodeRequest, node: NodeRecord, log: SagaState, now: datetime
+) -> Answer:
+    """Unwind what is under way; its last act opens the uncordon saga that its log names here."""
+    if log.asked == asked.id:
+        return Answer(event=_accepted(asked, payload, log.then, now))
+    then = f"uncordon-{node.node}-{node.sagas + 2}"
+    entry = cancel(
+        DEFINITIONS[log.kind],
+        log,
+        now,
+        reason=_wish(asked, payload, payload.reason),
+        cause=asked.id,
+        then=then,
+    )
+    if isinstance(entry, Impossible):
+        raise _Refused("wrong-state", entry.reason)
+    accepted = _accepted(asked, payload, then, now)
+    note = f"{log.saga} is unwound first"
+    return Answer(event=msgspec.structs.replace(accepted, note=note), entry=entry)
+
+
+def _wish(asked: Asked, payload: Request, reason: str) -> str:
+    return f"{asked.verb} asked by {payload.by or 'somebody'}" + (f": {reason}" if reason else "")
+
+
+def _about_saga(
+    asked: Asked, payload: SagaRequest, world: World, log: SagaState | None, now: datetime
+) -> Answer:
+    if log is None or log.params.pool != world.record.name:
+        raise _Refused(
+            "unknown-saga",
+            f"pool {world.record.name} has no saga {payload.saga!r}; see navarch saga list",
+        )
+    accepted = RequestAccepted(
+        **_names(asked, payload, now, "accepted"),
+        verb=asked.verb,
+        node=log.params.node or log.params.new_node,
+        saga=log.saga,
+        note=_afterwards(log, world) if asked.verb == "cancel" else "",
+    )
+    if log.asked == asked.id:
+        return Answer(event=accepted)
+    reason = _wish(asked, payload, payload.reason)
+    entry = (
+        cancel(DEFINITIONS[log.kind], log, now, reason=reason, cause=asked.id)
+        if asked.verb == "cancel"
+        else retry(log, now, reason=reason, cause=asked.id)
+    )
+    if isinstance(entry, Impossible):
+        raise _Refused("wrong-state", entry.reason)
+    return Answer(event=accepted, entry=entry)
+
+
+def _afterwards(log: SagaState, world: World) -> str:
+    """What the pool does once the saga is unwound, for whoever cancelled it."""
+    name = log.params.node
+    node = next((each for each in world.nodes if each.node == name), None)
+    match log.kind:
+        case "replace" if node is not None and (node.health == "unhealthy" or node.lost):
+            return (
+                f"{name} stays cordoned and, as it is still sick, will be replaced again; to keep "
+                f"it: navarch uncordon {name}"
+            )
+        case "replace":
+            return f"{name} stays cordoned; to have it back: navarch uncordon {name}"
+        case "scale-up" | "scale-down":
+            return (
+                f"the pool still wants {world.record.desired} nodes and will try again; to change "
+                f"that: navarch scale {world.record.name}"
+            )
+        case _:
+            return f"it leaves behind: {DEFINITIONS[log.kind].leaves}"
 
 
 def _check(verb: str, node: NodeRecord, world: World) -> None:

@@ -19,13 +19,14 @@ from schemas.sagas import WHOLE, TimerDue, timer_codec
 from schemas.settings import PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.pool_manager import nodes
-from services.pool_manager.core import busy
+from services.pool_manager.core import World, busy
 from services.pool_manager.effects import Effects
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
-from services.pool_manager.requests import Answer, Asked, decide
+from services.pool_manager.requests import Answer, Asked, decide, saga_asked_about
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
+from services.pool_manager.verifying import Verifier
 from services.runtime.bus import Stored
 from services.runtime.consumer import Consumer, Received
 from services.runtime.errors import BusError, Conflict, Reject, Retry
@@ -69,6 +70,9 @@ class PoolManager:
             TIMER_OWNER,
         )
         self._lease = Lease(context.bus, context.clock, "pool-resync", context.replica)
+        self._verifier = Verifier(
+            context.bus, context.clock, self.store, self._lease, self._reconciler.reconcile
+        )
 
     def service(self) -> Service:
         """The consumers, loops and endpoints."""
@@ -100,6 +104,7 @@ class PoolManager:
                 self.store.health.run,
                 self._lease.keep,
                 self._resync_for_ever,
+                self._verifier.run,
             ),
             endpoints=Queries(self.store).endpoints(),
             close=self._lease.release,
@@ -173,14 +178,28 @@ class PoolManager:
     async def _answer(self, asked: Asked) -> Answer:
         for _ in range(TRIES_MAX):
             world = await self.store.world(asked.pool)
-            answer = decide(asked, world, self._clock.now())
-            if answer.record is not None and world is not None:
-                try:
+            state = await self._saga_asked_about(asked, world) if world else None
+            answer = decide(asked, world, self._clock.now(), state)
+            try:
+                if answer.entry is not None and state is not None:
+                    await self._coordinator.intervene(state, answer.entry)
+                if answer.record is not None and world is not None:
                     await self.store.save_pool(answer.record, world.revision)
-                except Conflict:
-                    continue
+            except Conflict:
+                continue
             return answer
         raise Retry(f"pool {asked.pool}: others keep deciding about it")
+
+    async def _saga_asked_about(self, asked: Asked, world: World) -> SagaState | None:
+        """The log that a request is about, as it is now; begun first where that is still due."""
+        saga = saga_asked_about(asked, world)
+        if not saga:
+            return None
+        state = await self._coordinator.state(saga)
+        if state is None and saga in world.record.open:
+            await self._reconciler.start_open(world.record)
+            state = await self._coordinator.state(saga)
+        return state
 
     async def on_timer(self, received: Received[TimerDue]) -> None:
         """A step's deadline, or the moment at which a pool is to be looked at again."""

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from schemas.names import TOKEN
-from schemas.reasons import ProviderErrorKind
+from schemas.reasons import NOT_LISTED, ProviderErrorKind
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import LaunchSpec
 from services.provisioner.errors import RULES
@@ -24,8 +24,6 @@ from services.provisioner.provider import Instance, ProvisionRequest
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
-NOT_LISTED: Final = "not listed by its provider"
-"""Stands in the record of a running instance that its provider does not show."""
 
 GOING: Final = ("terminating", "leaked")
 ADOPTABLE_STATUSES: Final = ("pending", "running")

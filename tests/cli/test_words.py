@@ -17,7 +17,7 @@ from schemas.node_events import (
     Telemetry,
     Verdict,
 )
-from schemas.pool_events import POOL_EVENT_TYPES, NodeReplaced, Scaled, ScaleRefused
+from schemas.pool_events import POOL_EVENT_TYPES, Incident, NodeReplaced, Scaled, ScaleRefused
 from schemas.requests import NodeView
 from schemas.sagas import STATUSES, SagaParams, SagaStarted, StepFailed, StepSucceeded
 from services.cli.describe import Told, tell
@@ -53,6 +53,20 @@ WORDS = [
     (
         ScaleRefused(refusal="above-maximum", reason="9 is above 4", **POOL),
         Told("training", "refused", "scale (above-maximum): 9 is above 4", "bad"),
+    ),
+    (
+        Incident(
+            incident="xid-79-1",
+            status="opened",
+            kind="xid",
+            code=79,
+            nodes=6,
+            first=NOW,
+            last=NOW,
+            reason="one is replaced at a time",
+            **POOL,
+        ),
+        Told("training", "incident opened", "xid 79 on 6 nodes. one is replaced at a time", "bad"),
     ),
     (
         NodeReplaced(old_node="n1", new_node="n2", saga="s", duration_seconds=1.25, **POOL),

@@ -108,6 +108,13 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "pcie_width": 16,
     },
     "HealthEvent": {"kind": "xid", "result": "unhealthy", "time": "2026-11-21T01:35:42.520Z"},
+    "Incident": {
+        "status": "opened",
+        "kind": "xid",
+        "incident": "xid-79-1795224942",
+        "named": ["training-3", "training-5"],
+        "reason": "5 nodes with XID 79 at once: one is replaced at a time",
+    },
     "InstanceRecord": {"state": "running", "instance": "training-7", "error": "", "attempts": 1},
     "LaunchSpec": {"labels": {"team": "research"}, "zones": ["us-west-1a"], "ssh_keys": ["ops"]},
     "NodeRecord": {"state": "active", "lost_at": None, "health": "unhealthy"},
@@ -120,6 +127,7 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "gpus": [{"index": 3, "name": "NVIDIA H100 80GB HBM3"}],
     },
     "Page": {"items": [{"id": "training-3", "health": "unhealthy"}]},
+    "OpenIncident": {"kind": "xid"},
     "PoolRecord": {"name": "training", "breaker_open": False, "desired": 5, "serial": 7},
     "PoolSpec": {
         "min_nodes": 2,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.duration import Duration
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.settings import BudgetSpec, HealthSpec, PoolSpec
+from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.budget import limit
 from services.pool_manager.core import (
     DISRUPTIVE,
@@ -22,6 +22,7 @@ from services.pool_manager.core import (
     size,
     unavailable,
 )
+from services.pool_manager.incidents import sickness
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -85,7 +86,7 @@ def test_a_gap_is_filled_and_a_second_look_adds_nothing() -> None:
 
 def test_a_silent_node_is_replaced_only_when_it_was_silent_long_enough() -> None:
     """Before `lost_after` the plan is to look again; after it, to replace."""
-    silent = node("a", lost=True, lost_at=NOW)
+    silent = node("a", lost=True, lost_at=NOW, provider_says="present")
     early = plan(world(pool(1), silent), NOW + timedelta(seconds=299))
     late = plan(world(pool(1), silent), NOW + timedelta(seconds=300))
 
@@ -162,8 +163,12 @@ def worlds(draw: st.DrawFn) -> World:
             health=draw(HEALTH),
             state=draw(st.sampled_from(["active", "active", "active", "registered"])),
             cordoned=draw(st.booleans()),
-            lost=(lost := draw(st.integers(0, 9)) == 0),
+            lost=(lost := draw(st.integers(0, 4)) == 0),
             lost_at=NOW - timedelta(seconds=draw(st.integers(0, 600))) if lost else None,
+            provider_says=draw(st.sampled_from(["", "present", "gone"])) if lost else "",
+            health_at=NOW - timedelta(seconds=draw(st.integers(0, 600))),
+            health_kind=draw(st.sampled_from(["", "xid", "xid", "ecc_dbe"])),
+            health_code=79,
         )
         for i in range(count)
     ]
@@ -173,7 +178,7 @@ def worlds(draw: st.DrawFn) -> World:
         if kind and each.state == "active":
             new = f"new-{each.node}" if kind == "replace" else ""
             opened[f"{kind}-{each.node}-1"] = OpenSaga(
-                kind=kind, node=each.node, new_node=new, since=NOW
+                kind=kind, node=each.node, new_node=new, sickness=sickness(each), since=NOW
             )
     failures = draw(st.integers(0, 3))
     record = pool(
@@ -184,7 +189,12 @@ def worlds(draw: st.DrawFn) -> World:
         breaker_open=draw(st.booleans()),
         spec=spec(
             budget=BudgetSpec(max_unavailable=draw(st.sampled_from([1, 2, "20%", "50%"]))),
-            health=HealthSpec(lost_after=Duration(300)),
+            health=HealthSpec(
+                lost_after=Duration(300),
+                incident=IncidentSpec(
+                    nodes=draw(st.integers(2, 5)), hold=Duration(draw(st.sampled_from([0, 300])))
+                ),
+            ),
         ),
     )
     return world(record, *nodes)
