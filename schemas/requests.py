@@ -34,12 +34,21 @@ class NodeRequest(Request, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class SagaRequest(Request, frozen=True, kw_only=True):
+    """Cancel a saga, or retry one that is stuck."""
+
+    saga: str
+    reason: str = ""
+
+
 REQUESTS: dict[str, type[Request]] = {
     "scale": ScaleRequest,
     "cordon": NodeRequest,
     "uncordon": NodeRequest,
     "drain": NodeRequest,
     "replace": NodeRequest,
+    "cancel": SagaRequest,
+    "retry": SagaRequest,
 }
 """Verb -> payload."""
 

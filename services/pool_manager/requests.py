@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from schemas.messages import Message
+from schemas.names import SAGA_TOKEN
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -18,7 +19,6 @@ from schemas.pool_events import (
     Scaled,
     ScaleRefused,
 )
-from schemas.names import SAGA_TOKEN
 from schemas.reasons import Refusal, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.requests import REQUESTS, NodeRequest, Request, SagaRequest, ScaleRequest
@@ -227,6 +227,8 @@ def _uncordon_instead(
         raise _Refused("wrong-state", entry.reason)
     accepted = _accepted(asked, payload, then, now)
     note = f"{log.saga} is unwound first"
+    if log.kind == "scale-down":
+        note += "; the pool still has a node too many, and will take one again"
     return Answer(event=msgspec.structs.replace(accepted, note=note), entry=entry)
 
 

@@ -106,12 +106,23 @@ class Coordinator:
         await self.advance(saga)
         return True
 
+    async def state(self, saga: str) -> SagaState | None:
+        """Read a saga's log as it is now; None where there is none."""
+        return await self._load(saga)
+
+    async def intervene(self, state: SagaState, entry: SagaEntry) -> None:
+        """Append what a person asked for, decided on this state; Conflict where it has gone on."""
+        sequence = await append(self._bus, entry, state.sequence, _trace(state))
+        self._keep(fold(state, entry, sequence, {}))
+
     async def handle(self, received: Received[SagaEntry]) -> None:
         """Take one entry in: its effects first, then whatever the log calls for next."""
         entry = received.message
         if entry.saga != saga_of(received.stored):
             raise Reject(f"says it is of {entry.saga}, but stands in another saga's log")
         state = await self._state_with(entry, received.stored)
+        if received.stored.sequence in state.skipped:
+            raise Reject(f"{entry.saga}: does not follow from the log before it")
         if isinstance(entry, StepStarted) and entry.deadline is not None:
             await self._remind(state, entry, entry.step, entry.deadline)
         if isinstance(entry, SagaDone | SagaUnwound):

@@ -115,6 +115,8 @@ class SagaState:
     then: str = ""
     """Id of the uncordon saga that follows; empty: none."""
     steps: Mapping[str, StepState] = field(default_factory=dict)
+    skipped: frozenset[int] = frozenset()
+    """Sequences of what stands in the log and does not belong there."""
 
     def step(self, name: str) -> StepState:
         """A step's state; pending where no entry names it."""
@@ -169,8 +171,10 @@ def fold(
 
 
 def skip(state: SagaState | None, sequence: int) -> SagaState | None:
-    """Pass over an entry that does not belong: only the guard moves on."""
-    return replace(state, sequence=sequence) if state is not None else None
+    """Pass over an entry that does not belong: the guard moves on, and it is remembered."""
+    if state is None:
+        return None
+    return replace(state, sequence=sequence, skipped=state.skipped | {sequence})
 
 
 def _retried(state: SagaState, entry: SagaRetried) -> SagaState:

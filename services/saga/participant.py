@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
+from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
 from schemas.sagas import (
     WHOLE,
     SagaEntry,
@@ -31,7 +32,7 @@ from schemas.sagas import (
     UndoSucceeded,
 )
 from schemas.topology import SAGAS, DurableSpec
-from services.runtime.bus import Bus
+from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer, Received
 from services.runtime.errors import Conflict, Retry
@@ -257,3 +258,12 @@ class Participant:
             return UndoSucceeded(id=entry_id, time=now(), **names)
         made = msgspec.to_builtins(outputs) if outputs is not None else {}
         return StepSucceeded(id=entry_id, time=now(), outputs=made, **names)
+
+
+def _guarded(stored: Stored) -> int:
+    """The sequence of an entry that was appended under the guard, 0 for any other.
+
+    Who appends under the guard has read the log before it. What was put there by hand may not
+    belong there, and is looked for among what does.
+    """
+    return stored.sequence if EXPECTED_LAST_SUBJECT_SEQ in stored.headers else 0

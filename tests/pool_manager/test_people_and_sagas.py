@@ -1,0 +1,304 @@
+"""What people may do to sagas: cancel, retry, uncordon. Decisions, then on a real server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.pool_events import RequestAccepted, RequestRefused
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.sagas import (
+    SagaDone,
+    SagaEntry,
+    SagaParams,
+    SagaRetried,
+    SagaStarted,
+    SagaStuck,
+    SagaUnwinding,
+    SagaUnwound,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+)
+from schemas.settings import PoolSpec
+from services.pool_manager.core import World, close
+from services.pool_manager.projection import follow_up, leaving_node
+from services.pool_manager.requests import Asked, decide, saga_asked_about
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from services.saga.log import SagaState, fold
+from tests.pool_manager.test_service import events, nodes, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SAGA = "replace-n1-3"
+ABOUT: dict[str, Any] = {"time": NOW, "saga": SAGA}
+
+
+def log(*entries: SagaEntry, kind: Any = "replace", order: str = "terminate_first") -> SagaState:
+    """A saga about n1, with these entries after its first."""
+    params = SagaParams(pool="training", node="n1", new_node="n9", order=order)
+    first = SagaStarted(id=f"{SAGA}.started", kind=kind, params=params, **ABOUT)
+    state = fold(None, first, 1, {})
+    for sequence, entry in enumerate(entries, 2):
+        state = fold(state, entry, sequence, {})
+    return state
+
+
+def done(*steps: str) -> list[SagaEntry]:
+    """Entries of steps that succeeded."""
+    return [
+        kind(id=f"{SAGA}.{step}", step=step, **ABOUT)
+        for step in steps
+        for kind in (StepStarted, StepSucceeded)
+    ]
+
+
+def started(step: str) -> SagaEntry:
+    """The entry of a step under way."""
+    return StepStarted(id=f"{SAGA}.{step}.started", step=step, **ABOUT)
+
+
+STUCK = [
+    *done("cordon", "provision", "bootstrap", "register", "admit", "drain"),
+    started("terminate"),
+    StepFailed(id="f", step="terminate", reason="no", **ABOUT),
+    SagaStuck(id="s", step="terminate", reason="no", **ABOUT),
+]
+
+
+def world(kind: Any = "replace", **changes: Any) -> World:
+    """A pool whose n1 has that saga open."""
+    spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9)
+    opened = {SAGA: OpenSaga(kind=kind, node="n1", new_node="n9", since=NOW)}
+    node = NodeRecord(pool="training", node="n1", state="leaving", sagas=2, health="unhealthy")
+    return World(
+        fleet="f",
+        record=PoolRecord(name="training", spec=spec, desired=1, open=opened),
+        nodes=(msgspec.structs.replace(node, **changes),),
+    )
+
+
+def asked(verb: str, **payload: str) -> Asked:
+    """Request 5."""
+    return Asked(
+        id="request-5",
+        time=NOW,
+        pool="training",
+        verb=verb,
+        payload=msgspec.json.encode(payload),
+    )
+
+
+CANCEL = asked("cancel", saga=SAGA, by="ops")
+RETRY = asked("retry", saga=SAGA)
+UNCORDON = asked("uncordon", node="n1", by="ops", reason="it is fine")
+TURNED = SagaUnwinding(
+    id="u", step="drain", reason="r", cancelled=True, cause="request-5", then="t", **ABOUT
+)
+
+DECISIONS = [
+    ("a saga under way", CANCEL, log(*done("cordon"), started("drain")), SagaUnwinding, ""),
+    ("a saga that has just begun", CANCEL, log(), SagaUnwinding, ""),
+    ("the old node is going", CANCEL, log(*done("cordon", "drain"), started("terminate")), None,
+     "wrong-state"),
+    ("stuck", CANCEL, log(*STUCK, order="provision_first"), None, "wrong-state"),
+    ("stuck", RETRY, log(*STUCK, order="provision_first"), SagaRetried, ""),
+    ("not stuck", RETRY, log(started("cordon")), None, "wrong-state"),
+    ("redelivered", CANCEL, log(started("cordon"), TURNED), None, ""),
+    ("redelivered late", CANCEL,
+     log(TURNED, SagaUnwound(id="w", **ABOUT)), None, ""),
+    ("another's is unwinding", asked("cancel", saga=SAGA), log(
+        msgspec.structs.replace(TURNED, cause="request-4")), None, "wrong-state"),
+    ("ended", CANCEL, log(*done("cordon"), SagaDone(id="d", **ABOUT)), None, "wrong-state"),
+    ("no such saga", CANCEL, None, None, "unknown-saga"),
+    ("no such id", asked("cancel", saga="No!"), None, None, "unknown-saga"),
+    ("not a saga's key", asked("cancel", node="n1"), None, None, "invalid-request"),
+    ("uncordon under way", UNCORDON, log(*done("cordon"), started("drain")), SagaUnwinding, ""),
+    ("uncordon redelivered", UNCORDON, log(started("cordon"), TURNED), None, ""),
+    ("uncordon too late", UNCORDON, log(started("terminate")), None, "wrong-state"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_", "state", "entry", "refusal"),
+    [pytest.param(*rest, id=f"{rest[0].verb}-{name}") for name, *rest in DECISIONS],
+)
+def test_a_wish_about_a_saga_is_decided_by_its_log(
+    request_: Asked, state: SagaState | None, entry: type[SagaEntry] | None, refusal: str
+) -> None:
+    """One entry to append, or a refusal with the reason, or nothing where it was done before."""
+    answer = decide(request_, world(), NOW, state)
+
+    assert (entry or type(None)) is type(answer.entry)
+    assert (RequestRefused if refusal else RequestAccepted) is type(answer.event)
+    assert refusal == getattr(answer.event, "refusal", "")
+    if isinstance(answer.event, RequestRefused):
+        assert answer.event.reason
+
+
+def test_the_log_that_is_asked_for_is_the_sagas_or_the_nodes() -> None:
+    """`uncordon` asks for the open saga of its node; what cannot be read asks for none."""
+    requests = (CANCEL, UNCORDON, asked("cordon", node="n1"), asked("uncordon", node="n2"))
+
+    assert [SAGA, SAGA, "", ""] == [saga_asked_about(each, world()) for each in requests]
+
+
+def test_an_uncordon_that_cancels_names_the_saga_that_follows() -> None:
+    """The same id in the log and in the answer, numbered after the saga that is unwound."""
+    answer = decide(UNCORDON, world(), NOW, log(started("cordon")))
+
+    assert isinstance(answer.entry, SagaUnwinding)
+    assert isinstance(answer.event, RequestAccepted)
+    assert "uncordon-n1-4" == answer.entry.then == answer.event.saga
+    assert "uncordon asked by ops: it is fine" == answer.entry.reason
+
+
+def test_what_follows_is_opened_in_the_write_that_closes_and_only_then() -> None:
+    """Closing twice opens once; the failures that launches had stay as they were."""
+    state = log(TURNED, SagaUnwound(id="w", **ABOUT))
+    before = msgspec.structs.replace(world().record, failures=2, retry_at=NOW + timedelta(hours=1))
+    once = follow_up(before, close(before, SAGA, failed=False, now=NOW), state, NOW)
+    emptied = msgspec.structs.replace(once, open={})
+    again = follow_up(emptied, close(emptied, SAGA, failed=False, now=NOW), state, NOW)
+
+    assert {"t": ("uncordon", "n1", "request-5")} == {
+        saga: (each.kind, each.node, each.cause) for saga, each in once.open.items()
+    }
+    assert (2, before.retry_at) == (once.failures, once.retry_at)
+    assert {} == again.open
+
+
+def test_an_uncordoned_node_is_not_taken_for_sick_until_it_is_judged_anew() -> None:
+    """The uncordon wipes the old verdict once; one that comes after it stands."""
+    state = log(*done("uncordon"), kind="uncordon")
+    sick = NodeRecord(pool="training", node="n1", state="active", health="unhealthy", cordoned=True)
+    fresh = leaving_node(sick, state)
+    assert fresh is not None
+    judged = msgspec.structs.replace(fresh, health="unhealthy")
+    ended = leaving_node(judged, fold(state, SagaDone(id="d", **ABOUT), 9, {}))
+    assert ended is not None
+
+    assert ("unknown", False) == (fresh.health, fresh.cordoned)
+    assert "unhealthy" == ended.health
+
+
+# --- on a real server ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
+    """Everybody else."""
+    async with Peers(bus) as taking_part:
+        yield taking_part
+
+
+async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
+    """Publish a request about the pool."""
+    await bus.publish(subjects.pool_request("training", verb), msgspec.json.encode(payload))
+
+
+def under_way(peers: Peers, step: str) -> Any:
+    """Whether somebody performs a step now."""
+
+    async def look() -> bool:
+        return bool(peers.count(step))
+
+    return look
+
+
+@pytest.mark.parametrize("steps", [["cordon", "uncordon"], ["cordon", "drain", "uncordon"]])
+async def test_uncordoning_a_node_that_is_being_replaced_gives_it_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers, steps: list[str]
+) -> None:
+    """The step under way is stopped, then the node uncordoned; nothing is terminated."""
+    step = steps[-2]
+    peers.hold[step] = asyncio.Event()
+    async with (
+        Running(server.url, "pool-manager", build, settings(), replica=1),
+        Running(server.url, "pool-manager", build, settings(), replica=2),
+    ):
+        before = await eventually(settled(bus, 3))
+        peers.calls.clear()
+        await peers.sicken("training", before[0])
+        await eventually(under_way(peers, step))
+        await ask(bus, "uncordon", node=before[0], by="ops")
+        [cancelled] = await eventually(lambda: events(bus, "saga-cancelled"))
+        await eventually(lambda: bus.read("EVENTS", subjects.node_event_wildcard("uncordoned")))
+        after = await eventually(settled(bus, 3))
+        [view] = [each for each in await nodes(bus) if each.id == before[0]]
+
+    assert sorted(before) == sorted(after)
+    assert f"uncordon-{before[0]}-2" == cancelled["then"]
+    assert (False, "unknown") == (view.cordoned, view.health)
+    assert steps == [name for name, _ in peers.calls]
+    assert [] == await events(bus, "saga-failed")
+
+
+async def test_a_replacement_that_has_begun_to_terminate_cannot_be_cancelled(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The refusal says why, and the replacement goes on."""
+    peers.hold["terminate"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await peers.sicken("training", before[0])
+        await eventually(under_way(peers, "terminate"))
+        await ask(bus, "cancel", saga=f"replace-{before[0]}-1")
+        [refused] = await eventually(lambda: events(bus, "request-refused"))
+        peers.hold["terminate"].set()
+        await eventually(lambda: events(bus, "node-replaced"))
+
+    assert "wrong-state" == refused["refusal"]
+    assert "has begun to terminate" in refused["reason"]
+
+
+async def test_a_cancelled_launch_leaves_no_instance_and_is_tried_again(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The pool wants its node all the same: another is launched, at once and under another name."""
+    peers.hold["provision"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        await eventually(under_way(peers, "provision"))
+        [(_, first)] = [call for call in peers.calls if call[0] == "provision"]
+        await ask(bus, "cancel", saga=f"scale-up-{first}", by="ops", reason="wrong zone")
+        [accepted] = await eventually(lambda: events(bus, "request-accepted"))
+        await eventually(lambda: events(bus, "saga-cancelled"))
+        peers.hold["provision"].set()
+        names = await eventually(settled(bus, 1))
+
+    assert "the pool still wants 1 nodes and will try again" in accepted["note"]
+    assert first not in names
+    assert set(names) == peers.instances
+
+
+async def test_a_stuck_saga_goes_on_when_its_reason_is_mended(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Stuck at terminating the old node; retried in vain it is stuck again, and says so again."""
+    peers.fail["terminate"] = "not allowed to"
+    async with Running(
+        server.url, "pool-manager", build, settings(replace_order="provision_first")
+    ):
+        before = await eventually(settled(bus, 3))
+        await peers.sicken("training", before[0])
+        await eventually(lambda: events(bus, "saga-stuck"))
+        await ask(bus, "retry", saga=f"replace-{before[0]}-1")
+
+        async def again() -> bool:
+            return len(await events(bus, "saga-stuck")) == 2
+
+        await eventually(again)
+        peers.fail.clear()
+        await ask(bus, "retry", saga=f"replace-{before[0]}-1", reason="may now")
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        await eventually(settled(bus, 3))
+
+    assert before[0] == replaced["old_node"]
+    assert 3 == len(peers.instances)
