@@ -114,6 +114,17 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
     telemetry_interval: Duration = Duration(15)
 
 
+class LagSettings(Setting, frozen=True, kw_only=True):
+    """From when on people are told that a service does not keep up with its messages."""
+
+    messages: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    """So many wait that no replica has taken."""
+    age: Duration = Duration(60)
+    """The oldest of them has waited so long."""
+    interval: Duration = Duration(10)
+    """How often the server is asked."""
+
+
 class ServerSettings(Setting, frozen=True, kw_only=True):
     """An older file's `server:` section; honoured where it still means something."""
 
@@ -136,6 +147,7 @@ class PluginSettings(Setting, frozen=True, kw_only=True):
 PROVIDER_PLUGINS: Final = "navarch.providers"
 NOTIFIER_PLUGINS: Final = "navarch.notifiers"
 ALERT_CHANNEL_PLUGINS: Final = "navarch.alert_channels"
+HEALTH_CHECK_PLUGINS: Final = "navarch.health_checks"
 """Entry-point groups in which plugins are found by name."""
 
 
@@ -147,6 +159,7 @@ class Settings(Setting, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     tracing: TracingSettings = TracingSettings()
     agent: AgentSettings = AgentSettings()
+    lag: LagSettings = LagSettings()
     server: ServerSettings = ServerSettings()
     providers: dict[str, PluginSettings] = {}
     pools: dict[str, PoolSpec] = {}

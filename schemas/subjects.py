@@ -128,6 +128,26 @@ def parse_pool_event(subject: str) -> PoolSubject | None:
             return None
 
 
+# --- the fleet's own services --------------------------------------------------------------------
+
+FLEET_EVENTS: Final = f"{ROOT}.fleet.event.>"
+"""Every fact about the fleet's own services."""
+
+
+def fleet_event(fact: str) -> str:
+    """Where a fact about the fleet's own services is published."""
+    return f"{ROOT}.fleet.event.{token(fact, 'fact')}"
+
+
+def parse_fleet_event(subject: str) -> str | None:
+    """Read the fact of a fleet's event subject."""
+    match subject.split("."):
+        case ["navarch", "v1", "fleet", "event", fact]:
+            return fact
+        case _:
+            return None
+
+
 # --- sagas ---------------------------------------------------------------------------------------
 
 SAGAS: Final = f"{ROOT}.saga.>"

@@ -150,8 +150,8 @@ TELEMETRY: Final = StreamSpec(
 )
 EVENTS: Final = StreamSpec(
     name="EVENTS",
-    description="Facts about nodes and pools",
-    subjects=(subjects.NODE_EVENTS, subjects.POOL_EVENTS),
+    description="Facts about nodes, pools and the fleet's services",
+    subjects=(subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
     age_max_seconds=30 * DAY_SECONDS,
     bytes_max=2 * GIB,
 )
@@ -296,6 +296,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
         ),
         subjects.node_event_wildcard("verdict"),
         subjects.node_event_wildcard("lost"),
+        subjects.FLEET_EVENTS,
     ),
 )
 METRICS_EVENTS: Final = DurableSpec(

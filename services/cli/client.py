@@ -25,7 +25,16 @@ from schemas.pool_events import (
     ScaleRefused,
     pool_codec,
 )
-from schemas.requests import NodeRequest, NodeView, Page, PoolView, Query, QueryError, ScaleRequest
+from schemas.requests import (
+    NodeRequest,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+    QueryError,
+    SagaRequest,
+    ScaleRequest,
+)
 from schemas.sagas import WHOLE
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, SAGAS
@@ -43,7 +52,7 @@ PAGE_NODES: Final = 1000
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
-Request = ScaleRequest | NodeRequest
+Request = ScaleRequest | NodeRequest | SagaRequest
 Answer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 _page = msgspec.json.Decoder(Page)
@@ -160,6 +169,7 @@ class Fleet:
     ) -> AsyncGenerator[Stored, None]:
         """Facts as they happen, or from a moment on; of one pool, of one node, or all."""
         nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
+        others = [] if pool or node else [subjects.FLEET_EVENTS]
         if pool:
             nodes, pools = subjects.node_events_in(pool), subjects.pool_events_of(pool)
         if node:
@@ -167,7 +177,7 @@ class Fleet:
                 subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
             )
         async with aclosing(
-            _generator(self.bus.follow(EVENTS.name, [nodes, pools], "new", after=since))
+            _generator(self.bus.follow(EVENTS.name, [nodes, pools, *others], "new", after=since))
         ) as following:
             async for stored in following:
                 if not node or mentions(decode(stored), node):

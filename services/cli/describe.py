@@ -7,6 +7,7 @@ same everywhere.
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from schemas import fleet_events as f
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import sagas as s
@@ -43,6 +44,9 @@ def _tell(message: Message | UnknownType | Invalid) -> Told:
             return _pool(message)
         case s.SagaEntry():
             return _entry(message)
+        case f.ConsumerLag():
+            mood: Mood = "bad" if message.status == "lagging" else "good"
+            return Told(message.durable, message.status, message.reason, mood)
         case UnknownType(type=kind):
             return Told(
                 "", "unknown", f"a message of type {kind}, which this release does not know"

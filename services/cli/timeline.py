@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from schemas import subjects
+from schemas.fleet_events import fleet_codec
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import Fault, node_codec
 from schemas.pool_events import pool_codec
@@ -44,6 +45,8 @@ def decode(stored: Stored) -> Message | UnknownType | Invalid:
         return saga_codec.decode(stored.data)
     if subjects.parse_pool_event(stored.subject):
         return pool_codec.decode(stored.data)
+    if subjects.parse_fleet_event(stored.subject):
+        return fleet_codec.decode(stored.data)
     return node_codec.decode(stored.data)
 
 

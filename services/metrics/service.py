@@ -20,9 +20,11 @@ from schemas.pool_events import POOL_EVENT_TYPES
 from schemas.records import HealthRecord, NodeRecord, node_key
 from schemas.topology import HEALTH, METRICS_EVENTS, NODES, TELEMETRY
 from services.metrics.collector import Fleet
+from services.metrics.consumers import LEASE, Consumers
 from services.metrics.core import Latest, increments
 from services.runtime.bus import Bus, Stored
 from services.runtime.consumer import Consumer, Received
+from services.runtime.leases import Lease
 from services.runtime.process import Context, Service
 from services.runtime.views import BucketView
 
@@ -96,8 +98,14 @@ async def build(context: Context) -> Service:
     invalid = Counter(
         "navarch_telemetry_invalid_total", "Samples that could not be read", registry=registry
     )
+    lease = Lease(context.bus, context.clock, LEASE, context.replica)
+    lag = Consumers(context.bus, context.clock, lease, context.settings.lag, registry)
     return Service(
         description="The fleet's numbers for Prometheus",
         consumers=[Facts(fleet).consumer()],
-        tasks=[nodes.run, health.run, Samples(context.bus, fleet, invalid).run],
+        tasks=[
+            *(nodes.run, health.run, Samples(context.bus, fleet, invalid).run),
+            *(lease.keep, lag.run),
+        ],
+        close=lease.release,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from schemas.fleet_events import ConsumerLag
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
 from schemas.pool_events import (
@@ -32,6 +33,7 @@ class Alert:
     text: str
     """What happened, why, and what happens next or is asked for; whole sentences."""
     pool: str
+    """Empty where it is about the fleet's own services."""
     node: str = ""
     key: str
     """The same for the same trouble; a channel folds by it."""
@@ -69,6 +71,8 @@ def alert_of(event: Message) -> Alert | None:
             )
         case BreakerOpened() | BreakerClosed():
             return _breaker(event)
+        case ConsumerLag():
+            return _lag(event)
         case Incident():
             return _incident(event)
         case SagaFailed() | SagaIsStuck():
@@ -139,6 +143,21 @@ def _incident(event: Incident) -> Alert:
         text=f"{_because(event.reason).strip()}{named}",
         pool=event.pool,
         key=f"incident/{event.pool}/{event.incident}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _lag(event: ConsumerLag) -> Alert:
+    lagging = event.status == "lagging"
+    title = "does not keep up" if lagging else "keeps up again"
+    then = " Is its service running, and is one replica enough?" if lagging else ""
+    return Alert(
+        severity="critical" if lagging else "info",
+        title=f"{event.durable} {title} with {event.stream}",
+        text=f"{_because(event.reason).strip()}{then}",
+        pool="",
+        key=f"lag/{event.durable}",
         event=event.id,
         time=event.time,
     )

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.messages import Codec, Message
 from schemas.node_events import NODE_EVENT_TYPES
 from schemas.pool_events import POOL_EVENT_TYPES
@@ -39,7 +40,7 @@ FINISH_SECONDS: Final = 1.0
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while others of the same fact still fail."""
 
-_events = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES))
+_events = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
 
 
 class WorkloadSteps:

@@ -15,7 +15,16 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from schemas import node_events, pool_events, reasons, records, requests, sagas, subjects
+from schemas import (
+    fleet_events,
+    node_events,
+    pool_events,
+    reasons,
+    records,
+    requests,
+    sagas,
+    subjects,
+)
 from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
 from schemas.topology import BUCKETS, DURABLES, STREAMS, StreamSpec
@@ -53,6 +62,7 @@ SUBJECTS: Final[tuple[tuple[str, str, str], ...]] = (
     (subjects.node_event(P, N, F), "EVENTS", "a fact about a node"),
     (subjects.node_command(P, N, V), "", "a request to the agent, answered by it"),
     (subjects.pool_event(P, F), "EVENTS", "a fact about a pool"),
+    (subjects.fleet_event(F), "EVENTS", "a fact about the fleet's own services"),
     (subjects.pool_request(P, V), "REQUESTS", "what people and schedulers ask for"),
     (subjects.saga_entry(S, T, "st0"), "SAGAS", "one entry of a saga's log"),
     (subjects.timer_schedule("o0", "k0"), "TIMERS", "a timer that waits"),
@@ -178,6 +188,9 @@ def _nodes_and_pools() -> Iterator[str]:
     yield "## Facts about pools\n"
     for kind, fact in pool_events.FACTS.items():
         yield from _message(kind, subjects.pool_event(P, fact))
+    yield "## Facts about the fleet's own services\n"
+    for kind, fact in fleet_events.FACTS.items():
+        yield from _message(kind, subjects.fleet_event(fact))
 
 
 def _sagas() -> Iterator[str]:

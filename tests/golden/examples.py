@@ -81,6 +81,12 @@ EVERYWHERE: Final[dict[str, Any]] = {
 
 PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "BootChecked": {"ok": True},
+    "ConsumerLag": {
+        "status": "lagging",
+        "messages": 12_400,
+        "seconds": 74.2,
+        "reason": "12400 messages wait (10000 may), the oldest for 74 s (60 may pass)",
+    },
     "DeadLetter": {
         "id": "dead-REQUESTS-pool-requests-17",
         "reason": "Expected `int`, got `str` - at `$.nodes`",

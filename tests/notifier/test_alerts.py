@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from schemas import subjects
+from schemas.fleet_events import ConsumerLag
 from schemas.messages import encode
 from schemas.node_events import Cordoned, Fault, Lost, Verdict
 from schemas.pool_events import (
@@ -84,6 +85,20 @@ def verdict(status: str, was: str, action: str = "none") -> Verdict:
             ),
             "info",
             "incident/training/silence-1",
+        ),
+        (
+            ConsumerLag(
+                id="e1",
+                time=NOW,
+                status="lagging",
+                stream="EVENTS",
+                durable="health-events",
+                messages=5,
+                seconds=70,
+                reason="5 messages wait",
+            ),
+            "critical",
+            "lag/health-events",
         ),
         (BreakerClosed(**POOL, unavailable=1, limit=2), "info", "breaker/training"),
         (SagaFailed(**POOL, saga="s-1", step="provision", reason="r"), "warning", "saga/s-1"),

@@ -12,6 +12,7 @@ import pytest
 
 from schemas.dead_letters import dead_codec
 from schemas.duration import decode_hook
+from schemas.fleet_events import fleet_codec
 from schemas.messages import Invalid, Message, UnknownType, encode, message_type
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import NODE_EVENT_TYPES, Telemetry, node_codec
@@ -22,7 +23,7 @@ from tests.golden.catalogue import HERE, everything, message_types
 from tests.golden.document import DOCUMENT, document
 from tests.golden.examples import example
 
-CODECS = (node_codec, pool_codec, saga_codec, timer_codec, dead_codec)
+CODECS = (node_codec, pool_codec, fleet_codec, saga_codec, timer_codec, dead_codec)
 GOLDENS = everything()
 
 

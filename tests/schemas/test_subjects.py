@@ -101,6 +101,7 @@ def test_parsers_never_raise(text):
         subjects.parse_node,
         subjects.parse_pool_event,
         subjects.parse_pool_request,
+        subjects.parse_fleet_event,
         subjects.parse_saga,
     ):
         assert parse(text) is None
@@ -121,6 +122,7 @@ BUILDERS: dict[str, Callable[[str], str]] = {
     "pool event": lambda bad: subjects.pool_event(bad, "f"),
     "pool event wildcard": subjects.pool_event_wildcard,
     "pool events": subjects.pool_events_of,
+    "fleet event": subjects.fleet_event,
     "pool request": lambda bad: subjects.pool_request("p", bad),
     "saga step": lambda bad: subjects.saga_entry("s", bad, "x"),
     "saga status": lambda bad: subjects.saga_entry("s", "x", bad),
@@ -186,6 +188,7 @@ def test_streams_do_not_overlap_and_hold_every_subject():
         subjects.telemetry("p", "n"): "TELEMETRY",
         subjects.node_event("p", "n", "fault"): "EVENTS",
         subjects.pool_event("p", "scaled"): "EVENTS",
+        subjects.fleet_event("lag"): "EVENTS",
         subjects.pool_request("p", "scale"): "REQUESTS",
         subjects.saga_entry("s", "drain", "started"): "SAGAS",
         subjects.timer_schedule("o", "k"): "TIMERS",

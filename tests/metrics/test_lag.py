@@ -1,0 +1,115 @@
+"""Consumers that do not keep up: when it is told, and that it is seen on a real server."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from schemas import subjects
+from schemas.duration import Duration
+from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
+from schemas.messages import encode
+from schemas.node_events import Fault
+from schemas.settings import LagSettings
+from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS
+from services.metrics.consumers import Consumers
+from services.metrics.lag import Look, decide
+from services.runtime.clock import SystemClock
+from services.runtime.leases import Lease
+from services.runtime.nats_bus import NatsBus
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+BOUNDS = LagSettings(messages=100, age=Duration(60))
+
+
+def look(messages: int, seconds: float) -> Look:
+    """A look at one durable."""
+    return Look(stream="S", durable="d", messages=messages, seconds=seconds, sequence=7)
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([(100, 60)], []),
+        ([(101, 0)], ["lagging"]),
+        ([(1, 61)], ["lagging"]),
+        ([(101, 0), (900, 90), (100, 60), (51, 0)], ["lagging"]),
+        ([(101, 0), (50, 31)], ["lagging"]),
+        ([(101, 0), (50, 30)], ["lagging", "caught-up"]),
+        ([(101, 0), (0, 0), (101, 0)], ["lagging", "caught-up", "lagging"]),
+    ],
+)
+def test_lag_is_told_at_its_beginning_and_at_its_end(
+    looks: list[tuple[int, float]], expected: list[str]
+) -> None:
+    """Beyond either bound once; caught up below half of both."""
+    lagging: frozenset[str] = frozenset()
+    told: list[str] = []
+    for messages, seconds in looks:
+        lagging, events = decide(lagging, [look(messages, seconds)], BOUNDS, NOW)
+        told += [each.status for each in events]
+    assert expected == told
+
+
+def consumers(bus: NatsBus, messages: int) -> tuple[Consumers, CollectorRegistry]:
+    """A fresh replica's view."""
+    registry, clock = CollectorRegistry(), SystemClock()
+    bounds = LagSettings(messages=messages, age=Duration(3600))
+    return Consumers(bus, clock, Lease(bus, clock, "l", "me"), bounds, registry), registry
+
+
+async def told(bus: NatsBus) -> list[tuple[str, str, int]]:
+    """Every lag that was told."""
+    stored = await bus.read(EVENTS.name, subjects.fleet_event(FACTS[ConsumerLag]))
+    events = [fleet_codec.decode(each.data) for each in stored]
+    return [(e.status, e.durable, e.messages) for e in events if isinstance(e, ConsumerLag)]
+
+
+async def test_what_nobody_takes_is_seen_and_told_once(bus: NatsBus) -> None:
+    """Five faults and no health-monitor: the gauges show it; a second replica tells no second time.
+
+    When they are taken it has caught up. Facts that a durable does not ask for do not count.
+    """
+    first, registry = consumers(bus, 4)
+    before = datetime.now(UTC)
+    for number in range(5):
+        fault = Fault(id=f"f{number}", time=NOW, pool="p", node="n", kind="xid", code=79)
+        await bus.publish(subjects.node_event("p", "n", "fault"), encode(fault), msg_id=fault.id)
+    await first.look()
+    second, _ = consumers(bus, 4)
+    await second.look()
+
+    def shows(name: str, durable: str) -> float:
+        labels = {"stream": EVENTS.name, "durable": durable}
+        found = registry.get_sample_value(name, labels)
+        assert found is not None
+        return found
+
+    assert 5 == shows("navarch_consumer_pending", "health-events")
+    assert 0 == shows("navarch_consumer_pending", "pool-node-events")
+    assert 0 == shows("navarch_consumer_oldest_seconds", "pool-node-events")
+    age = shows("navarch_consumer_oldest_seconds", "health-events")
+    assert 0 < age <= (datetime.now(UTC) - before).total_seconds() + 1
+    lagging = [each for each in await told(bus) if each[1] == "health-events"]
+    assert [("lagging", "health-events", 5)] == lagging
+
+    taken = 0
+    async with asyncio.timeout(10):
+        async for delivery in bus.consume(HEALTH_EVENTS):
+            await delivery.ack()
+            taken += 1
+            if taken == 5:
+                break
+    await second.look()
+    assert ("caught-up", "health-events", 0) in await told(bus)
+
+
+async def test_every_durable_has_its_gauges(bus: NatsBus) -> None:
+    """Also those that nothing waits for, so that a query finds them before they lag."""
+    view, registry = consumers(bus, 4)
+    await view.look()
+    for each in DURABLES:
+        labels = {"stream": each.stream, "durable": each.name}
+        assert 0 == registry.get_sample_value("navarch_consumer_pending", labels)
+        assert 0 == registry.get_sample_value("navarch_consumer_in_work", labels)
