@@ -30,6 +30,8 @@ from services.runtime.tracing import Tracing, otlp_processor
 log = logging.getLogger(__name__)
 
 STOP_SECONDS_MAX: Final = 8.0
+TASKS_SECONDS_MAX: Final = 2.0
+"""For the loops beside the consumers: they hold no messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +147,14 @@ async def _serve(context: Context, service: Service, stopping: asyncio.Event) ->
         ConsumerLoop(context.bus, consumer, context.clock, context.instruments, context.tracing).run
         for consumer in service.consumers
     ]
-    tasks = [asyncio.ensure_future(each()) for each in (*service.tasks, *loops)]
+    consuming = [asyncio.ensure_future(each()) for each in loops]
+    tasks = [asyncio.ensure_future(each()) for each in service.tasks]
     serving = asyncio.create_task(http.run())
     waiting = asyncio.create_task(stopping.wait())
     log.info("ready", extra={"http": http.url, "replica": context.replica})
     try:
         done, _ = await asyncio.wait(
-            {waiting, serving, *tasks}, return_when=asyncio.FIRST_COMPLETED
+            {waiting, serving, *consuming, *tasks}, return_when=asyncio.FIRST_COMPLETED
         )
         if waiting not in done:
             # A loop that ends is a defect; ending the process lets its supervisor start it anew.
@@ -160,14 +163,17 @@ async def _serve(context: Context, service: Service, stopping: asyncio.Event) ->
             raise NavarchError("a loop of the service ended by itself")
         log.info("stopping")
     finally:
-        await _stop([waiting, *tasks])
+        # Consumers first: what they finish may wait for what the other loops bring.
+        await _stop([waiting, *consuming], STOP_SECONDS_MAX)
+        await _stop(tasks, TASKS_SECONDS_MAX)
         if service.close is not None:
             await service.close()
         http.stop()
         await asyncio.wait({serving}, timeout=STOP_SECONDS_MAX)
 
 
-async def _stop(tasks: "list[asyncio.Future[Any]]") -> None:
+async def _stop(tasks: "list[asyncio.Future[Any]]", seconds_max: float) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks, timeout=STOP_SECONDS_MAX)
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds_max)

@@ -270,18 +270,28 @@ class Puller:
                 message = await self._arrived.get()
                 if message is None:
                     break
-                stored, deliveries, pending = parse_stored(message)
+                delivery = self._delivery(message)
                 if not self._source.acks:
                     self.release()
-                if self._source.saw(stored):
-                    yield PulledDelivery(
-                        stored, deliveries, pending, message.reply, self._connection, self
-                    )
+                if self._source.saw(delivery.stored):
+                    yield delivery
         finally:
             self._stopped = True
             asking.cancel()
             with suppress(asyncio.CancelledError):
                 await asking
+            await self._hand_back()
+
+    async def _hand_back(self) -> None:
+        """Give up what arrived and nobody took, so that another has it without waiting for it."""
+        while not self._arrived.empty():
+            message = self._arrived.get_nowait()
+            if message is not None and self._source.acks:
+                await self._delivery(message).nak(0)
+
+    def _delivery(self, message: Raw) -> PulledDelivery:
+        stored, deliveries, pending = parse_stored(message)
+        return PulledDelivery(stored, deliveries, pending, message.reply, self._connection, self)
 
     async def _keep_asking(self) -> None:
         """Hold the standing request; made anew whenever it may have been lost."""
