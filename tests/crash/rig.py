@@ -272,11 +272,10 @@ class Rig:
                             if evidence.is_settled(seen):
                                 return seen
                     await asyncio.sleep(LOOK_SECONDS)
+        self._armed.clear()
         seen = await self.evidence()
-        found = evidence.differences(seen)
-        raise UnsettledError(
-            f"not at rest after {SETTLED_SECONDS_MAX:g} s\n{evidence.told(seen, found)}"
-        )
+        told = evidence.told(seen, evidence.differences(seen))
+        raise UnsettledError(f"not at rest after {SETTLED_SECONDS_MAX:g} s\n{told}")
 
     def _replaced(self) -> Iterator[str]:
         return (about for _, moment, about in self.signs if moment == ("node", "replaced"))

@@ -69,6 +69,12 @@ def hold(outcome: Outcome) -> None:
         assert outcome.resume_seconds <= RESUME_SECONDS_MAX
 
 
+async def undisturbed(rig: Rig) -> Outcome:
+    """Let a node break, and strike nobody."""
+    node = await rig.break_a_node()
+    return await _outcome(rig, node, 0.0, 0, ())
+
+
 async def strike_service(rig: Rig, victim: Replica, moment: Moment, blow: Blow) -> Outcome:
     """Strike `victim` at a moment of a replacement and start it again."""
     await victim.is_ready()
@@ -93,7 +99,7 @@ async def strike_server(rig: Rig, moment: Moment, *, kill: bool) -> Outcome:
     node = await rig.break_a_node()
     async with asyncio.timeout(STRUCK_SECONDS_MAX):
         await struck.wait()
-    await rig.server.stop()
+    await rig.server.wait()
     began = asyncio.get_running_loop().time()
     await rig.server.start()
     return await _outcome(rig, node, began, 0, set(SERVICES))

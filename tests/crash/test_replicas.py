@@ -1,0 +1,25 @@
+"""Two replicas of every service at once: still exactly one replacement, whoever is killed."""
+
+import pytest
+
+from tests.crash.rig import SERVICES, Moment, Rig, Shape
+from tests.crash.rounds import hold, moments, strike_service, undisturbed
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+SHAPE = Shape(replicas=2)
+ROUNDS = 10
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+async def test_two_of_everything_replace_a_node_once(rig: Rig, number: int) -> None:
+    """All work is shared, and of two that do the same thing one is refused."""
+    assert number < ROUNDS
+    hold(await undisturbed(rig))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("moment", moments(SHAPE.order)[1::2], ids=str)
+async def test_one_of_two_is_killed(rig: Rig, service: str, moment: Moment) -> None:
+    """The other takes over what the killed one held."""
+    hold(await strike_service(rig, rig.replica(service), moment, "kill"))

@@ -1,0 +1,22 @@
+"""nats-server killed or stopped at each moment of a replacement, and started on the same store."""
+
+import pytest
+
+from tests.crash.rig import Moment, Rig, Shape
+from tests.crash.rounds import hold, moments, strike_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+SHAPE = Shape()
+
+
+@pytest.mark.parametrize("moment", moments(SHAPE.order), ids=str)
+async def test_a_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
+    """What was stored stays stored; whoever heard no answer asks again, and does nothing twice."""
+    hold(await strike_server(rig, moment, kill=True))
+
+
+@pytest.mark.parametrize("moment", moments(SHAPE.order)[::3], ids=str)
+async def test_a_server_restarted_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
+    """Everybody reconnects by himself, and the saga goes on where it stood."""
+    hold(await strike_server(rig, moment, kill=False))
