@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemas import subjects
 from schemas.messages import Message
 from schemas.pool_events import NodeReplaced
-from schemas.records import NodeRecord, decoder
+from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
 from schemas.settings import NatsSettings
-from schemas.topology import EVENTS, NODES, SAGAS
+from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.cli.demo import xid_79
 from services.cli.serve import LOCAL_FOLDER, Serving, locked
 from services.cli.timeline import decode
@@ -64,6 +64,7 @@ pools:
 """
 
 _node = decoder(NodeRecord)
+_pool = decoder(PoolRecord)
 
 
 @dataclass(slots=True)
@@ -105,7 +106,18 @@ class Fleet:
                     each.state == "active" and not each.saga for each in found.values()
                 ):
                     break
+        await self._at_rest(pool)
         return [found[key] for key in sorted(found)]
+
+    async def _at_rest(self, pool: str) -> None:
+        """Wait until no saga of the pool is open: closing it is the last thing written about it."""
+        async with (
+            asyncio.timeout(WAIT_SECONDS),
+            aclosing(self.bus.watch(POOLS, pool_key(pool))) as watching,
+        ):
+            async for entry in watching:
+                if not entry.removed and not _pool.decode(entry.value).open:
+                    return
 
     def kmsg(self, node: str) -> Path:
         """A node's kernel log."""
