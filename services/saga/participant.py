@@ -23,6 +23,7 @@ from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
 from schemas.sagas import (
     WHOLE,
     SagaEntry,
+    SagaUnwinding,
     StepEntry,
     StepFailed,
     StepStarted,
@@ -35,7 +36,7 @@ from schemas.topology import SAGAS, DurableSpec
 from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer, Received
-from services.runtime.errors import Conflict, Retry
+from services.runtime.errors import BusError, Conflict, Retry
 from services.runtime.tracing import current_headers
 from services.saga.reading import append, decode_entry, read_state, saga_of
 
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 
 REASON_CHARS_MAX: Final = 2_000
 APPEND_TRIES_MAX: Final = 10
+LOOK_AGAIN_SECONDS: Final = 0.5
 WATCH_BACK_SECONDS: Final = 60.0
 """How far back the watch begins: the moment between a command and the watch must not be missed."""
 STOPPED: Final = "stopped, because the saga is being unwound"
@@ -128,9 +130,24 @@ class Participant:
         since = self._clock.now() - timedelta(seconds=WATCH_BACK_SECONDS)
         filters = [subjects.saga_step_wildcard(WHOLE, "unwinding")]
         async for stored in self._bus.follow(SAGAS.name, filters, "new", after=since):
-            stop = self._acting.get(saga_of(stored))
-            if stop is not None:
+            saga = saga_of(stored)
+            stop = self._acting.get(saga)
+            # What stands there need not be an entry, nor one that the log before it allows.
+            if stop is None or not isinstance(decode_entry(stored), SagaUnwinding):
+                continue
+            if await self._unwinds(saga):
                 stop.set()
+
+    async def _unwinds(self, saga: str) -> bool:
+        """Whether a saga's log says that it unwinds; asked while its action is under way."""
+        while saga in self._acting:
+            try:
+                state = await read_state(self._bus, saga)
+            except BusError:
+                await self._clock.sleep(LOOK_AGAIN_SECONDS)
+            else:
+                return state is not None and state.status == "unwinding"
+        return False
 
     async def handle(self, received: Received[SagaEntry]) -> None:
         """Perform one command and append its result, unless the saga has gone on."""
@@ -153,7 +170,7 @@ class Participant:
             deadline=deadline,
             deliveries=received.deliveries,
         )
-        sequence = received.stored.sequence
+        sequence = _guarded(received.stored)
         if undo:
             await self._settle(action, command, sequence, None)
             return
@@ -181,7 +198,10 @@ class Participant:
     async def _standing(
         self, saga: str, step: str, sequence: int, *, undo: bool
     ) -> _Standing | None:
-        """How the command stands; None where the saga went on without it."""
+        """How the command stands; None where the saga went on without it.
+
+        `sequence`: of a command that need not be looked for in the log if it is the last entry.
+        """
         last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
         if last is not None and last.sequence == sequence:
             return _Standing(sequence, stopped=False)

@@ -7,7 +7,7 @@ from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
 from schemas.requests import REQUESTS
 from schemas.sagas import STATUSES, StepStarted, TimerDue
-from schemas.topology import DURABLES, MESSAGE_BYTES_MAX, STREAMS, DurableSpec
+from schemas.topology import DURABLES, EVENTS, MESSAGE_BYTES_MAX, STREAMS, DurableSpec
 
 POOL = "garbage"
 DEPTH = 100_000
@@ -53,7 +53,7 @@ def _type_of(subject: str) -> str:
     match tokens[2:]:
         case ["node", _, _, "telemetry"]:
             return message_type(node_events.Telemetry)
-        case ["node" | "pool", *_, fact]:
+        case [_, *_, fact] if matches(subject, EVENTS.subjects):
             return message_type(_EVENT_TYPES.get(fact, node_events.Fault))
         case ["saga", _, step, status]:
             found = [kind for kind, word in STATUSES.items() if word == status] or [StepStarted]
@@ -123,13 +123,17 @@ def takers(subject: str) -> list[DurableSpec]:
     return [each for each in DURABLES if matches(subject, each.filters)]
 
 
-def uncovered(thrown: Iterable[str]) -> set[str]:
-    """Wildcards of streams and durables that none of these subjects lies under."""
+def uncovered(thrown: Iterable[str]) -> list[str]:
+    """A subject for each wildcard, of a stream or a durable, that none of these lies under."""
+    thrown = list(thrown)
     wildcards = {
         each
         for spec in (*(s.subjects for s in STREAMS), *(d.filters for d in DURABLES))
         for each in spec
         if each.startswith(subjects.ROOT)
     }
-    thrown = list(thrown)
-    return {each for each in wildcards if not any(matches(one, [each]) for one in thrown)}
+    return [
+        each.replace("*", "nobody").replace(">", "nonsense")
+        for each in sorted(wildcards)
+        if not any(matches(one, [each]) for one in thrown)
+    ]

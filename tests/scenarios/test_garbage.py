@@ -4,6 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import nats
@@ -18,6 +20,14 @@ from schemas.messages import encode
 from schemas.node_events import Verdict
 from schemas.pool_events import FACTS, RequestRefused, ScaleRefused, pool_codec
 from schemas.records import NodeRecord
+from schemas.sagas import (
+    STATUSES,
+    StepEntry,
+    StepExpired,
+    StepSucceeded,
+    UndoStarted,
+    UndoSucceeded,
+)
 from schemas.topology import DEAD, DURABLES, EVENTS, POOL_REQUESTS, REQUESTS, SAGAS, TELEMETRY
 from tests.scenarios.fleet import Fleet, serving_fleet
 from tests.scenarios.garbage import POOL, SHAPES, UNKNOWN, payloads, takers, targets, uncovered
@@ -144,8 +154,7 @@ async def test_garbage_on_every_subject_is_accounted_for_and_stops_nothing(
     (saga,) = await open_sagas(fleet, sick)
 
     at = targets(sick.node, saga)
-    assert uncovered(at) == set()
-    thrown = await throw(client, at)
+    thrown = await throw(client, (*at, *uncovered(at)))
     # What came on the open saga's own commands waits behind the drain that is under way.
     fleet.around.busy.clear()
     replaced = await fleet.replaced(sick.node, places[EVENTS.name])
@@ -187,6 +196,57 @@ async def test_a_replacement_still_works_among_the_garbage(fleet: Fleet) -> None
     await fleet.replaced(sick.node, places[EVENTS.name])
     assert [each.path for each in fleet.around.orders_about(sick.node)] == ["/cordon", "/drain"]
     await fleet.active(POOL, 2)
+
+
+async def test_what_does_not_follow_from_a_saga_s_log_has_no_effect(
+    fleet: Fleet, client: Client
+) -> None:
+    """Well-formed entries put into a log by hand neither terminate a node nor tell that one is."""
+    sick, _ = await fleet.active(POOL, 2)
+    places = await fleet.places()
+    fleet.around.busy.add(sick.node)
+    fleet.break_gpu(sick)
+    await fleet.around.until(lambda: sick.node in fleet.around.asked)
+    (saga,) = await open_sagas(fleet, sick)
+    stream, thrown = client.jetstream(), set()
+    for kind, step in MISPLACED:
+        entry = kind(
+            id=f"by-hand-{step}", time=datetime.now(UTC), saga=saga, step=step, **about(kind, sick)
+        )
+        subject = subjects.saga_entry(saga, step, STATUSES[kind])
+        thrown.add(("pool-sagas", subject, (await stream.publish(subject, encode(entry))).seq))
+
+    async def buried() -> bool:
+        return thrown <= set(await dead_letters(fleet))
+
+    await eventually(buried)
+    fleet.around.busy.clear()
+    assert (await fleet.replaced(sick.node, places[EVENTS.name])).saga == saga
+    # The one that was put there, and the true one after the drain.
+    log = await fleet.bus.read(SAGAS.name, subjects.saga_entry(saga, "terminate", "succeeded"))
+    assert len(log) == 2
+    facts = await fleet.bus.read(
+        EVENTS.name, subjects.node_events_of(POOL, sick.node), after=places[EVENTS.name]
+    )
+    told = [subject.fact for each in facts if (subject := subjects.parse_node(each.subject))]
+    assert told == ["fault", "verdict", "cordoned", "drained", "terminated"]
+    await fleet.active(POOL, 2)
+
+
+MISPLACED: tuple[tuple[type[StepEntry], str], ...] = (
+    (StepSucceeded, "terminate"),
+    (StepSucceeded, "admit"),
+    (UndoStarted, "provision"),
+    (UndoSucceeded, "cordon"),
+    (StepExpired, "provision"),
+)
+
+
+def about(kind: type[StepEntry], node: NodeRecord) -> dict[str, Any]:
+    """Inputs that a participant could use, where the kind has some."""
+    if kind is UndoStarted:
+        return {"inputs": {"pool": POOL, "node": node.node, "reason": "by hand"}}
+    return {}
 
 
 async def test_a_fact_about_another_node_than_its_subject_names_is_dead_lettered(
