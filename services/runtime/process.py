@@ -172,7 +172,7 @@ async def _serve(context: Context, service: Service, stopping: asyncio.Event) ->
         await asyncio.wait({serving}, timeout=STOP_SECONDS_MAX)
 
 
-async def _stop(tasks: "list[asyncio.Future[Any]]", seconds_max: float) -> None:
+async def _stop(tasks: "Sequence[asyncio.Future[Any]]", seconds_max: float) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
