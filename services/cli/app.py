@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from schemas.requests import NodeRequest, Query, ScaleRequest
-from services.cli import policy, printing
+from services.cli import policy, printing, sagas
 from services.cli.options import Config, NatsUrl, Output, moment
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
@@ -30,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(policy.commands, name="policy")
+app.add_typer(sagas.commands, name="saga")
 
 
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
@@ -165,6 +166,31 @@ def timeline(
             printing.say(render.timeline(moments, colour=printing.colour()))
         if not moments:
             raise NavarchError(f"nothing is stored about a node {node!r}: `navarch list --all`")
+
+    _run(work())
+
+
+@app.command("why")
+def why(
+    name: Annotated[
+        str, typer.Argument(metavar="NODE|POOL|SAGA", help="What to ask about.", show_default=False)
+    ],
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Say why it is as it is: what was seen, decided, tried and refused, and what it waits for."""
+
+    async def work() -> None:
+        from services.cli import gathering  # noqa: PLC0415
+        from services.cli.why import page  # noqa: PLC0415
+
+        async with _fleet(nats_url, config) as fleet:
+            answer = await gathering.why(fleet, name)
+        if output is Format.JSON:
+            printing.document(answer)
+        else:
+            printing.say(page(answer))
 
     _run(work())
 

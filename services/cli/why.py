@@ -1,0 +1,344 @@
+"""Why something is as it is: what was seen, decided, tried and refused, and what it waits for.
+
+Pure: stored messages and records in, sentences out; nothing is remembered beside the log. The
+moments are those of storing, because they come from one clock, the server's.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+
+from schemas import node_events as n
+from schemas import pool_events as p
+from schemas import sagas as s
+from schemas.messages import Invalid, Message, UnknownType
+from schemas.records import NodeRecord, PoolRecord
+from services.cli.describe import tell
+from services.cli.progress import Progress, progress
+from services.cli.timeline import decode
+from services.runtime.bus import Stored
+from services.saga.log import SagaState
+
+LINES_MAX: Final = 40
+"""The newest; what was before is `navarch timeline`."""
+SAGAS_NAMED_MAX: Final = 20
+
+Topic = Literal["seen", "judged", "asked", "refused", "held back", "decided", "tried", "done"]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One sentence of the answer."""
+
+    at: datetime
+    topic: Topic
+    text: str
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer."""
+
+    about: str
+    kind: Literal["node", "pool", "saga"]
+    summary: str
+    lines: tuple[Line, ...] = ()
+    left_out: int = 0
+    """Older lines that are not shown."""
+    now: tuple[str, ...] = ()
+    """What it waits for, and since when."""
+    next: str = ""
+    """What comes after that."""
+
+
+# --- one node ------------------------------------------------------------------------------------
+
+
+def why_node(
+    node: NodeRecord, pool: PoolRecord | None, stored: Iterable[Stored], sagas: Sequence[SagaState]
+) -> Answer:
+    """Answer for a node; `stored`: its events, its pool's about it, its sagas' entries."""
+    told = _lines(stored, node.node)
+    words: list[str] = [node.state, node.health]
+    words += [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
+    current = next((each for each in sagas if each.saga == node.saga), None)
+    now, then = _node_now(node, pool, current, told)
+    return _answer(
+        Answer(
+            about=node.node,
+            kind="node",
+            summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
+            now=now,
+            next=then,
+        ),
+        told,
+    )
+
+
+def _node_now(
+    node: NodeRecord, pool: PoolRecord | None, saga: SagaState | None, told: Sequence[Line]
+) -> tuple[tuple[str, ...], str]:
+    if saga is not None:
+        where = progress(saga)
+        return (_waits(where),), _then(where)
+    if node.state == "terminated":
+        return ("It is gone; nothing is under way about it.",), ""
+    sick = node.state == "active" and (node.health == "unhealthy" or node.lost)
+    if sick:
+        return (_held_back(node, pool, told),), "replace, as soon as nothing holds it back any more"
+    if node.cordoned:
+        return (
+            "Nothing is under way; it takes no new work, because it is cordoned.",
+        ), f"nothing by itself; to have it back: navarch uncordon {node.node}"
+    return ("Nothing is under way, and nothing is waited for.",), ""
+
+
+def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) -> str:
+    """Why a sick node is not being replaced."""
+    if pool is None:
+        return "Nothing is under way: its pool is not configured any more."
+    if not pool.spec.health.auto_replace:
+        return "Nothing is under way: the pool has auto_replace: false, so a person must decide."
+    if node.health != "unhealthy" and node.lost_at is not None:
+        due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
+        if not pool.breaker_open:
+            return (
+                f"It waits to be heard of again, silent since {moment(node.lost_at)}; the pool "
+                f"counts it lost at {moment(due)}, or later where its provider cannot confirm it."
+            )
+    if pool.failures and pool.retry_at is not None:
+        return (
+            f"It waits until launches succeed again: {pool.failures} failed in a row; the next "
+            f"try is at {moment(pool.retry_at)}."
+        )
+    last = next((each for each in reversed(told) if each.topic == "held back"), None)
+    if pool.breaker_open and last is not None:
+        return f"It waits for the breaker, open since {moment(last.at)}: {last.text}"
+    if pool.breaker_open:
+        return "It waits for room in the pool's budget: the breaker is open."
+    return "It waits for the pool-manager to decide; is it running? `nats micro ls` lists it."
+
+
+# --- one pool ------------------------------------------------------------------------------------
+
+
+def why_pool(
+    pool: PoolRecord,
+    nodes: Iterable[NodeRecord],
+    stored: Iterable[Stored],
+    sagas: Sequence[SagaState],
+) -> Answer:
+    """Answer for a pool; `stored`: its events, `sagas`: its open ones."""
+    present = [each for each in nodes if each.state != "terminated"]
+    healthy = sum(1 for each in present if each.state == "active" and each.health == "healthy")
+    breaker = "open" if pool.breaker_open else "closed"
+    summary = (
+        f"Pool {pool.name} wants {pool.desired} nodes and has {len(present)}, {healthy} of them "
+        f"healthy and in service; open sagas: {len(pool.open)}, breaker: {breaker}."
+    )
+    told = _lines(stored, "")
+    now: list[str] = []
+    if pool.breaker_open:
+        last = next((each for each in reversed(told) if each.topic == "held back"), None)
+        now.append(
+            f"The breaker is open since {moment(last.at)}: {last.text}"
+            if last
+            else "The breaker is open."
+        )
+    now += [
+        f"The incident {name} is open since {moment(each.since)}: {each.nodes} nodes have the same."
+        for name, each in pool.incidents.items()
+    ]
+    if pool.failures and pool.retry_at is not None:
+        now.append(
+            f"{pool.failures} launches failed in a row; the next try is at {moment(pool.retry_at)}."
+        )
+    now += [f"{each.saga}: {_small(_waits(progress(each)))}" for each in sagas[:SAGAS_NAMED_MAX]]
+    if len(sagas) > SAGAS_NAMED_MAX:
+        now.append(f"{len(sagas) - SAGAS_NAMED_MAX} more: navarch saga list")
+    nothing = "Nothing is under way, and nothing is waited for."
+    found = Answer(about=pool.name, kind="pool", summary=summary, now=tuple(now or [nothing]))
+    return _answer(found, told)
+
+
+# --- one saga ------------------------------------------------------------------------------------
+
+
+def why_saga(state: SagaState, stored: Iterable[Stored]) -> Answer:
+    """Answer for a saga; `stored`: its entries, and the events that led to it or came of it."""
+    where = progress(state)
+    nodes = " -> ".join(name for name in (where.node, where.new_node) if name)
+    now = ("It has ended; nothing is waited for.",) if state.ended else (_waits(where),)
+    asked = f", asked by {state.params.by}" if state.params.by else ""
+    began = f" It began because: {state.params.reason}{asked}." if state.params.reason else ""
+    summary = f"{state.saga} ({where.kind} {nodes}) is {state.status}.{began}"
+    if state.status in ("unwinding", "unwound"):
+        summary += f" Unwinding leaves behind: {where.leaves}."
+    found = Answer(about=state.saga, kind="saga", summary=summary, now=now, next=_then(where))
+    return _answer(found, _lines(stored, ""))
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+def _waits(where: Progress) -> str:
+    until = f", until {moment(where.deadline)} at the latest" if where.deadline else ""
+    doing = {"unwinding": " while it is unwound", "stuck": ", stuck"}.get(where.status, "")
+    at = f" (at {where.step}{doing})" if where.step else ""
+    why = f" {where.reason}." if where.status in ("unwinding", "stuck") else ""
+    return f"It waits for {where.waiting_for}{at}, since {moment(where.since)}{until}.{why}"
+
+
+def _small(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _then(where: Progress) -> str:
+    if not where.next:
+        return ""
+    names = ", ".join(where.next)
+    return f"{names} to be taken back" if where.status == "unwinding" else names
+
+
+def _answer(found: Answer, lines: Sequence[Line]) -> Answer:
+    return msgspec.structs.replace(
+        found, lines=tuple(lines[-LINES_MAX:]), left_out=max(0, len(lines) - LINES_MAX)
+    )
+
+
+def _lines(stored: Iterable[Stored], node: str) -> list[Line]:
+    """Every message that answers something, in order; `node`: what breakers are told about."""
+    begun: dict[tuple[str, str], datetime] = {}
+    lines = []
+    for each in sorted(stored, key=lambda one: one.time):
+        message = decode(each)
+        if isinstance(message, s.StepStarted | s.UndoStarted):
+            begun[message.saga, message.step] = each.time
+            continue
+        said = _said(message, begun, each.time, node)
+        if said is not None:
+            lines.append(Line(at=each.time, topic=said[0], text=said[1]))
+    return lines
+
+
+def _said(
+    message: Message | UnknownType | Invalid,
+    begun: dict[tuple[str, str], datetime],
+    at: datetime,
+    node: str,
+) -> tuple[Topic, str] | None:
+    match message:
+        case n.NodeEvent():
+            return _node_said(message)
+        case p.PoolEvent():
+            return _pool_said(message, node)
+        case s.StepEntry(saga=saga, step=step):
+            took = (at - begun[saga, step]).total_seconds() if (saga, step) in begun else None
+            return _step_said(message, span(took) if took is not None else "")
+        case s.SagaEntry():
+            return _entry_said(message)
+        case _:
+            return None
+
+
+def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
+    name, told = event.node, tell(event)
+    match event:
+        case n.Fault():
+            return "seen", f"{name} reported {told.detail}"
+        case n.Verdict():
+            rule = f" by rule {event.rule}" if event.rule else ""
+            policy = f" (policy {event.policy})" if event.policy else ""
+            calls = f"; it calls for {event.action}" if event.action != "none" else ""
+            return "judged", f"{name} is {event.status}{rule}{policy}: {event.reason}{calls}"
+        case n.Lost() | n.Returned():
+            return "seen", f"{name}: {told.detail}"
+        case n.BootChecked() | n.Registered():
+            return "seen", f"{name}: {told.what}, {told.detail}"
+        case n.Admitted():
+            return "done", f"{name} was admitted and is in service"
+        case _:
+            # What sagas do to a node stands in their logs already.
+            return None
+
+
+def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:
+    detail = tell(event).detail
+    match event:
+        case p.Scaled() | p.RequestAccepted():
+            return "asked", f"accepted: {detail}"
+        case p.ScaleRefused() | p.RequestRefused():
+            return "refused", detail
+        case p.BreakerOpened(waiting=waiting):
+            waits = f"; {node} waits" if node and node in waiting else ""
+            return "held back", f"breaker opened: {detail}{waits}"
+        case p.BreakerClosed():
+            return "done", f"breaker closed: {detail}"
+        case p.Incident(status=status):
+            return ("held back" if status == "opened" else "done"), f"incident {status}: {detail}"
+        case p.SagaBegan():
+            return "decided", f"{detail} (saga {event.saga})"
+        case p.NodeReplaced():
+            return "done", f"replaced {detail}"
+        case p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck():
+            return "tried", f"{tell(event).what}: {detail}"
+        case p.InstanceLeaked():
+            return "tried", f"leaked: {detail}"
+        case _:
+            return None
+
+
+def _step_said(entry: s.StepEntry, took: str) -> tuple[Topic, str] | None:
+    after = f" after {took}" if took else ""
+    match entry:
+        case s.StepSucceeded():
+            return "done", f"{entry.step}{f', in {took}' if took else ''} ({entry.saga})"
+        case s.StepFailed():
+            error = f" {entry.error}" if entry.error else ""
+            return "tried", f"{entry.step} failed{after}:{error} {entry.reason} ({entry.saga})"
+        case s.StepExpired():
+            return "tried", f"{entry.step} was not done by its deadline{after} ({entry.saga})"
+        case s.UndoSucceeded():
+            return "done", f"{entry.step} taken back{f', in {took}' if took else ''} ({entry.saga})"
+        case s.UndoFailed():
+            return "tried", f"{entry.step} could not be taken back: {entry.reason} ({entry.saga})"
+        case _:
+            return None
+
+
+def _entry_said(entry: s.SagaEntry) -> tuple[Topic, str] | None:
+    match entry:
+        case s.SagaUnwinding():
+            return "decided", f"unwind {entry.saga}, at {entry.step}: {entry.reason}"
+        case s.SagaRetried():
+            return "asked", f"retry {entry.saga}, at {entry.step}: {entry.reason}"
+        case s.SagaDone():
+            return "done", f"{entry.saga} is done"
+        case s.SagaUnwound():
+            return "done", f"{entry.saga} is unwound"
+        case _:
+            return None
+
+
+def moment(at: datetime) -> str:
+    """A moment as the person's own clock shows it."""
+    return at.astimezone().strftime("%m-%d %H:%M:%S")
+
+
+def span(seconds: float) -> str:
+    """How long something took."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"  # noqa: PLR2004
+
+
+def page(answer: Answer) -> str:
+    """The answer as people read it."""
+    lines = [answer.summary]
+    if answer.left_out:
+        lines.append(f"  … {answer.left_out} older lines: navarch timeline tells them")
+    lines += [f"  {moment(each.at)}  {each.topic:<9}  {each.text}" for each in answer.lines]
+    lines += [f"Now:   {each}" for each in answer.now]
+    if answer.next:
+        lines.append(f"Next:  {answer.next}.")
+    return "\n".join(lines)

@@ -1,0 +1,329 @@
+"""`navarch why` and what sagas wait for: sentences out of stored messages, then on a real bus."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.messages import Message, encode
+from schemas.node_events import FACTS as NODE_FACTS
+from schemas.node_events import Fault, NodeEvent, Verdict
+from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaBegan
+from schemas.records import NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
+from schemas.sagas import (
+    STATUSES,
+    WHOLE,
+    SagaDone,
+    SagaEntry,
+    SagaParams,
+    SagaStarted,
+    SagaStuck,
+    SagaUnwinding,
+    SagaUnwound,
+    StepEntry,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    UndoStarted,
+)
+from schemas.settings import HealthSpec, PoolSpec
+from schemas.topology import NODES, POOLS
+from services.cli.client import Fleet
+from services.cli.gathering import why
+from services.cli.progress import progress
+from services.cli.why import LINES_MAX, moment, page, why_node, why_pool, why_saga
+from services.runtime.bus import Stored
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.errors import NavarchError
+from services.runtime.nats_bus import NatsBus
+from services.saga.log import SagaState, fold
+from services.saga.reading import append
+from tests.cli.test_commands import navarch
+
+NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
+SAGA = "replace-n1-1"
+ABOUT: dict[str, Any] = {"time": NOW, "saga": SAGA}
+NODE: dict[str, Any] = {"time": NOW, "pool": "training", "node": "n1"}
+POOL: dict[str, Any] = {"time": NOW, "pool": "training"}
+SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9)
+
+FAULT = Fault(id="f1", kind="xid", code=79, gpu_index=3, message="off the bus", **NODE)
+VERDICT = Verdict(
+    id="v1", status="unhealthy", action="replace", rule="fatal", policy="9f2c", reason="XID 79",
+    fault="f1", **NODE,
+)  # fmt: skip
+BEGAN = SagaBegan(
+    id="b1", saga=SAGA, kind="replace", node="n1", new_node="n2", reason="XID 79", **POOL
+)
+REFUSED = RequestRefused(
+    id="r1", verb="drain", node="n1", refusal="saga-open", reason="replace is under way", **POOL
+)
+HELD = BreakerOpened(
+    id="o1", unavailable=2, limit=2, waiting=("n1",), reason="1 sick waits", **POOL
+)
+STARTED = SagaStarted(
+    id="s1",
+    kind="replace",
+    params=SagaParams(pool="training", node="n1", new_node="n2", reason="XID 79", fault="f1"),
+    **ABOUT,
+)
+
+
+def step(kind: type[StepEntry], name: str, **more: Any) -> StepEntry:
+    """An entry about a step."""
+    return kind(id=f"{name}.{kind.__name__}", step=name, **more, **ABOUT)
+
+
+DEADLINE = NOW + timedelta(hours=1)
+DRAINING: tuple[SagaEntry, ...] = (
+    STARTED,
+    step(StepStarted, "cordon"),
+    step(StepSucceeded, "cordon"),
+    step(StepStarted, "drain", deadline=DEADLINE),
+)
+
+
+def subject(message: Message) -> str:
+    """Where a message is stored."""
+    if isinstance(message, NodeEvent):
+        return subjects.node_event(message.pool, message.node, NODE_FACTS[type(message)])
+    if isinstance(message, PoolEvent):
+        return subjects.pool_event(message.pool, POOL_FACTS[type(message)])
+    assert isinstance(message, SagaEntry)
+    name = message.step if isinstance(message, StepEntry) else WHOLE
+    return subjects.saga_entry(message.saga, name, STATUSES[type(message)])
+
+
+def stored(*messages: Message) -> list[Stored]:
+    """Messages as they lie on the bus, a second apart."""
+    return [
+        Stored(subject(each), encode(each), i + 1, NOW + timedelta(seconds=i))
+        for i, each in enumerate(messages)
+    ]
+
+
+def folded(*entries: SagaEntry) -> SagaState:
+    """The state that entries lead to."""
+    state: SagaState | None = None
+    for i, each in enumerate(entries, 1):
+        state = fold(state, each, i, {})
+    assert state is not None
+    return state
+
+
+STUCK = (
+    *(STARTED, step(StepStarted, "cordon"), step(StepSucceeded, "cordon")),
+    step(StepStarted, "terminate"),
+    step(StepFailed, "terminate", reason="not allowed"),
+    SagaStuck(id="st", step="terminate", reason="not allowed", **ABOUT),
+)
+UNWINDING = SagaUnwinding(id="u", step="drain", reason="cancelled", cancelled=True, **ABOUT)
+
+WAITS = [
+    ("begun", (STARTED,), "the pool-manager to take it on", "cordon"),
+    ("draining", DRAINING, "the work on n1 to leave", "drain"),
+    ("stopping", (*DRAINING, UNWINDING), "drain to be stopped", "drain"),
+    (
+        "undoing",
+        (STARTED, step(StepStarted, "provision"), UNWINDING, step(UndoStarted, "provision")),
+        "the provider to confirm that n2 is gone",
+        "provision",
+    ),
+    ("stuck", STUCK, f"a person to mend it; then: navarch saga retry {SAGA}", "terminate"),
+    ("done", (STARTED, SagaDone(id="d", **ABOUT)), "", ""),
+    ("unwound", (STARTED, UNWINDING, SagaUnwound(id="w", **ABOUT)), "", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("entries", "waiting_for", "at"), [pytest.param(*rest, id=name) for name, *rest in WAITS]
+)
+def test_a_saga_says_what_it_waits_for(
+    entries: tuple[SagaEntry, ...], waiting_for: str, at: str
+) -> None:
+    """Whatever state it is in: one thing, at one step; nothing where it has ended."""
+    where = progress(folded(*entries))
+
+    assert (waiting_for, at) == (where.waiting_for, where.step)
+
+
+def test_a_step_under_way_has_its_deadline_and_what_comes_next() -> None:
+    """Both stand in the log."""
+    where = progress(folded(*DRAINING))
+
+    assert DEADLINE == where.deadline
+    assert ("terminate", "provision", "bootstrap", "register", "admit") == where.next
+
+
+def test_a_node_under_replacement_is_explained_from_fault_to_what_comes_next() -> None:
+    """Seen, judged by which rule, decided, done, refused; what it waits for, since and until."""
+    node = NodeRecord(
+        pool="training", node="n1", state="leaving", health="unhealthy", cordoned=True, saga=SAGA
+    )
+    lines = stored(FAULT, VERDICT, BEGAN, *DRAINING, REFUSED)
+    answer = why_node(node, None, lines, [folded(*DRAINING)])
+
+    assert "n1 in pool training is leaving, unhealthy, cordoned." == answer.summary
+    assert [
+        ("seen", "n1 reported XID 79 on GPU 3: off the bus"),
+        ("judged", "n1 is unhealthy by rule fatal (policy 9f2c): XID 79; it calls for replace"),
+        ("decided", f"replace n1 -> n2: XID 79 (saga {SAGA})"),
+        ("done", f"cordon, in 1.0 s ({SAGA})"),
+        ("refused", "drain n1 (saga-open): replace is under way"),
+    ] == [(each.topic, each.text) for each in answer.lines]
+    span = f"since {moment(NOW)}, until {moment(DEADLINE)} at the latest."
+    assert (f"It waits for the work on n1 to leave (at drain), {span}",) == answer.now
+    assert "terminate, provision, bootstrap, register, admit" == answer.next
+
+
+SICK = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
+HELD_BACK = [
+    ("breaker", {"breaker_open": True}, SICK, "It waits for the breaker, open since"),
+    (
+        "launches",
+        {"failures": 3, "retry_at": NOW},
+        SICK,
+        "It waits until launches succeed again: 3 failed in a row",
+    ),
+    (
+        "by configuration",
+        {"spec": msgspec.structs.replace(SPEC, health=HealthSpec(auto_replace=False))},
+        SICK,
+        "Nothing is under way: the pool has auto_replace: false",
+    ),
+    (
+        "silent",
+        {},
+        NodeRecord(
+            pool="training", node="n1", state="active", health="healthy", lost=True, lost_at=NOW
+        ),
+        "It waits to be heard of again, silent since",
+    ),
+    ("nobody decides", {}, SICK, "It waits for the pool-manager to decide"),
+    (
+        "cordoned",
+        {},
+        NodeRecord(pool="training", node="n1", state="active", health="healthy", cordoned=True),
+        "Nothing is under way; it takes no new work",
+    ),
+    (
+        "well",
+        {},
+        NodeRecord(pool="training", node="n1", state="active", health="healthy"),
+        "Nothing is under way, and nothing is waited for.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "node", "now"), [pytest.param(*rest, id=name) for name, *rest in HELD_BACK]
+)
+def test_a_node_that_nothing_is_done_about_says_why(
+    changes: dict[str, Any], node: NodeRecord, now: str
+) -> None:
+    """What holds its replacement back, or that there is nothing to do."""
+    pool = msgspec.structs.replace(PoolRecord(name="training", spec=SPEC, desired=3), **changes)
+    answer = why_node(node, pool, stored(FAULT, VERDICT, HELD), [])
+
+    assert answer.now[0].startswith(now)
+
+
+def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() -> None:
+    """The whole of it, in the order in which a person asks."""
+    pool = PoolRecord(
+        name="training",
+        spec=SPEC,
+        desired=3,
+        breaker_open=True,
+        failures=2,
+        retry_at=NOW,
+        open={SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)},
+    )
+    answer = why_pool(pool, [SICK], stored(BEGAN, HELD), [folded(*DRAINING)])
+
+    assert "wants 3 nodes and has 1, 0 of them healthy" in answer.summary
+    begins = (
+        "The breaker is open since",
+        "2 launches failed in a row",
+        f"{SAGA}: it waits for the work on n1",
+    )
+    assert [True] * 3 == [
+        each.startswith(begin) for each, begin in zip(answer.now, begins, strict=True)
+    ]
+
+
+def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
+    """The reason and the way on stand in what it waits for."""
+    answer = why_saga(folded(*STUCK), stored(FAULT, *STUCK))
+
+    assert f"navarch saga retry {SAGA}" in answer.now[0]
+    assert "at terminate, stuck" in answer.now[0]
+    assert "not allowed" in answer.now[0]
+    assert "n1 reported XID 79 on GPU 3: off the bus" == answer.lines[0].text
+
+
+def test_a_long_story_shows_its_end_and_says_how_much_is_left_out() -> None:
+    """Bounded, whatever a node has been through."""
+    faults = [msgspec.structs.replace(FAULT, id=f"f{i}") for i in range(LINES_MAX + 5)]
+    answer = why_node(SICK, None, stored(*faults), [])
+
+    assert (LINES_MAX, 5) == (len(answer.lines), answer.left_out)
+    assert "5 older lines" in page(answer)
+
+
+# --- on a real bus -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def replacing(bus: NatsBus) -> NatsBus:
+    """A bus with a node that is being replaced, and nobody running."""
+    for message in (FAULT, VERDICT, BEGAN, REFUSED):
+        await bus.publish(subject(message), encode(message))
+    sequence = 0
+    for entry in DRAINING:
+        sequence = await append(bus, entry, sequence, {})
+    node = msgspec.structs.replace(SICK, state="leaving", saga=SAGA)
+    opened = {SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)}
+    pool = PoolRecord(name="training", spec=SPEC, desired=3, open=opened)
+    await bus.create(NODES, node_key("training", "n1"), encode(node))
+    await bus.create(POOLS, pool_key("training"), encode(pool))
+    return bus
+
+
+@pytest.mark.parametrize(("name", "kind"), [("n1", "node"), ("training", "pool"), (SAGA, "saga")])
+async def test_whatever_has_the_name_is_explained(replacing: NatsBus, name: str, kind: str) -> None:
+    """A node, a pool or a saga; its story and what it waits for, with no service running."""
+    answer = await why(Fleet(replacing), name)
+
+    assert (name, kind) == (answer.about, answer.kind)
+    assert "decided" in {each.topic for each in answer.lines}
+    assert "the work on n1 to leave" in answer.now[0]
+
+
+async def test_what_is_not_there_is_an_error_that_says_where_to_look(replacing: NatsBus) -> None:
+    """One sentence, also for what could be no name at all."""
+    for name in ("nobody", "No!"):
+        with pytest.raises(NavarchError, match="navarch saga list"):
+            await why(Fleet(replacing), name)
+
+
+async def test_the_commands_print_it(replacing: NatsBus, server: EmbeddedServer) -> None:
+    """`saga list`, `saga show` and `why`, as words and as JSON."""
+    assert replacing.connected
+    _, listed, _ = await navarch("saga", "list", url=server.url)
+    _, shown, _ = await navarch("saga", "show", SAGA, url=server.url)
+    _, as_json, _ = await navarch("saga", "show", SAGA, "-o", "json", url=server.url)
+    _, told, _ = await navarch("why", "n1", url=server.url)
+    code, _, err = await navarch("saga", "show", "nobody", url=server.url)
+
+    assert SAGA in listed
+    assert "the work on n1 to leave" in listed
+    assert "it leaves the old node cordoned" in shown
+    assert 4 == len(json.loads(as_json)["log"])
+    assert "Now:   It waits for the work on n1 to leave" in told
+    assert 1 == code
+    assert "there is no saga 'nobody'" in err
