@@ -51,6 +51,9 @@ _HOW: Final = """\
   one fault, judged by the same rules. It is told of once however long it lasts, degrades the node
   until it is over (or for a day, should nobody see its end), and is told of again after an uncordon
   or a boot.
+- The same fault on many nodes of a pool within a minute (`health.incident` of the pool) is one
+  incident, published as `incident`. Where it makes nodes unhealthy, one of them is replaced at a
+  time while it is fresh; where it does not (XID 45 after another node's crash), people are told.
 - A changed policy file is in force within a second; a wrong one is refused and the old one
   stays. Each verdict names its rule and the policy (the first 12 digits of the file's SHA-256).
 """

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
+from services.health_monitor.correlation import LEASE as WAVE_LEASE
+from services.health_monitor.correlation import Correlation
 from services.health_monitor.effects import HealthInstruments, Performer
 from services.health_monitor.judge import Judge, decode_event, decode_timer, node_of, timer_node_of
 from services.health_monitor.liveness import LEASE, Liveness
@@ -101,6 +103,13 @@ async def build(context: Context) -> Service:
         instruments,
         context.tracing,
     )
+    correlation = Correlation(
+        context.bus,
+        context.clock,
+        Lease(context.bus, context.clock, WAVE_LEASE, context.replica),
+        policy,
+        context.settings,
+    )
     return Service(
         description="Judges faults by the health policy, and tells which nodes are silent",
         consumers=(
@@ -112,5 +121,5 @@ async def build(context: Context) -> Service:
                 key=timer_node_of,
             ),
         ),
-        tasks=(policy.keep, liveness.run, levels.run),
+        tasks=(policy.keep, liveness.run, levels.run, correlation.run),
     )
