@@ -1,0 +1,106 @@
+"""One XID on many nodes of a pool, on a real server: told as one, replaced one after the other."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from schemas import subjects
+from schemas.node_events import Verdict
+from schemas.settings import BudgetSpec, PluginSettings, PoolSpec, Settings
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+SIZE = 8
+SICK = 6
+SETTINGS = Settings(
+    providers={"test": PluginSettings(type="fake")},
+    pools={
+        "training": PoolSpec(
+            provider="test",
+            instance_type="t",
+            min_nodes=SIZE,
+            max_nodes=SIZE,
+            gpu_count=8,
+            budget=BudgetSpec(max_unavailable="100%"),
+        )
+    },
+)
+
+
+async def told(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
+    """Every stored pool event of one kind."""
+    stored = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
+    return [msgspec.json.decode(each.data) for each in stored]
+
+
+async def test_one_xid_on_most_of_a_pool_is_replaced_one_node_at_a_time(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """Though the budget would let all go at once; the breaker names the incident meanwhile.
+
+    At most four may have begun before the fifth made it one; none begins until those are done.
+    """
+    async with Peers(bus) as peers, Running(server.url, "pool-manager", build, SETTINGS):
+
+        async def full() -> bool:
+            return len(await told(bus, "saga-began")) >= SIZE or len(peers.instances) == SIZE
+
+        await eventually(full)
+        names = sorted(peers.instances)[:SICK]
+        peers.hold["drain"] = asyncio.Event()
+
+        async def admitted() -> bool:
+            found = await bus.read("EVENTS", subjects.node_event_wildcard("admitted"))
+            return len(found) == SIZE
+
+        await eventually(admitted)
+        peers.calls.clear()
+        await asyncio.gather(
+            *(
+                peers.publish(
+                    Verdict(
+                        id=f"v-{name}",
+                        time=datetime.now(UTC),
+                        pool="training",
+                        node=name,
+                        status="unhealthy",
+                        action="replace",
+                        kind="xid",
+                        code=79,
+                        reason="XID 79",
+                        fault=f"f-{name}",
+                    )
+                )
+                for name in names
+            )
+        )
+        [incident] = await eventually(lambda: told(bus, "incident"))
+        [breaker] = await eventually(lambda: told(bus, "breaker-opened"))
+        begun = set(peers.count("cordon"))
+        peers.hold["drain"].set()
+
+        async def all_replaced() -> bool:
+            return len(await told(bus, "node-replaced")) == SICK
+
+        await eventually(all_replaced, within_seconds=30)
+
+        async def closed() -> bool:
+            return [each["status"] for each in await told(bus, "incident")] == ["opened", "closed"]
+
+        await eventually(closed)
+
+    assert ("opened", "xid", 79) == (incident["status"], incident["kind"], incident["code"])
+    assert "one incident: XID 79" in breaker["reason"]
+    assert len(begun) < 5
+    under_way = 0
+    for step, node in peers.calls:
+        if step == "cordon":
+            assert node in begun or under_way == 0
+            under_way += 1
+        under_way -= step == "bootstrap"
+    assert dict.fromkeys(names, 1) == peers.count("cordon")
