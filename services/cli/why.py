@@ -85,7 +85,10 @@ def _node_now(
         return ("It is gone; nothing is under way about it.",), ""
     sick = node.state == "active" and (node.health == "unhealthy" or node.lost)
     if sick:
-        return (_held_back(node, pool, told),), "replace, as soon as nothing holds it back any more"
+        asked = pool is not None and pool.spec.health.auto_replace
+        by_hand = f"navarch replace {node.node}, or navarch uncordon {node.node} if it is well"
+        then = "replace, as soon as nothing holds it back any more" if asked else by_hand
+        return (_held_back(node, pool, told),), then
     if node.cordoned:
         return (
             "Nothing is under way; it takes no new work, because it is cordoned.",
@@ -182,10 +185,15 @@ def why_saga(state: SagaState, stored: Iterable[Stored]) -> Answer:
 
 
 def _waits(where: Progress) -> str:
+    if where.status == "stuck":
+        return (
+            f"It is stuck at {where.step} since {moment(where.since)}: {where.reason}. It waits "
+            f"for {where.waiting_for}."
+        )
     until = f", until {moment(where.deadline)} at the latest" if where.deadline else ""
-    doing = {"unwinding": " while it is unwound", "stuck": ", stuck"}.get(where.status, "")
+    doing = " while it is unwound" if where.status == "unwinding" else ""
     at = f" (at {where.step}{doing})" if where.step else ""
-    why = f" {where.reason}." if where.status in ("unwinding", "stuck") else ""
+    why = f" {where.reason}." if where.status == "unwinding" else ""
     return f"It waits for {where.waiting_for}{at}, since {moment(where.since)}{until}.{why}"
 
 

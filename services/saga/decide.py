@@ -198,7 +198,7 @@ def cancel(
             return Impossible(f"{state.saga} is being unwound already: {state.reason}")
         case "stuck":
             return Impossible(
-                f"{state.saga} is stuck at {state.failed_step}: mend the reason, then retry it"
+                f"{state.saga} is stuck at {state.failed_step}; what it waits for is a retry"
             )
         case "done" | "unwound":
             return Impossible(f"{state.saga} has ended: it is {state.status}")

@@ -261,7 +261,7 @@ def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
     answer = why_saga(folded(*STUCK), stored(FAULT, *STUCK))
 
     assert f"navarch saga retry {SAGA}" in answer.now[0]
-    assert "at terminate, stuck" in answer.now[0]
+    assert answer.now[0].startswith("It is stuck at terminate since")
     assert "not allowed" in answer.now[0]
     assert "n1 reported XID 79 on GPU 3: off the bus" == answer.lines[0].text
 
