@@ -1,0 +1,45 @@
+"""`navarch saga cancel|retry` and an uncordon that cancels, against a real pool-manager."""
+
+import asyncio
+
+from schemas import subjects
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.cli.test_commands import navarch
+from tests.pool_manager.test_service import events, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+
+async def test_people_cancel_retry_and_uncordon_from_the_command_line(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """Accepted with what follows, or refused in one sentence; `--wait` waits for the uncordon."""
+    url = server.url
+    async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
+        [first, second, _] = await eventually(settled(bus, 3))
+        peers.hold["drain"] = asyncio.Event()
+        _, drained, _ = await navarch("drain", first, url=url)
+        _, listed, _ = await navarch("saga", "list", url=url)
+        retried = await navarch("saga", "retry", f"drain-{first}-1", url=url)
+        _, cancelled, _ = await navarch("saga", "cancel", f"drain-{first}-1", url=url)
+        await eventually(lambda: events(bus, "saga-cancelled"))
+        await eventually(settled(bus, 3))
+        await peers.sicken("training", second)
+        wildcard = subjects.saga_step_wildcard("drain", "started")
+
+        async def draining() -> bool:
+            return len(await bus.read("SAGAS", wildcard)) == 2
+
+        await eventually(draining)
+        uncordoned = await navarch("uncordon", second, "--wait", url=url)
+        _, told, _ = await navarch("why", second, url=url)
+
+    assert f"drain {first}, saga drain-{first}-1" in drained
+    assert f"the work on {first} to leave" in listed
+    assert (1, "not stuck\n") == (retried[0], retried[2][-len("not stuck\n") :])
+    assert "it leaves behind: the node in service" in cancelled
+    assert 0 == uncordoned[0], uncordoned
+    assert f"uncordon-{second}-2" in uncordoned[1]
+    assert f"unwind replace-{second}-1, at drain" in told

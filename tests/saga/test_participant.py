@@ -1,0 +1,146 @@
+"""A participant whose saga is cancelled: it stops, says so, and performs nothing afterwards."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from schemas.sagas import (
+    SagaEntry,
+    SagaParams,
+    SagaStarted,
+    SagaUnwinding,
+    StepFailed,
+    StepStarted,
+    UndoStarted,
+)
+from schemas.topology import NOTIFIER_STEPS
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import ConsumerLoop
+from services.runtime.instruments import Instruments
+from services.runtime.nats_bus import NatsBus
+from services.runtime.tracing import Tracing
+from services.saga.participant import STOPPED, Command, Participant
+from services.saga.reading import append, read_state
+from tests.support.inprocess import eventually
+
+ABOUT: dict[str, Any] = {"time": datetime.now(UTC), "saga": "drain-n1-1"}
+BEGUN = SagaStarted(id="s", kind="drain", params=SagaParams(pool="p", node="n1"), **ABOUT)
+UNWINDING = SagaUnwinding(id="u", step="drain", reason="r", cancelled=True, **ABOUT)
+DRAIN = StepStarted(
+    id="d", step="drain", deadline=ABOUT["time"] + timedelta(hours=1), inputs={}, **ABOUT
+)
+
+
+class Workload:
+    """Begins a drain that never ends, and notes what becomes of it."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.did: list[str] = []
+
+    async def drain(self, _: Command) -> None:
+        """Wait for ever."""
+        self.did.append("begun")
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.did.append("stopped")
+            raise
+
+    async def undo(self, _: Command) -> None:
+        """Note it."""
+        self.did.append("undone")
+
+
+async def appended(bus: NatsBus, *entries: SagaEntry, after: int = 0) -> int:
+    """Append entries to the log, each under the guard; return the last sequence."""
+    for entry in entries:
+        after = await append(bus, entry, after, {})
+    return after
+
+
+@pytest.fixture
+def workload() -> Workload:
+    """What acts."""
+    return Workload()
+
+
+@pytest.fixture
+async def taking_part(bus: NatsBus, workload: Workload) -> AsyncIterator[asyncio.Event]:
+    """A participant that takes its first command when the event is set."""
+    clock, go = SystemClock(), asyncio.Event()
+    participant = Participant(bus, clock, {"drain": workload.drain}, {"cordon": workload.undo})
+    loop = ConsumerLoop(
+        bus, participant.consumer(NOTIFIER_STEPS), clock, Instruments(), Tracing("test")
+    )
+
+    async def run() -> None:
+        await go.wait()
+        await loop.run()
+
+    tasks = [asyncio.create_task(run()), asyncio.create_task(participant.watch())]
+    yield go
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def failed(bus: NatsBus) -> Any:
+    """The drain's reason, once it has failed."""
+
+    async def look() -> str:
+        state = await read_state(bus, "drain-n1-1")
+        assert state is not None
+        drain = state.step("drain")
+        return drain.reason if drain.status == "failed" else ""
+
+    return look
+
+
+async def test_an_action_under_way_is_stopped_when_its_saga_is_cancelled(
+    bus: NatsBus, workload: Workload, taking_part: asyncio.Event
+) -> None:
+    """Long before its deadline; the failure is the word that it has stopped."""
+    taking_part.set()
+    last = await appended(bus, BEGUN, DRAIN)
+    async with asyncio.timeout(10):
+        await workload.begun.wait()
+    await appended(bus, UNWINDING, after=last)
+    reason = await eventually(failed(bus))
+
+    assert STOPPED == reason
+    assert ["begun", "stopped"] == workload.did
+
+
+async def test_a_command_that_comes_after_the_cancellation_is_not_performed(
+    bus: NatsBus, workload: Workload, taking_part: asyncio.Event
+) -> None:
+    """As after a crash: the command is delivered again, answered, and nothing is done."""
+    await appended(bus, BEGUN, DRAIN, UNWINDING)
+    taking_part.set()
+    reason = await eventually(failed(bus))
+
+    assert STOPPED == reason
+    assert [] == workload.did
+
+
+async def test_an_undo_is_performed_though_the_cancellation_is_seen_meanwhile(
+    bus: NatsBus, workload: Workload, taking_part: asyncio.Event
+) -> None:
+    """Only actions are stopped: what takes them back is what was asked for."""
+    cordon = StepStarted(id="c", step="cordon", inputs={}, **ABOUT)
+    stopped = StepFailed(id="f", step="cordon", reason="r", **ABOUT)
+    undo = UndoStarted(id="x", step="cordon", inputs={}, **ABOUT)
+    await appended(bus, BEGUN, cordon, UNWINDING, stopped, undo)
+    taking_part.set()
+
+    async def undone() -> bool:
+        state = await read_state(bus, "drain-n1-1")
+        return state is not None and state.step("cordon").status == "undone"
+
+    await eventually(undone)
+    assert ["undone"] == workload.did
