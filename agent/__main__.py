@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 
 from agent.cloud.choose import looks
+from agent.diagnostics.plugins import load_checks
 from agent.host import Host
 from agent.nvml import Nvml, NvmlEvents
 from agent.outbox import Outbox
 from agent.service import Agent, Surroundings
 from agent.settings import AgentConfig, boot_id_of, load
 from agent.spool import Spool
+from schemas.requests import DiagnoseRequest
 from schemas.settings import NatsSettings
 from services.runtime.bus import Bus
 from services.runtime.clock import SystemClock
@@ -41,6 +43,8 @@ def run(arguments: list[str]) -> int:
         if told.command == "inject":
             return _inject(told)
         config = load(os.environ, told.config)
+        if told.command == "diagnose":
+            return asyncio.run(_diagnose(config, told))
         if told.check:
             # The screen says what is wrong; retries would say it again and again.
             logging.getLogger().setLevel(logging.CRITICAL)
@@ -62,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
     parse.add_argument("file", help="kmsg, dmesg or journalctl text; - for standard input")
+    diagnose = commands.add_parser("diagnose", help="ask this node's agent to test the host")
+    diagnose.add_argument("checks", nargs="*", metavar="CHECK", help="boot, nvidia-smi, dcgm …")
+    diagnose.add_argument("--level", type=int, default=1, help="of dcgm, 1 to 4 (default: 1)")
+    diagnose.add_argument("--seconds", type=int, default=60, help="of burn (default: 60)")
+    diagnose.add_argument("--gbps-min", type=float, default=0.0, help="least bandwidth that passes")
+    diagnose.add_argument("--timeout", type=float, default=3600.0, help="seconds to wait for it")
     inject = commands.add_parser("inject", help="write a fault to the kernel log, as a drill")
     inject.add_argument("kind", choices=["xid"])
     inject.add_argument("code", type=int)
@@ -88,12 +98,29 @@ def _inject(told: argparse.Namespace) -> int:
     return 0
 
 
+async def _diagnose(config: AgentConfig, told: argparse.Namespace) -> int:
+    from agent import tools  # noqa: PLC0415
+
+    request = DiagnoseRequest(
+        checks=tuple(told.checks),
+        level=told.level,
+        seconds=told.seconds,
+        gbps_min=told.gbps_min,
+    )
+    found = await tools.diagnose(config, lambda: _connect(config), request, told.timeout)
+    if found.refused:
+        print(f"refused: {found.refused}")  # noqa: T201
+    for each in found.checks:
+        print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<13} {each.detail}")  # noqa: T201
+    return 0 if found.ok else 1
+
+
 async def _check(config: AgentConfig) -> int:
     from agent import tools  # noqa: PLC0415
 
     findings = await tools.check(config, lambda: _connect(config))
     for each in findings:
-        print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<11} {each.detail}")  # noqa: T201
+        print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<13} {each.detail}")  # noqa: T201
     return 0 if all(each.ok for each in findings) else 1
 
 
@@ -114,6 +141,8 @@ async def _run(config: AgentConfig) -> None:
             outbox=Outbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
             host=Host(),
             looks=looks(config, clock),
+            plugins=load_checks(config.health_checks),
+            environment=os.environ,
             boot_id=boot_id_of(config),
             start_id=secrets.token_hex(4),
             hostname=hostname,

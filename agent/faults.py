@@ -13,6 +13,7 @@ from typing import Final
 from agent.changes import Change
 from agent.cloud.notices import Notice
 from agent.code_names import name_of
+from agent.diagnostics.findings import Finding
 from agent.nvml.events import XidEvent
 from agent.xid import Sighting
 from schemas.node_events import Fault, GpuIdentity, Metric
@@ -223,6 +224,37 @@ def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
         source="cloud",
         boot_id=who.boot_id,
     )
+
+
+def from_finding(who: NodeIdentity, finding: Finding, gpus: GpuMap, now: datetime) -> Fault:
+    """Make the fault for a test that failed; its id is the moment it ended."""
+    gpu = gpus.by_index(finding.gpus[0]) if len(finding.gpus) == 1 else None
+    moment_ms = int(now.timestamp() * 1000)
+    metrics = {"check": finding.name, **finding.metrics}
+    if finding.gpus:
+        metrics["gpus"] = ",".join(map(str, finding.gpus))
+    return Fault(
+        id=f"{who.prefix}.diagnostic.{_token(finding.name)}.{moment_ms}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind="diagnostic",
+        gpu_index=gpu.index if gpu else -1,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=gpu.pci if gpu else "",
+        subcode=finding.name,
+        message=f"{finding.name}: {finding.detail}",
+        metrics=metrics,
+        source="host",
+        boot_id=who.boot_id,
+        sequence=moment_ms,
+    )
+
+
+def _token(name: str) -> str:
+    """Make a name that anybody gave fit for an id."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:63]
 
 
 def system_of(kind: FaultKind, code: int, *, fatal: bool = False) -> str:

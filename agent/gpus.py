@@ -27,6 +27,8 @@ OPEN_SECONDS_MAX: Final = 10.0
 REOPEN_SECONDS: Final = 5.0
 REOPEN_TROUBLED_SECONDS: Final = 30.0
 """NVML is started anew this often while a GPU could not be found at all: it may have been reset."""
+IDLE_MEMORY_PART_MAX: Final = 0.05
+"""Of a GPU's memory the driver alone takes less."""
 
 T = TypeVar("T")
 
@@ -114,6 +116,15 @@ class GpuWatch:
             self._vanished(gpu)
         self._tell(inventory.troubles)
         return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody works on a GPU, by the last sample."""
+        return any(
+            (each.utilization_percent or 0) > 0
+            or (each.memory_used_bytes or 0) > IDLE_MEMORY_PART_MAX * (each.memory_total_bytes or 0)
+            for each in self._samples.values()
+        )
 
     @property
     def current(self) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from agent import faults
 from agent.changes import Change
 from agent.cloud.notices import Notice
+from agent.diagnostics.findings import Finding
 from agent.echoes import Echoes
 from agent.faults import GpuMap, NodeIdentity
 from agent.kernel_log import Line
@@ -104,6 +105,10 @@ class Reporter:
     def notice(self, notice: Notice) -> None:
         """Take what the cloud announces."""
         self.send(faults.from_notice(self.who, notice, self._clock.now()))
+
+    def finding(self, finding: Finding) -> None:
+        """Take a test that failed."""
+        self.send(faults.from_finding(self.who, finding, self._sources.gpus(), self._clock.now()))
 
     def due(self, sequence: int) -> None:
         """Tell what was held back and is due; `sequence` is how far the kernel log was read."""

@@ -6,32 +6,33 @@ decides nothing. Whatever it must not lose goes through the outbox; heartbeats a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from agent.changes import Change
-from agent.checks import boot_checks
 from agent.cloud.watch import CloudWatch, Look
+from agent.diagnosing import Bench, Diagnostics
+from agent.diagnostics.plugins import RunningCheck
 from agent.faults import NodeIdentity
-from agent.gpus import OPEN_SECONDS_MAX, Before, GpuWatch, NvmlSession
+from agent.gpus import Before, GpuWatch, NvmlSession
 from agent.host import Host
 from agent.kmsg import KernelLog, PositionFile
 from agent.memory import NOTICES_MAX, MemoryFile
-from agent.nvml import Inventory
 from agent.outbox import Outbox
 from agent.probe import ProbeThread
 from agent.reporter import Reporter, Sources
 from agent.settings import AgentConfig
+from agent.watching import Watch, Watched
 from agent.xid_watch import EventSession, XidWatch
 from schemas import subjects
 from schemas.messages import encode
-from schemas.node_events import BootChecked, Registered, Telemetry
-from schemas.records import HeartbeatRecord, node_key
-from schemas.topology import HEARTBEATS
+from schemas.node_events import CheckResult
+from schemas.records import HeartbeatRecord, NodeRecord, decoder, node_key
+from schemas.requests import DiagnoseRequest
+from schemas.topology import HEARTBEATS, NODES
 from services.runtime.bus import Bus, Headers
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError
@@ -41,9 +42,9 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 0.5
 FLUSH_SECONDS_MAX: Final = 0.7
 CLOSE_SECONDS_MAX: Final = 0.7
-FIRST_LOOK_SECONDS: Final = 3.0
-"""How long the kernel log waits for NVML to say which GPU sits where."""
 POSITION_SECONDS: Final = 1.0
+
+_node_decoder = decoder(NodeRecord)
 
 Connect = Callable[[], Awaitable[Bus]]
 
@@ -60,6 +61,9 @@ class Surroundings:
     host: Host
     looks: Sequence[Look]
     """What to ask of the cloud's metadata service."""
+    plugins: Sequence[RunningCheck]
+    environment: Mapping[str, str]
+    """What the tools of diagnostics are given."""
     boot_id: str
     start_id: str
     """Different at every start of an agent."""
@@ -80,6 +84,7 @@ class Agent:
         state = Path(config.state_dir)
         self._memory_file = MemoryFile(state / "memory.json")
         self._memory = self._memory_file.load()
+        self._same_boot = self._memory.boot_id == outside.boot_id
         self._position = PositionFile(state / "kmsg.json", outside.boot_id)
         self._reporter = Reporter(
             self._who,
@@ -94,18 +99,7 @@ class Agent:
             on_line=self._reporter.line,
             on_gap=self._reporter.gap,
         )
-        self._kernel_log_problem = ""
-        self._gpus = GpuWatch(
-            outside.nvml,
-            ProbeThread("nvml"),
-            deadline_seconds=config.probe_deadline,
-            on_change=self._reporter.change,
-            before=Before(
-                gpus=self._memory.gpus,
-                same_boot=self._memory.boot_id == outside.boot_id,
-                pause_seconds=self._memory.age_seconds(outside.clock.now()),
-            ),
-        )
+        self._gpus = self._make_gpu_watch()
         self._xids = XidWatch(
             outside.xids,
             ProbeThread("nvml events"),
@@ -116,14 +110,53 @@ class Agent:
         self._cloud = CloudWatch(
             outside.looks,
             outside.clock,
-            told=self._memory.notices if self._memory.boot_id == outside.boot_id else (),
+            told=self._memory.notices if self._same_boot else (),
             on_notice=self._reporter.notice,
         )
         self._bus: Bus | None = None
-        self._checks = 0
-        self._checked_ok = False
-        self._checked_inventory: Inventory | None = None
-        self._samples = 0
+        self._diagnostics = self._make_diagnostics()
+        self._watch = self._make_watch()
+
+    def _make_gpu_watch(self) -> GpuWatch:
+        return GpuWatch(
+            self._outside.nvml,
+            ProbeThread("nvml"),
+            deadline_seconds=self._config.probe_deadline,
+            on_change=self._reporter.change,
+            before=Before(
+                gpus=self._memory.gpus,
+                same_boot=self._same_boot,
+                pause_seconds=self._memory.age_seconds(self._clock.now()),
+            ),
+        )
+
+    def _make_diagnostics(self) -> Diagnostics:
+        bench = Bench(
+            clock=self._clock,
+            environment=self._outside.environment,
+            gpus=lambda: self._gpus.gpus,
+            busy=lambda: self._gpus.busy,
+            cordoned=self._cordoned,
+            look=self._look,
+            plugins=self._outside.plugins,
+            on_failure=self._reporter.finding,
+        )
+        return Diagnostics(self._config, bench)
+
+    def _make_watch(self) -> Watch:
+        watched = Watched(
+            clock=self._clock,
+            gpus=self._gpus,
+            kernel_log=self._kernel_log,
+            host=self._outside.host,
+            reporter=self._reporter,
+            diagnostics=self._diagnostics,
+            bus=lambda: self._bus,
+            start_id=self._outside.start_id,
+            hostname=self._outside.hostname,
+            version=self._outside.version,
+        )
+        return Watch(self._config, watched, tested=self._same_boot and self._memory.tested)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Report until `stopping` is set or something that must not end has ended."""
@@ -132,9 +165,10 @@ class Agent:
             for each in (
                 self._outbox.run(),
                 self._connected_life(),
-                self._watch(),
+                self._watch.run(),
                 self._listen(),
                 self._cloud.run(),
+                self._diagnostics.run(),
                 self._keep(),
                 self._live_with(stopping),
             )
@@ -206,137 +240,26 @@ class Agent:
             }
         )
 
+    async def _look(self) -> tuple[CheckResult, ...]:
+        return await self._watch.look()
+
     async def _diagnose(self, data: bytes, headers: Headers) -> bytes:  # noqa: ARG002
-        return encode(await self._check())
+        """Answer an empty request with the boot checks, any other with what it asks for."""
+        if not data.strip():
+            return encode(self._watch.checked(await self._watch.look()))
+        request = msgspec.json.decode(data, type=DiagnoseRequest)
+        return encode(await self._diagnostics.answer(request))
 
-    # --- registering ----------------------------------------------------------------------------
-
-    async def _register(self) -> None:
-        inventory = self._gpus.inventory
-        registered = Registered(
-            id=f"{self._who.prefix}.registered.{self._outside.start_id}",
-            time=self._clock.now(),
-            pool=self._config.pool,
-            node=self._config.node,
-            instance=self._config.instance or self._config.node,
-            hostname=self._outside.hostname,
-            boot_id=self._who.boot_id,
-            gpus=self._gpus.gpus.gpus,
-            driver_version=inventory.driver_version if inventory else "",
-            agent_version=self._outside.version,
-            address=self._config.address,
-        )
-        self._reporter.send(registered)
-
-    async def _check(self) -> BootChecked:
-        """Run the boot checks."""
-        sample = None if self._config.gpu_count == 0 else await self._gpus.sample()
-        self._checks += 1
-        self._checked_inventory = self._gpus.inventory
-        checks = boot_checks(
-            self._config.gpu_count,
-            self._gpus.inventory,
-            sample,
-            self._gpus.problem,
-            self._kernel_log_problem,
-        )
-        return BootChecked(
-            id=f"{self._who.prefix}.boot-checked.{self._outside.start_id}.{self._checks}",
-            time=self._clock.now(),
-            pool=self._config.pool,
-            node=self._config.node,
-            ok=all(each.ok for each in checks),
-            checks=checks,
-            boot_id=self._who.boot_id,
-        )
-
-    async def _publish_checks(self) -> None:
-        checked = await self._check()
-        self._checked_ok = checked.ok
-        self._reporter.send(checked)
-        for each in checked.checks:
-            if each.name == "gpu-count" and not each.ok:
-                self._reporter.change(Change("gpu_count", -1, each.detail))
-
-    # --- watching -------------------------------------------------------------------------------
-
-    async def _watch(self) -> None:
-        """Look at the GPUs, register, follow the kernel log, then sample for ever."""
-        if self._config.gpu_count != 0:
-            opening = asyncio.create_task(self._gpus.open(OPEN_SECONDS_MAX))
-            await asyncio.wait({opening}, timeout=FIRST_LOOK_SECONDS)
-            if not opening.done():
-                # A line must not wait for a driver that hangs; its PCI address says enough.
-                self._follow_kernel_log()
-            await opening
-        await self._register()
-        if not self._kernel_log_problem:
-            self._follow_kernel_log()
-        await self._publish_checks()
-        await self._sample_for_ever()
-
-    def _follow_kernel_log(self) -> None:
-        if self._kernel_log.started:
-            return
+    async def _cordoned(self) -> bool | None:
+        """Ask the bus whether this node is cordoned; None where it cannot say."""
+        if self._bus is None:
+            return None
         try:
-            self._kernel_log.start()
-        except OSError as error:
-            self._kernel_log_problem = f"the kernel log {self._config.kmsg} cannot be read: {error}"
-            log.error("%s", self._kernel_log_problem)  # noqa: TRY400
-            self._reporter.change(
-                Change("probe_failed", -1, self._kernel_log_problem, subcode="kmsg")
-            )
-
-    async def _sample_for_ever(self) -> None:
-        next_at = publish_at = self._clock.monotonic()
-        while True:
-            now = self._clock.monotonic()
-            if now < next_at:
-                await self._clock.sleep(next_at - now)
-            next_at = max(next_at + self._config.sample_interval, self._clock.monotonic())
-            telemetry = await self._sample()
-            if not self._checked_ok and self._gpus.inventory is not self._checked_inventory:
-                # The driver came up after the agent did.
-                await self._recheck()
-            if self._clock.monotonic() >= publish_at:
-                publish_at += self._config.telemetry_interval
-                publish_at = max(publish_at, self._clock.monotonic())
-                await self._publish_telemetry(telemetry)
-
-    async def _recheck(self) -> None:
-        checked = await self._check()
-        if checked.ok:
-            self._checked_ok = True
-            await self._register()
-            self._reporter.send(checked)
-
-    async def _sample(self) -> Telemetry:
-        sample = None if self._config.gpu_count == 0 else await self._gpus.sample()
-        host = self._outside.host.sample()
-        self._samples += 1
-        now = self._clock.now()
-        return Telemetry(
-            id=f"{self._who.prefix}.telemetry.{self._outside.start_id}.{self._samples}",
-            time=now,
-            pool=self._config.pool,
-            node=self._config.node,
-            gpus=sample.gpus if sample is not None else (),
-            cpu_percent=host.cpu_percent,
-            memory_used_bytes=host.memory_used_bytes,
-            memory_total_bytes=host.memory_total_bytes,
-            sequence=self._samples,
-            sampled_at=now,
-        )
-
-    async def _publish_telemetry(self, telemetry: Telemetry) -> None:
-        bus = self._bus
-        if bus is None or not bus.connected:
-            return
-        subject = subjects.telemetry(self._config.pool, self._config.node)
-        try:
-            await bus.publish(subject, encode(telemetry), msg_id=telemetry.id)
+            entry = await self._bus.get(NODES, node_key(self._config.pool, self._config.node))
         except BusError as error:
-            log.warning("telemetry: %s", error)
+            log.warning("whether this node is cordoned is not known: %s", error)
+            return None
+        return None if entry is None else bool(_node_decoder.decode(entry.value).cordoned)
 
     # --- its own life ---------------------------------------------------------------------------
 
@@ -367,6 +290,7 @@ class Agent:
                 boot_id=self._who.boot_id,
                 gpus=self._gpus.remember(),
                 notices=self._cloud.standing[:NOTICES_MAX],
+                tested=self._watch.tested,
             )
         self._memory_file.save(self._memory, self._clock.now(), self._clock.monotonic(), last=last)
 

@@ -6,7 +6,7 @@ An error names the variable, or file and line, and the remedy.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -55,6 +55,19 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Another address of it, for tests; empty: the documented one."""
     cloud_interval: Duration = Duration(5)
     """Between two looks, where the cloud has no long poll."""
+    boot_tests: str = "auto"
+    """Tests that a node must pass once a boot, with commas; auto: `nvidia-smi,memory` where the
+    GPUs are this host's own; none."""
+    diagnose_interval: Duration = Duration(0)
+    """How often `diagnose_checks` are run; 0: only when asked."""
+    diagnose_checks: str = "nvidia-smi,dcgm"
+    diagnose_level: Annotated[int, msgspec.Meta(ge=1, le=4)] = 1
+    """Of `dcgm` by schedule and at boot; from 2 on it waits for a cordoned node."""
+    health_checks: str = "all"
+    """Plugins: all that are installed, none, or names and `module:Class` with commas."""
+    health_check_deadline: Duration = Duration(30)
+    cuda_library: str = ""
+    """Empty: the host's libcuda.so.1; for the test `memory`."""
     address: str = ""
     exit_without: str = ""
     """The agent ends when this file or directory is gone."""
@@ -67,6 +80,7 @@ POSITIVE: Final = (
     "telemetry_interval",
     "probe_deadline",
     "cloud_interval",
+    "health_check_deadline",
 )
 FOREIGN: Final = frozenset({"config", "nvml_state"})
 """Variables of the same prefix that are not settings of the agent."""

@@ -10,11 +10,16 @@ from typing import Any, Final
 
 import msgspec
 
+from agent.cloud.choose import DMI, detect
 from agent.code_names import name_of
+from agent.diagnostics.checks import CHECKS, program_of
 from agent.kernel_log import parse_kmsg, parse_text
 from agent.nvml import Inventory, Nvml, NvmlUnavailable
 from agent.scanner import Scanner
 from agent.settings import AgentConfig
+from schemas.messages import encode
+from schemas.requests import DiagnoseRequest, Diagnosis
+from schemas.subjects import node_command
 from services.runtime.bus import Bus
 from services.runtime.errors import ConfigurationError, NavarchError
 
@@ -119,6 +124,8 @@ async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[Findi
         _check_nvml(config),
         _check_kernel_log(config),
         _check_state(config),
+        _check_cloud(config),
+        _check_tools(),
         await _check_bus(config, connect),
     ]
 
@@ -159,6 +166,35 @@ def _check_state(config: AgentConfig) -> Finding:
     except OSError as error:
         return Finding("state", ok=False, detail=f"{error}; set NAVARCH_STATE_DIR")
     return Finding("state", ok=True, detail=f"{path} can be written")
+
+
+def _check_cloud(config: AgentConfig) -> Finding:
+    """Say whose notices are listened to; none is no fault of the host."""
+    cloud = detect(DMI) if config.cloud == "auto" else config.cloud
+    if cloud in ("", "none"):
+        return Finding("cloud", ok=True, detail="no spot or maintenance notices are expected")
+    return Finding("cloud", ok=True, detail=f"notices of {cloud} are listened to")
+
+
+def _check_tools() -> Finding:
+    """Say which tests this host has the tools for; all are optional."""
+    here = [each.name for each in CHECKS if program_of(each)]
+    missing = [each.name for each in CHECKS if each.name not in here]
+    detail = f"here: {', '.join(here) or 'none'}; not here: {', '.join(missing) or 'none'}"
+    return Finding("diagnostics", ok=True, detail=detail)
+
+
+async def diagnose(
+    config: AgentConfig, connect: "Callable[[], Any]", request: DiagnoseRequest, seconds: float
+) -> Diagnosis:
+    """Ask this node's agent for tests, over the bus as anybody would, and wait for the answer."""
+    bus: Bus = await connect()
+    try:
+        subject = node_command(config.pool, config.node, "diagnose")
+        reply = await bus.request(subject, encode(request), timeout_seconds=seconds)
+    finally:
+        await bus.close()
+    return msgspec.json.decode(reply.data, type=Diagnosis)
 
 
 async def _check_bus(config: AgentConfig, connect: "Callable[[], Any]") -> Finding:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from schemas.node_events import CheckResult
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
 
@@ -51,6 +53,29 @@ REQUESTS: dict[str, type[Request]] = {
     "retry": SagaRequest,
 }
 """Verb -> payload."""
+
+
+class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks an agent to test its host (its node's `command.diagnose`); answered when it is done."""
+
+    checks: tuple[str, ...] = ()
+    """Names: `boot`, `nvidia-smi`, `memory`, `dcgm`, `nvbandwidth`, `nccl`, `burn`, or a plugin's;
+    empty: the boot checks alone."""
+    level: Annotated[int, msgspec.Meta(ge=1, le=4)] = 1
+    """Of `dcgm`: from 2 on it needs the GPUs for itself."""
+    seconds: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 60
+    """How long `burn` burns."""
+    gbps_min: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Least bandwidth that passes, for `nvbandwidth` and `nccl`; 0: any."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tests found."""
+
+    ok: bool
+    checks: tuple[CheckResult, ...] = ()
+    refused: str = ""
+    """Why nothing was run; empty where it was."""
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):

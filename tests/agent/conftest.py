@@ -24,6 +24,7 @@ from services.provisioner.providers.local_gpus import (
 from services.runtime.bus import Stored
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
+from tests.agent.bed import Bed
 
 WAIT_SECONDS = 15.0
 BOOT = "0777c57c-3f80-41cb-b20a-c82dae692d80"
@@ -114,6 +115,14 @@ async def host(
     yield made
     if made.process is not None and made.process.returncode is None:
         await made.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    """A host without tools."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    return Bed(directory)
 
 
 async def events(bus: NatsBus, node: str, count: int) -> list[Stored]:

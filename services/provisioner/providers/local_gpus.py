@@ -49,6 +49,12 @@ def build_library(directory: Path) -> Path:
     target = directory / hashlib.sha256(source).hexdigest()[:16] / SONAME
     if target.exists():
         return target
+    compile_library(SOURCE, target)
+    return target
+
+
+def compile_library(source: Path, target: Path) -> None:
+    """Compile one C file into a shared library, put into place whole."""
     command = compiler()
     if command is None:
         raise SetupError(
@@ -57,12 +63,12 @@ def build_library(directory: Path) -> Path:
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        built = Path(scratch) / SONAME
+        built = Path(scratch) / target.name
         done = subprocess.run(
             [
                 *command,
-                *("-O1", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", str(built)),
-                *(str(SOURCE), "-lpthread"),
+                *("-O1", "-shared", "-fPIC", f"-Wl,-soname,{target.name}", "-o", str(built)),
+                *(str(source), "-lpthread"),
             ],
             capture_output=True,
             text=True,
@@ -70,9 +76,8 @@ def build_library(directory: Path) -> Path:
             check=False,
         )
         if done.returncode != 0:
-            raise SetupError(f"{' '.join(command)} could not compile {SOURCE}:\n{done.stderr}")
+            raise SetupError(f"{' '.join(command)} could not compile {source}:\n{done.stderr}")
         built.replace(target)
-    return target
 
 
 def simulated_gpus(instance: str, count: int) -> tuple[GpuIdentity, ...]:
