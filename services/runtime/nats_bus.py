@@ -148,6 +148,8 @@ class NatsBus(Buckets):
         if self._client.is_connected:
             with suppress(nats.errors.Error, BusError):
                 await self._barrier()
+        # What is buffered still was meant for a server that is away, and cannot be sent any more.
+        self._client._pending, self._client._pending_data_size = [], 0  # noqa: SLF001
         await self._client.close()
 
     async def _ask(
