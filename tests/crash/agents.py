@@ -28,6 +28,8 @@ GPUS: Final = 8
 GPU: Final = 3
 """The one that breaks."""
 XID: Final = 79
+SEQUENCE: Final = 1
+"""Of the one record in the kernel log of a node that breaks."""
 
 
 class Agents:
@@ -40,15 +42,12 @@ class Agents:
         self._provider = provider
         self._boot_seconds = boot_seconds
         self._lives: dict[str, asyncio.Task[None]] = {}
-        self.most = 0
-        """The most instances that stood at once, as far as was seen."""
 
     async def run(self) -> None:
         """Give every instance its agent, for ever."""
         try:
             while True:
                 names = self._provider.truth().names
-                self.most = max(self.most, len(names))
                 for name in set(names) - set(self._lives):
                     self._lives[name] = asyncio.create_task(self._live(name))
                 for name in set(self._lives) - set(names):
@@ -106,10 +105,10 @@ class Agents:
                 await asyncio.sleep(AGAIN_SECONDS)
 
 
-def fault_of(pool: str, node: str, number: int) -> Fault:
+def fault_of(pool: str, node: str) -> Fault:
     """A GPU of the node has fallen off the bus."""
     return Fault(
-        id=f"{node}.kmsg.{number}",
+        id=f"{node}.kmsg.{SEQUENCE}",
         time=datetime.now(UTC),
         pool=pool,
         node=node,
@@ -121,13 +120,13 @@ def fault_of(pool: str, node: str, number: int) -> Fault:
         message="GPU has fallen off the bus.",
         metrics={"xid_code": XID},
         boot_id=f"boot-{node}",
-        sequence=number,
+        sequence=SEQUENCE,
     )
 
 
-def write_fault(kmsg: Path, node: str, sequence: int) -> None:
+def write_fault(kmsg: Path, node: str) -> None:
     """Let a real agent of a simulated host find the same in its kernel log."""
     pci = simulated_gpus(node, GPUS)[GPU].pci
     line = f"NVRM: Xid (PCI:{pci}): {XID}, pid=7, name=python, GPU has fallen off the bus."
     with kmsg.open("ab") as log:
-        log.write(kmsg_record(sequence, sequence, line))
+        log.write(kmsg_record(SEQUENCE, SEQUENCE, line))

@@ -30,6 +30,10 @@ class Provider(Protocol):
         """What stands at this moment."""
         ...
 
+    def count(self) -> int:
+        """How many stand at this moment; cheap."""
+        ...
+
 
 class FakeTruth:
     """The file of the `fake` provider; it is always whole."""
@@ -53,6 +57,10 @@ class FakeTruth:
             self._read = (stat.st_ino, stat.st_mtime_ns)
         return self._truth
 
+    def count(self) -> int:
+        """How many stand at this moment."""
+        return len(self.truth().standing)
+
 
 class LocalTruth:
     """The directories of the `local` provider, and the agent processes of this machine."""
@@ -69,6 +77,10 @@ class LocalTruth:
         aside = list(self._directory.glob(f"{TERMINATED}*"))
         standing = (*((str(pid), name) for pid, name in agents.items()), *empty)
         return Truth(standing, len(places) + len(aside))
+
+    def count(self) -> int:
+        """How many directories there are at this moment."""
+        return len(instance_directories(self._directory))
 
     def agents(self) -> dict[int, str]:
         """Every agent that was started for an instance here: process -> instance."""

@@ -39,6 +39,8 @@ POOL: Final = "training"
 SETTLED_SECONDS_MAX: Final = 45.0
 LOOK_SECONDS: Final = 0.02
 """Between two looks at records that several processes write."""
+COUNT_SECONDS: Final = 0.01
+"""Between two looks at how many instances stand."""
 
 _nodes = decoder(NodeRecord)
 
@@ -88,6 +90,8 @@ class Rig:
         """Ends of processes that nobody asked for."""
         self.signs: list[tuple[float, Moment, str]] = []
         """What was stored, when it was seen, and about which saga or node."""
+        self.most = 0
+        """The most instances that stood at once, as far as was seen."""
         self._armed: dict[Moment, Callable[[], None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.provider: Provider
@@ -119,6 +123,7 @@ class Rig:
         following = (
             self._follow_sagas(await self.bus.last_sequence(SAGAS.name)),
             self._follow_events(await self.bus.last_sequence(EVENTS.name)),
+            self._count_instances(),
         )
         self._tasks = [asyncio.create_task(each) for each in following]
         if self.agents is not None:
@@ -226,6 +231,11 @@ class Rig:
             elif node.node in self.broken:
                 self._see(Moment(node.fact, "stored"), node.node)
 
+    async def _count_instances(self) -> None:
+        while True:
+            self.most = max(self.most, self.provider.count())
+            await asyncio.sleep(COUNT_SECONDS)
+
     def _see(self, moment: Moment, about: str) -> None:
         if act := self._armed.get(moment):
             act()
@@ -234,18 +244,24 @@ class Rig:
     # --- faults and rest ----------------------------------------------------------------------
 
     async def break_a_node(self) -> str:
-        """Break the oldest node in service; return its name."""
-        entries = await self.bus.entries(NODES)
+        """Break the oldest node in service; return its name once the fault is out."""
+        oldest = await self._oldest()
+        self.broken.append(oldest)
+        if self.agents is not None:
+            await self.agents.say(fault_of(POOL, oldest))
+        else:
+            write_fault(self.directory / "data" / "local" / oldest / "kmsg", oldest)
+        return oldest
+
+    async def _oldest(self) -> str:
+        while True:
+            with suppress(BusError):
+                entries = await self.bus.entries(NODES)
+                break
+            await asyncio.sleep(LOOK_SECONDS)
         nodes: list[NodeRecord] = [_nodes.decode(each.value) for each in entries]
         fit = [node for node in nodes if node.state == "active" and node.node not in self.broken]
-        oldest = min(fit, key=lambda node: (node.admitted_at, node.node)).node
-        self.broken.append(oldest)
-        number = len(self.broken)
-        if self.agents is not None:
-            await self.agents.say(fault_of(POOL, oldest, number))
-        else:
-            write_fault(self.directory / "data" / "local" / oldest / "kmsg", oldest, number)
-        return oldest
+        return min(fit, key=lambda node: (node.admitted_at, node.node)).node
 
     async def evidence(self) -> Evidence:
         """Everything that tells how the fleet is."""
@@ -257,7 +273,7 @@ class Rig:
             nodes_wanted=self.shape.nodes,
             instances_max=self.shape.instances_max,
             broken=tuple(self.broken),
-            most=self.agents.most if self.agents is not None else len(truth.standing),
+            most=self.most,
         )
 
     async def settled(self) -> Evidence:

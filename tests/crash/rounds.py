@@ -105,6 +105,19 @@ async def strike_server(rig: Rig, moment: Moment, *, kill: bool) -> Outcome:
     return await _outcome(rig, node, began, 0, set(SERVICES))
 
 
+async def stop_without_server(rig: Rig, victim: Replica) -> Outcome:
+    """Tell a service to stop while a node breaks and nats-server is away; then start both."""
+    await victim.is_ready()
+    rig.server_kill()
+    await rig.server.wait()
+    breaking = asyncio.create_task(rig.break_a_node())
+    victim.terminate()
+    status = await victim.gone()
+    await rig.server.start()
+    await victim.start()
+    return await _outcome(rig, await breaking, victim.started_at, status, {victim.service})
+
+
 async def _outcome(
     rig: Rig, node: str, began: float, status: int, authors: Collection[str]
 ) -> Outcome:

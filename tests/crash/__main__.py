@@ -1,0 +1,73 @@
+"""`python -m tests.crash ROUNDS SEED`: kill at random, fault after fault, and count what is left.
+
+Its last line is `rounds=n replaced=n lost=0 doubled=0 leaked=0 resume_s_max=…`; its exit code is 0
+only where that line says so, with a resume of at most three seconds.
+"""
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.crash.campaign import Campaign, Tally
+from tests.crash.rig import Rig, Shape
+
+NODES: Final = 3
+SPAN_SECONDS: Final = {"fake": 0.3, "local": 0.8}
+"""About as long as a replacement takes where nobody is struck."""
+BOOT_SECONDS: Final = 0.08
+
+
+def main() -> int:
+    """Run a campaign; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
+    parser.add_argument("rounds", type=int, help="how many nodes to break")
+    parser.add_argument("seed", type=int, help="draws the same blows again")
+    parser.add_argument("--order", choices=("terminate_first", "provision_first"))
+    parser.add_argument("--provider", choices=tuple(SPAN_SECONDS), default="fake")
+    parser.add_argument("--replicas", type=int, default=1, help="of every service")
+    parser.add_argument("--keep", action="store_true", help="keep logs and stores")
+    given = parser.parse_args()
+    chance = random.Random(given.seed)
+    order = given.order or chance.choice(("terminate_first", "provision_first"))
+    shape = Shape(
+        nodes=NODES,
+        order=order,
+        replicas=given.replicas,
+        provider=given.provider,
+        boot_seconds=BOOT_SECONDS,
+    )
+    directory = Path(tempfile.mkdtemp(prefix="navarch-crash-"))
+    say(f"{NODES} nodes, {order}, {given.provider} instances, in {directory}")
+    tally = asyncio.run(_run(directory, shape, chance, given.rounds))
+    for problem in tally.problems:
+        say(f"\n{problem}")
+    if tally.status() == 0 and not given.keep:
+        shutil.rmtree(directory)
+    else:
+        say(f"\nlogs and stores are kept in {directory}")
+    say(tally.line())
+    return tally.status()
+
+
+async def _run(directory: Path, shape: Shape, chance: random.Random, rounds: int) -> Tally:
+    async with Rig(directory, shape) as rig:
+        campaign = Campaign(rig, chance, SPAN_SECONDS[shape.provider], say)
+        tally = await campaign.run(rounds)
+        for each in rig.unasked:
+            say(f"note: {each}")
+        return tally
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

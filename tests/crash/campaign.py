@@ -1,0 +1,190 @@
+"""Rounds at random: fault after fault, whoever is struck, whenever; the seed says everything.
+
+What is drawn depends on the seed alone; what it meets depends on the machine. So a seed repeats the
+blows, and a defect shows again with the same one after a few tries.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from tests.crash.evidence import KINDS, Difference
+from tests.crash.processes import Replica
+from tests.crash.rig import Rig, UnsettledError
+from tests.crash.rounds import RESUME_SECONDS_MAX
+
+SERVER: Final = "nats-server"
+BLOWS_MAX: Final = 3
+AWAY_SECONDS_MAX: Final = 0.3
+"""How long whoever was struck stays away."""
+AGAIN_SECONDS_MAX: Final = 0.4
+"""A service is ready about half as long after its start: some are killed while they start."""
+
+How = Literal["kill", "terminate"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Blow:
+    """One process struck at a time after the fault, and how long it stays away."""
+
+    at_seconds: float
+    target: str
+    how: How
+    away_seconds: float
+    again_seconds: float = 0.0
+    """So long after its start it is killed once more; 0: it is left alone."""
+
+    def __str__(self) -> str:
+        """Write `kill provisioner/1 at 120 ms for 80 ms`."""
+        at_ms, away_ms = self.at_seconds * 1000, self.away_seconds * 1000
+        again = f" and again after {self.again_seconds * 1000:.0f}" if self.again_seconds else ""
+        return f"{self.how} {self.target} at {at_ms:.0f} ms for {away_ms:.0f} ms{again}"
+
+
+def draw(chance: random.Random, targets: Sequence[str], span_seconds: float) -> list[Blow]:
+    """Draw a round's blows: one to three, each on another process, nats-server among them."""
+    struck = chance.sample([*targets, SERVER], k=chance.randint(1, BLOWS_MAX))
+    return sorted(
+        Blow(
+            at_seconds=chance.uniform(0, span_seconds),
+            target=target,
+            how="terminate" if chance.random() < 1 / 6 else "kill",
+            away_seconds=chance.uniform(0, AWAY_SECONDS_MAX),
+            again_seconds=chance.uniform(0, AGAIN_SECONDS_MAX) if chance.random() < 1 / 4 else 0.0,
+        )
+        for target in struck
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a campaign came to."""
+
+    rounds: int = 0
+    replaced: int = 0
+    found: list[Difference] = field(default_factory=list)
+    resume_seconds_max: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """The last line."""
+        kinds = {kind: sum(1 for each in self.found if each.kind == kind) for kind in KINDS}
+        counts = " ".join(f"{kind}={count}" for kind, count in kinds.items())
+        return (
+            f"rounds={self.rounds} replaced={self.replaced} {counts} "
+            f"resume_s_max={self.resume_seconds_max:.2f}"
+        )
+
+    def status(self) -> int:
+        """The exit code: 0 only where every round ended with one replacement, in time."""
+        late = self.resume_seconds_max > RESUME_SECONDS_MAX
+        whole = self.rounds > 0 and self.replaced == self.rounds
+        return 0 if whole and not late and not self.found and not self.problems else 1
+
+
+class Campaign:
+    """Rounds on one fleet."""
+
+    def __init__(
+        self, rig: Rig, chance: random.Random, span_seconds: float, say: Callable[[str], None]
+    ) -> None:
+        """Strike within `span_seconds` of each fault; `say` takes a line a round."""
+        self._rig = rig
+        self._chance = chance
+        self._span_seconds = span_seconds
+        self._say = say
+        self._tally = Tally()
+
+    async def run(self, rounds: int) -> Tally:
+        """Do so many rounds, fewer where the fleet does not survive one."""
+        tally, rig = self._tally, self._rig
+        for number in range(1, rounds + 1):
+            tally.rounds = number
+            try:
+                whole = await self._round(number)
+            except UnsettledError as error:
+                tally.problems.append(str(error))
+                whole = False
+            if not whole:
+                break
+        else:
+            # What was held when its holder died has come back by now, and changes nothing.
+            await rig.quiet()
+            await self._look()
+        seen = await rig.evidence()
+        tally.replaced = len({each.old_node for each in seen.replaced} & set(rig.broken))
+        return tally
+
+    async def _round(self, number: int) -> bool:
+        rig, loop = self._rig, asyncio.get_running_loop()
+        blows = draw(self._chance, [each.name for each in rig.replicas], self._span_seconds)
+        await asyncio.gather(*(each.is_ready() for each in rig.replicas))
+        begun = loop.time()
+        async with asyncio.TaskGroup() as group:
+            breaking = group.create_task(rig.break_a_node())
+            back = [group.create_task(self._strike(blow)) for blow in blows]
+        whole = await self._look()
+        rested = loop.time() - begun
+        again = max(task.result() for task in back)
+        sign = next((at for at, *_ in rig.signs if at > again), None)
+        resumed = 0.0 if sign is None else sign - again
+        self._tally.resume_seconds_max = max(self._tally.resume_seconds_max, resumed)
+        self._say(
+            f"{number}: {breaking.result()} broke; {', '.join(map(str, blows))}; "
+            f"at rest after {rested:.2f} s, resumed in {resumed:.2f} s"
+        )
+        return whole
+
+    async def _strike(self, blow: Blow) -> float:
+        """Strike at the blow's time; return when the struck one was started again."""
+        await asyncio.sleep(blow.at_seconds)
+        if blow.target == SERVER:
+            return await self._strike_server(blow)
+        replica = next(each for each in self._rig.replicas if each.name == blow.target)
+        await self._strike_service(replica, blow)
+        return replica.started_at
+
+    async def _strike_service(self, replica: Replica, blow: Blow) -> None:
+        if blow.how == "kill":
+            replica.kill()
+        else:
+            replica.terminate()
+        status = await replica.gone()
+        if blow.how == "terminate" and status != 0:
+            self._tally.problems.append(f"{replica.name} was told to stop and ended with {status}")
+        await asyncio.sleep(blow.away_seconds)
+        await replica.start()
+        if blow.again_seconds:
+            await asyncio.sleep(blow.again_seconds)
+            replica.kill()
+            await replica.gone()
+            await replica.start()
+
+    async def _strike_server(self, blow: Blow) -> float:
+        if blow.how == "kill":
+            self._rig.server_kill()
+        else:
+            self._rig.server_terminate()
+        began = await self._server_back(blow.away_seconds)
+        if blow.again_seconds:
+            await asyncio.sleep(blow.again_seconds)
+            self._rig.server_kill()
+            began = await self._server_back(0)
+        return began
+
+    async def _server_back(self, away_seconds: float) -> float:
+        await self._rig.server.wait()
+        await asyncio.sleep(away_seconds)
+        began = asyncio.get_running_loop().time()
+        await self._rig.server.start()
+        return began
+
+    async def _look(self) -> bool:
+        """Compare; keep and tell what differs."""
+        found, told = await self._rig.differences()
+        self._tally.found = found
+        if found:
+            self._tally.problems.append(told)
+        return not found

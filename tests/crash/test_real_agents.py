@@ -1,0 +1,41 @@
+"""The same on instances that are real agent processes, whose kernel log tells of the fault."""
+
+import pytest
+
+from services.provisioner.providers.local_gpus import compiler
+from tests.crash.rig import Moment, Rig, Shape
+from tests.crash.rounds import FAULT, VERDICT, hold, strike_server, strike_service
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(compiler() is None, reason="no C compiler, so no simulated GPUs"),
+]
+
+SHAPE = Shape(provider="local")
+
+KILLS = [
+    ("health-monitor", VERDICT),
+    ("pool-manager", Moment("saga", "started")),
+    ("pool-manager", Moment("terminate", "succeeded")),
+    ("pool-manager", Moment("register", "started")),
+    ("notifier", Moment("drain", "started")),
+    ("provisioner", Moment("terminate", "started")),
+    ("provisioner", Moment("provision", "started")),
+    ("provisioner", Moment("bootstrap", "started")),
+    ("metrics", Moment("provision", "started")),
+]
+
+
+@pytest.mark.parametrize(("service", "moment"), KILLS, ids=str)
+async def test_a_service_killed_as_a_moment_is_stored(
+    rig: Rig, service: str, moment: Moment
+) -> None:
+    """No second agent, none without its instance, none left of the node that broke."""
+    hold(await strike_service(rig, rig.replica(service), moment, "kill"))
+
+
+@pytest.mark.parametrize("moment", [FAULT, Moment("provision", "started")], ids=str)
+async def test_a_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
+    """Agents keep what they could not say, and say it once."""
+    hold(await strike_server(rig, moment, kill=True))
