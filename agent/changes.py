@@ -34,12 +34,28 @@ COMPARED: Final = (
     "pcie_replays",
     "pcie_width",
     "throttle_reasons",
+    "fabric_state",
+    "fabric_status",
+    "fabric_health_mask",
 )
 """What a rule below looks at in the earlier sample."""
 LASTING: Final = frozenset(
     {"remapped_correctable", "remapped_uncorrectable", "retired_pages", "pcie_width"}
 )
 """What means the same after a reboot. NVLinks do not: they come up when the fabric manager does."""
+FABRIC_COMPLETED: Final = 3
+FABRIC_PROBLEMS: Final = (
+    ("degraded_bandwidth", 0, 0x3, 1),
+    ("route_recovery", 2, 0x3, 1),
+    ("unhealthy_routes", 4, 0x3, 1),
+    ("access_timeout_recovery", 6, 0x3, 1),
+    ("manager_disconnected", 14, 0x3, 2),
+)
+"""Parts of NVML's health mask: name, first bit, width, and the value that is bad."""
+FABRIC_CONFIGURATION_BIT: Final = 8
+FABRIC_CONFIGURATION: Final = 0xF
+FABRIC_CONFIGURED: Final = (0, 1)
+"""Not told, or nothing wrong with it; other values name what is."""
 BURSTS: Final = frozenset({"ecc_sbe_volatile", "pcie_replays"})
 BURST_PAUSE_SECONDS_MAX: Final = 600.0
 
@@ -219,6 +235,47 @@ def _throttle(was: GpuSample | None, now: GpuSample) -> Change | None:
     return Change("thermal", now.index, message, "hw_slowdown", metrics)
 
 
+def _fabric_left(was: GpuSample | None, now: GpuSample) -> Change | None:
+    """Tell when a GPU that had joined the NVLink fabric is no member any more."""
+    if was is None or was.fabric_state != FABRIC_COMPLETED or now.fabric_state is None:
+        return None
+    if now.fabric_state == FABRIC_COMPLETED:
+        return None
+    metrics: dict[str, Metric] = {"fabric_state": now.fabric_state}
+    return Change("fabric", now.index, "the GPU left the NVLink fabric", "left", metrics)
+
+
+def _fabric_failed(was: GpuSample | None, now: GpuSample) -> Change | None:
+    """Tell when joining the fabric ended in an error."""
+    if now.fabric_state != FABRIC_COMPLETED or not now.fabric_status:
+        return None
+    if was is not None and was.fabric_status == now.fabric_status:
+        return None
+    metrics: dict[str, Metric] = {"nvml_code": now.fabric_status}
+    message = f"joining the NVLink fabric failed: NVML error {now.fabric_status}"
+    return Change("fabric", now.index, message, "failed", metrics)
+
+
+def _fabric_health(was: GpuSample | None, now: GpuSample) -> Change | None:
+    before = set(fabric_problems(was.fabric_health_mask or 0)) if was is not None else set()
+    found = fabric_problems(now.fabric_health_mask or 0)
+    if not set(found) - before:
+        return None
+    metrics: dict[str, Metric] = {"fabric_problems": ",".join(found)}
+    metrics["fabric_health_mask"] = now.fabric_health_mask or 0
+    message = f"the NVLink fabric is not healthy: {', '.join(found)}"
+    return Change("fabric", now.index, message, "health", metrics)
+
+
+def fabric_problems(mask: int) -> list[str]:
+    """Name what NVML's fabric health mask says is wrong."""
+    found = [name for name, bit, width, bad in FABRIC_PROBLEMS if mask >> bit & width == bad]
+    configuration = mask >> FABRIC_CONFIGURATION_BIT & FABRIC_CONFIGURATION
+    if configuration not in FABRIC_CONFIGURED:
+        found.append(f"incorrect_configuration_{configuration}")
+    return found
+
+
 _RULES: Final[tuple[Callable[[GpuSample | None, GpuSample], Change | None], ...]] = (
     _ecc_dbe,
     _ecc_sbe,
@@ -231,4 +288,7 @@ _RULES: Final[tuple[Callable[[GpuSample | None, GpuSample], Change | None], ...]
     _replays,
     _width,
     _throttle,
+    _fabric_left,
+    _fabric_failed,
+    _fabric_health,
 )

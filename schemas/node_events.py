@@ -187,6 +187,16 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nvlinks_up: int | None = None
     pcie_replays: int | None = None
     pcie_width: int | None = None
+    pcie_generation: int | None = None
+    memory_utilization_percent: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_watts: float | None = None
+    fabric_state: int | None = None
+    """NVML's: 1 not started, 2 in progress, 3 completed; absent where there is no fabric."""
+    fabric_status: int | None = None
+    """NVML's return code of the registration with the fabric; 0: it succeeded."""
+    fabric_health_mask: int | None = None
+    """NVML's bits: degraded bandwidth, route recovery, unhealthy routes, configuration …"""
     extra: dict[str, Any] = {}
 
 

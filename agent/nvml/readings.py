@@ -1,5 +1,6 @@
 """What is read of one GPU, by name: each reading is absent as a whole where the GPU has it not."""
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +20,11 @@ Fields = dict[str, Any]
 
 
 def _utilization(handle: Any) -> Fields:
-    return {"utilization_percent": int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)}
+    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+    return {
+        "utilization_percent": int(rates.gpu),
+        "memory_utilization_percent": int(rates.memory),
+    }
 
 
 def _memory(handle: Any) -> Fields:
@@ -29,6 +34,10 @@ def _memory(handle: Any) -> Fields:
 
 def _power(handle: Any) -> Fields:
     return {"power_watts": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000}
+
+
+def _power_limit(handle: Any) -> Fields:
+    return {"power_limit_watts": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
 
 
 def _temperature(handle: Any) -> Fields:
@@ -42,6 +51,10 @@ def _margin(handle: Any) -> Fields:
 
 def _clock(handle: Any) -> Fields:
     return {"sm_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))}
+
+
+def _memory_clock(handle: Any) -> Fields:
+    return {"memory_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM))}
 
 
 def _throttle(handle: Any) -> Fields:
@@ -118,6 +131,26 @@ def _pcie_width(handle: Any) -> Fields:
     return {"pcie_width": int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))}
 
 
+def _pcie_generation(handle: Any) -> Fields:
+    return {"pcie_generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))}
+
+
+def _fabric(handle: Any) -> Fields:
+    """Read how the GPU stands with the NVLink fabric; drivers before 545 tell no health."""
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    try:
+        pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        health = {"fabric_health_mask": int(info.healthMask)}
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        info, health = pynvml.c_nvmlGpuFabricInfo_t(), {}
+        pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return {"fabric_state": int(info.state), "fabric_status": int(info.status)} | health
+
+
 def _nvlinks(handle: Any) -> Fields:
     """Count the links that are up; a GPU without NVLink refuses the first."""
     up = 0
@@ -135,9 +168,11 @@ READINGS: Final[tuple[tuple[str, Callable[[Any], Fields]], ...]] = (
     ("utilization", _utilization),
     ("memory", _memory),
     ("power", _power),
+    ("power limit", _power_limit),
     ("temperature", _temperature),
     ("margin", _margin),
     ("clock", _clock),
+    ("memory clock", _memory_clock),
     ("throttle", _throttle),
     ("ecc volatile", _ecc_volatile),
     ("ecc aggregate", _ecc_aggregate),
@@ -147,4 +182,6 @@ READINGS: Final[tuple[tuple[str, Callable[[Any], Fields]], ...]] = (
     ("nvlinks", _nvlinks),
     ("pcie replays", _pcie_replays),
     ("pcie width", _pcie_width),
+    ("pcie generation", _pcie_generation),
+    ("fabric", _fabric),
 )

@@ -265,7 +265,7 @@ async def test_the_command_asks_the_nodes_own_agent(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    """`navarch-agent diagnose` prints what the agent answers; its exit status says what it means."""
+    """`navarch-agent diagnose` prints what the agent answers, and its exit status means it."""
     await host.start()
     await events(bus, host.node, 2)
     for name, value in host.environment.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.changes import Change
+from agent.changes import FABRIC_PROBLEMS, Change, fabric_problems
 from agent.gpus import GpuWatch
 from agent.nvml import Nvml, NvmlUnavailable
 from agent.probe import ProbeHung, ProbeThread
@@ -113,6 +113,11 @@ SCRIPTS = [
     (("gpu 0 nvlinks_down 1",), [("nvlink", 0, "down")]),
     (("gpu 0 pcie_replays 5000",), [("pcie", 0, "replays")]),
     (("gpu 0 pcie_width 8",), [("pcie", 0, "width")]),
+    (("gpu 1 fabric_state 2",), [("fabric", 1, "left")]),
+    (("gpu 1 fabric_status 999",), [("fabric", 1, "failed")]),
+    (("gpu 1 fabric_health 0x1a9",), [("fabric", 1, "health")]),
+    (("gpu 1 fabric_health 0x5aa",), [("fabric", 1, "health")]),
+    (("gpu 1 fabric_health 0",), []),
     (("gpu 0 throttle 0x48",), [("thermal", 0, "hw_slowdown")]),
     (("gpu 0 throttle 0x88",), [("power", 0, "power_brake")]),
     (("gpu 0 throttle 0x4",), []),
@@ -136,6 +141,37 @@ async def test_what_turns_worse_is_told_once(
     await watched.watch.sample()
     await watched.watch.sample()
     assert watched.kinds() == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (0, []),
+        (0x1AA, []),
+        (0x1A9, ["degraded_bandwidth"]),
+        (0x1A6, ["route_recovery"]),
+        (0x19A, ["unhealthy_routes"]),
+        (0x16A, ["access_timeout_recovery"]),
+        (0x5AA, ["incorrect_configuration_5"]),
+        (0x81AA, ["manager_disconnected"]),
+        (0x41AA, []),
+        (0x555, [*(name for name, *_ in FABRIC_PROBLEMS[:4]), "incorrect_configuration_5"]),
+    ],
+)
+def test_the_fabric_health_mask_is_read(mask: int, expected: list[str]):
+    """Each part of NVML's mask has its own bad value; not supported is not bad."""
+    assert fabric_problems(mask) == expected
+
+
+def test_a_gpu_without_a_fabric_tells_nothing_of_it(driver: Driver):
+    """PCIe cards have no fabric: state 0 and a refused call both mean that it is absent."""
+    driver.order("gpu 0 fabric_state 0", "fail nvmlDeviceGetGpuFabricInfoV 3 1")
+    nvml = Nvml(driver.library)
+    nvml.open()
+    samples = nvml.sample()
+    nvml.close()
+    assert [each.fabric_state for each in samples.gpus] == [None, None]
+    assert samples.troubles == ()
 
 
 async def test_a_gpu_that_is_lost_again_is_told_again(driver: Driver):

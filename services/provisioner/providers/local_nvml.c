@@ -40,7 +40,8 @@ enum key {
     MEMORY_USED, POWER, SM_CLOCK, MEMORY_CLOCK, THROTTLE, ECC_SBE, ECC_DBE, ECC_SBE_TOTAL,
     ECC_DBE_TOTAL, REMAPPED_CORRECTABLE, REMAPPED_UNCORRECTABLE, REMAP_PENDING, REMAP_FAILED,
     RETIRED_SBE, RETIRED_DBE, NVLINKS, NVLINKS_DOWN, NVLINK_ERRORS, PCIE_REPLAYS, PCIE_WIDTH,
-    PCIE_WIDTH_MAX, PCIE_GENERATION, LOST, KEYS
+    PCIE_WIDTH_MAX, PCIE_GENERATION, POWER_LIMIT, FABRIC_STATE, FABRIC_STATUS, FABRIC_HEALTH, LOST,
+    KEYS
 };
 
 static const struct { const char *name; long long standard; } keys[KEYS] = {
@@ -59,7 +60,9 @@ static const struct { const char *name; long long standard; } keys[KEYS] = {
     [NVLINKS] = {"nvlinks", 18},               [NVLINKS_DOWN] = {"nvlinks_down", 0},
     [NVLINK_ERRORS] = {"nvlink_errors", 0},    [PCIE_REPLAYS] = {"pcie_replays", 0},
     [PCIE_WIDTH] = {"pcie_width", 16},         [PCIE_WIDTH_MAX] = {"pcie_width_max", 16},
-    [PCIE_GENERATION] = {"pcie_generation", 5}, [LOST] = {"lost", 0},
+    [PCIE_GENERATION] = {"pcie_generation", 5}, [POWER_LIMIT] = {"power_limit", 700000},
+    [FABRIC_STATE] = {"fabric_state", 3},      [FABRIC_STATUS] = {"fabric_status", 0},
+    [FABRIC_HEALTH] = {"fabric_health", 0x1aa}, [LOST] = {"lost", 0},
 };
 
 struct gpu {
@@ -453,6 +456,11 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned int *to)
     return small("nvmlDeviceGetPowerUsage", device, POWER, to);
 }
 
+int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned int *to)
+{
+    return small("nvmlDeviceGetEnforcedPowerLimit", device, POWER_LIMIT, to);
+}
+
 int nvmlDeviceGetClockInfo(void *device, int clock, unsigned int *to)
 {
     return small("nvmlDeviceGetClockInfo", device, clock == 2 ? MEMORY_CLOCK : SM_CLOCK, to);
@@ -546,6 +554,26 @@ int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned int *to)
 int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned int *to)
 {
     return small("nvmlDeviceGetCurrPcieLinkGeneration", device, PCIE_GENERATION, to);
+}
+
+struct fabric_info {
+    unsigned int version;
+    unsigned char cluster[16];
+    int status;
+    uint32_t clique, state, health;
+};
+
+int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric_info *to)
+{
+    const char *f = "nvmlDeviceGetGpuFabricInfoV";
+    unsigned int status = 0;
+    int code = small(f, device, FABRIC_STATE, &to->state);
+    if (code == OK)
+        code = small(f, device, FABRIC_STATUS, &status);
+    if (code == OK)
+        code = small(f, device, FABRIC_HEALTH, &to->health);
+    to->status = (int)status;
+    return code;
 }
 
 struct field_value {
