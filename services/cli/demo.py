@@ -33,8 +33,9 @@ from services.cli.timeline import assemble, decode, milliseconds
 from services.runtime.bus import Bus, Stored
 from services.runtime.configuration import load_settings
 from services.runtime.errors import NavarchError
+from services.runtime.resources import resource
 
-CONFIG: Final = Path(__file__).resolve().parents[2] / "config" / "demo.yaml"
+CONFIG: Final = "demo.yaml"
 NODES_WANTED: Final = 3
 GPU_BROKEN: Final = 3
 SERVING_SECONDS_MAX: Final = 20.0
@@ -100,9 +101,10 @@ async def _serving() -> AsyncIterator[tuple[Serving, Path]]:
     """A fleet in a directory of its own, which is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="navarch-demo-"))
     try:
-        config = directory / "demo.yaml"
+        config = directory / CONFIG
         data = directory / "data"
-        config.write_text(f"{CONFIG.read_text('utf-8')}\ndata_dir: {data}\n", encoding="utf-8")
+        shipped = resource(CONFIG).read_text("utf-8")
+        config.write_text(f"{shipped}\ndata_dir: {data}\n", encoding="utf-8")
         # Whatever fleet the caller's environment names, the demo leaves it alone.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         file = directory / "services.log"
