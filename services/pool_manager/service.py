@@ -29,7 +29,7 @@ from services.pool_manager.store import Store
 from services.pool_manager.verifying import Verifier
 from services.runtime.bus import Stored
 from services.runtime.consumer import Consumer, Received
-from services.runtime.errors import BusError, Conflict, Reject, Retry
+from services.runtime.errors import BusError, Conflict, Reject, Retry, Unavailable
 from services.runtime.leases import Lease
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 5.0
 TRIES_MAX: Final = 50
+PREPARE_RETRY_SECONDS: Final = 0.25
 
 
 async def build(context: Context) -> Service:
@@ -117,6 +118,16 @@ class PoolManager:
 
     async def prepare(self) -> None:
         """Give the bus its fleet id, and record the configured pools."""
+        while True:
+            try:
+                await self._record_configured()
+            except Unavailable as error:
+                log.info("cannot record the pools yet", extra={"reason": str(error)})
+                await self._clock.sleep(PREPARE_RETRY_SECONDS)
+            else:
+                return
+
+    async def _record_configured(self) -> None:
         settings = self._context.settings
         await self.store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
         for name, spec in settings.pools.items():

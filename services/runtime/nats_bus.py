@@ -10,28 +10,36 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 import nats
 import nats.errors
-import nats.micro
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.micro.service import Service as MicroService
+from nats.micro.service import ServiceConfig
 
 from schemas import headers as h
 from schemas import subjects
-from schemas.settings import NatsSettings
-from schemas.topology import SERVER_VERSION_MIN, DurableSpec
+from schemas.topology import DurableSpec
 from services.runtime.answering import answer, service_handler
 from services.runtime.buckets import Buckets
 from services.runtime.bus import Delivery, Endpoint, Headers, Reply, Start, Stored
 from services.runtime.cancelling import cancellable
+from services.runtime.connecting import ConnectOptions as ConnectOptions
+from services.runtime.connecting import credentials
 from services.runtime.errors import BusError, Refused, SetupError, Unavailable
 from services.runtime.pulling import Durable, Ephemeral, Puller
-from services.runtime.wire import read_ack, read_answer, read_direct
+from services.runtime.wire import (
+    check_version,
+    firing,
+    guard,
+    read_ack,
+    read_answer,
+    read_direct,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +53,6 @@ MESSAGE_NOT_FOUND: Final = 10037
 NOT_FOUND: Final = 404
 
 _json = msgspec.json.Encoder()
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectOptions:
-    """Who connects, and how."""
-
-    settings: NatsSettings
-    name: str
-    inbox_prefix: str = "_INBOX"
 
 
 class NatsBus(Buckets):
@@ -74,15 +73,6 @@ class NatsBus(Buckets):
         client = Client()
         bus = cls(client, options.name)
         settings = options.settings
-        extra: dict[str, Any] = {}
-        if settings.user:
-            extra |= {"user": settings.user, "password": settings.password}
-        if settings.creds_file:
-            extra["user_credentials"] = settings.creds_file
-        if settings.tls_ca_file:
-            import ssl  # noqa: PLC0415 - only where TLS is asked for
-
-            extra["tls"] = ssl.create_default_context(cafile=settings.tls_ca_file)
         await client.connect(
             settings.url.split(","),
             name=options.name,
@@ -93,18 +83,14 @@ class NatsBus(Buckets):
             reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
             ping_interval=PING_INTERVAL_SECONDS,
             inbox_prefix=options.inbox_prefix,
-            **extra,
+            **credentials(settings),
         )
         version = client.connected_server_version
-        found = (version.major, version.minor, version.patch)
-        if found < SERVER_VERSION_MIN:
+        try:
+            check_version((version.major, version.minor, version.patch), settings.url)
+        except SetupError:
             await client.close()
-            wanted = ".".join(map(str, SERVER_VERSION_MIN))
-            raise SetupError(
-                f"nats-server at {settings.url} is {'.'.join(map(str, found))}; Navarch needs "
-                f"{wanted} or later (scheduled messages). Upgrade it, or unset NAVARCH_NATS_URL "
-                "to use the embedded server."
-            )
+            raise
         return bus
 
     # --- the connection -----------------------------------------------------------------------
@@ -198,23 +184,15 @@ class NatsBus(Buckets):
         headers: Headers | None = None,
     ) -> int:
         """Store a message if `expected` is the last sequence under `tree`; else Conflict."""
-        guard = {
-            h.EXPECTED_LAST_SUBJECT_SEQ: str(expected),
-            h.EXPECTED_LAST_SUBJECT_SEQ_SUBJECT: tree,
-        }
-        return await self._store(subject, data, dict(headers or {}) | guard)
+        guarded = dict(headers or {}) | guard(tree, expected)
+        return await self._store(subject, data, guarded)
 
     async def schedule(
         self, owner: str, key: str, at: datetime, data: bytes, *, headers: Headers | None = None
     ) -> None:
         """Store a timer: `data` arrives under the owner's due subject at that time, once."""
-        moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        await self._store(
-            subjects.timer_schedule(owner, key),
-            data,
-            dict(headers or {})
-            | {h.SCHEDULE: f"@at {moment}", h.SCHEDULE_TARGET: subjects.timer_due(owner, key)},
-        )
+        timed = dict(headers or {}) | firing(at, subjects.timer_due(owner, key))
+        await self._store(subjects.timer_schedule(owner, key), data, timed)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -338,14 +316,28 @@ class NatsBus(Buckets):
         self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
     ) -> None:
         """Answer `endpoints` (subject -> function) as a service that `nats micro` can list."""
-        service = await nats.micro.add_service(
-            self._client,
+        config = ServiceConfig(
             name=name,
             version="1.0.0",
             description=description,
             metadata={"http": http} if http else {},
         )
-        self._services.append(service)
+        while True:
+            service = MicroService(self._client, config)
+            try:
+                await self._answer_as(service, endpoints)
+            except (nats.errors.Error, Unavailable) as error:
+                # The server went away in the middle of it; nothing of it may stand twice.
+                log.warning("cannot serve yet: %s", error or type(error).__name__)
+                with suppress(Exception):
+                    await service.stop()
+                await asyncio.sleep(RECONNECT_WAIT_SECONDS)
+            else:
+                self._services.append(service)
+                return
+
+    async def _answer_as(self, service: Any, endpoints: Mapping[str, Endpoint]) -> None:
+        await service.start()
         for subject, endpoint in endpoints.items():
             await service.add_endpoint(
                 name=subject.rsplit(".", 1)[-1], subject=subject, handler=service_handler(endpoint)

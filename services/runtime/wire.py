@@ -1,13 +1,15 @@
 """The server's own JSON and headers, read as values and errors of ours."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
+from schemas import headers as h
+from schemas.topology import SERVER_VERSION_MIN
 from services.runtime.bus import Stored
-from services.runtime.errors import Conflict, Refused, Unavailable
+from services.runtime.errors import Conflict, Refused, SetupError, Unavailable
 
 CONFLICT_CODES: Final = frozenset({10071, 10164})
 """Wrong last sequence, in its two spellings."""
@@ -73,3 +75,27 @@ def read_direct(data: bytes, given: Mapping[str, str] | None) -> Stored:
         time=datetime.fromisoformat(headers.pop("Nats-Time-Stamp")),
         headers={name: value for name, value in headers.items() if name not in DIRECT_HEADERS},
     )
+
+
+def guard(tree: str, expected: int) -> dict[str, str]:
+    """Headers that refuse a store unless `expected` is the last sequence under `tree`."""
+    return {
+        h.EXPECTED_LAST_SUBJECT_SEQ: str(expected),
+        h.EXPECTED_LAST_SUBJECT_SEQ_SUBJECT: tree,
+    }
+
+
+def firing(at: datetime, target: str) -> dict[str, str]:
+    """Headers that make a stored message fire into `target` at a moment."""
+    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {h.SCHEDULE: f"@at {moment}", h.SCHEDULE_TARGET: target}
+
+
+def check_version(found: tuple[int, int, int], url: str) -> None:
+    """Raise SetupError where the server at `url` is older than Navarch needs."""
+    if found < SERVER_VERSION_MIN:
+        wanted = ".".join(map(str, SERVER_VERSION_MIN))
+        raise SetupError(
+            f"nats-server at {url} is {'.'.join(map(str, found))}; Navarch needs {wanted} or later "
+            "(scheduled messages). Upgrade it, or unset NAVARCH_NATS_URL for the embedded server."
+        )
