@@ -5,8 +5,7 @@ Pure: nothing here reads a file, and nothing raises, whatever the bytes are.
 """
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 KERNEL_FACILITY: Final = 0
 USER_FACILITY: Final = 1
@@ -14,9 +13,8 @@ LINE_CHARS_MAX: Final = 8192
 """A kmsg record is never longer; text beyond it is not looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One kernel log message."""
+class Line(NamedTuple):
+    """One kernel log message; a tuple, since one is made of every line there is."""
 
     text: str
     sequence: int = -1
@@ -28,7 +26,7 @@ class Line:
     """0: the kernel itself. Anything else was written by a process and proves nothing."""
 
 
-_PREFIX = re.compile(r"(\d{1,9}),(\d{1,20}),(\d{1,20})(?:,[^;]*)?;")
+_PREFIX = re.compile(rb"(\d{1,9}),(\d{1,20}),(\d{1,20})(?:,[^;\n]*)?;")
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 _STAMP = re.compile(r"\s*\[\s*(\d{1,12})\.(\d{1,9})\]\s?")
 _DATE_STAMP = re.compile(r"\s*\[\w{3} \w{3} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)? \d{4}\]\s?")
@@ -46,18 +44,19 @@ def parse_kmsg(record: bytes) -> Line | None:
 
     None: not a record, or only a property line.
     """
-    first = record.split(b"\n", 1)[0][:LINE_CHARS_MAX]
-    text = first.decode("utf-8", "replace")
-    head = _PREFIX.match(text)
+    head = _PREFIX.match(record)
     if head is None:
         return None
-    prefix = int(head.group(1))
+    end = record.find(b"\n")
+    text = record[head.end() : LINE_CHARS_MAX if end < 0 else min(end, LINE_CHARS_MAX)]
+    prefix, sequence, stamp_us = head.groups()
+    number = int(prefix)
     return Line(
-        text=_unescape(text[head.end() :]),
-        sequence=int(head.group(2)),
-        timestamp_us=int(head.group(3)),
-        priority=prefix & 7,
-        facility=prefix >> 3,
+        _unescape(text.decode("utf-8", "replace")),
+        int(sequence),
+        int(stamp_us),
+        number & 7,
+        number >> 3,
     )
 
 

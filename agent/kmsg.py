@@ -27,7 +27,7 @@ UNFINISHED_BYTES_MAX: Final = 65_536
 RECORDS_PER_CALL_MAX: Final = 2_000
 """After so many the loop gets its turn; what is left is read right after."""
 PROMPT_WAKES_MAX: Final = 20
-STORM_PAUSE_SECONDS: Final = 0.02
+STORM_PAUSE_SECONDS: Final = 0.05
 """Lines are read at once, each in its own wake-up; beyond so many wake-ups a second they are read
 together, which costs a tenth and delays them by this much."""
 

@@ -7,7 +7,7 @@ continues. Pure apart from that memory; used by the agent's follower and by `par
 from dataclasses import replace
 
 from agent.kernel_log import KERNEL_FACILITY, Line
-from agent.xid import Sighting, mentioned_device, recognise
+from agent.xid import Sighting, may_tell, mentioned_device, recognise
 
 
 class Scanner:
@@ -25,6 +25,8 @@ class Scanner:
         if line.facility != KERNEL_FACILITY and not self._any_facility:
             return None
         self._device_age += 1
+        if not may_tell(line.text):
+            return None
         sighting = recognise(line.text)
         if device := mentioned_device(line.text):
             self._device, self._device_age = device, 0

@@ -75,10 +75,14 @@ _DEVICE_LINE = re.compile(
 )
 
 
+def may_tell(text: str) -> bool:
+    """Whether a line may be about a GPU at all: almost every line is not, so this is cheap."""
+    return "NVRM" in text or "nvidia" in text or "Xid" in text
+
+
 def recognise(text: str) -> Sighting | None:
     """Say which fault a line of the kernel tells of; None: of none."""
-    # Almost every line is about something else, so the cheapest question comes first.
-    if "NVRM" not in text and "nvidia" not in text and "Xid" not in text:
+    if not may_tell(text):
         return None
     message = _printable(text)
     if found := _XID.match(text):
