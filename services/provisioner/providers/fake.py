@@ -76,6 +76,8 @@ class FakeProvider:
         list_lag_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0
         """What the provider says of its lag."""
         dollars_per_hour: float = 0.0
+        latency_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+        """How long a launch and a termination take: half before their effect, half after."""
         faults: tuple[Order, ...] = ()
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
@@ -111,12 +113,14 @@ class FakeProvider:
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make an instance, or the one that this token has made already."""
+        await self._take_time()
         with self._state() as state:
             _log(state, "provision", request.name)
             order = _take(state, "provision", request.name, request.zone)
             made = None
             if order is None or order.after_success:
                 made = self._make(state, request)
+        await self._take_time()
         await self._fail(order)
         assert made is not None
         return made
@@ -147,12 +151,14 @@ class FakeProvider:
 
     async def terminate(self, provider_id: str) -> None:
         """Remove an instance; success where there is none."""
+        await self._take_time()
         with self._state() as state:
             _log(state, "terminate", provider_id)
             made = state.made.get(provider_id)
             order = _take(state, "terminate", made.instance.name if made else "", "")
             if order is None or order.after_success:
                 state.made.pop(provider_id, None)
+        await self._take_time()
         await self._fail(order)
 
     async def list(self) -> list[Instance]:
@@ -172,6 +178,10 @@ class FakeProvider:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    async def _take_time(self) -> None:
+        if self._options.latency_seconds:
+            await asyncio.sleep(self._options.latency_seconds / 2)
 
     async def _fail(self, order: Order | None) -> None:
         if order is None:
