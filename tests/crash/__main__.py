@@ -17,7 +17,7 @@ from tests.crash.campaign import Campaign, Tally
 from tests.crash.rig import Rig, Shape
 
 NODES: Final = 3
-SPAN_SECONDS: Final = {"fake": 0.3, "local": 0.8}
+SPAN_SECONDS: Final = {"fake": 0.5, "local": 0.8}
 """About as long as a replacement takes where nobody is struck."""
 BOOT_SECONDS: Final = 0.08
 

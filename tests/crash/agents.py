@@ -47,7 +47,7 @@ class Agents:
         """Give every instance its agent, for ever."""
         try:
             while True:
-                names = self._provider.truth().names
+                names = self._provider.names()
                 for name in set(names) - set(self._lives):
                     self._lives[name] = asyncio.create_task(self._live(name))
                 for name in set(self._lives) - set(names):

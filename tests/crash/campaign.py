@@ -10,29 +10,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from tests.crash.evidence import KINDS, Difference
+from tests.crash.evidence import KINDS, Difference, differences, told
 from tests.crash.processes import Replica
-from tests.crash.rig import Rig, UnsettledError
-from tests.crash.rounds import RESUME_SECONDS_MAX
+from tests.crash.rig import Moment, Rig, UnsettledError
+from tests.crash.rounds import RESUME_SECONDS_MAX, TOLD, moments
 
 SERVER: Final = "nats-server"
 BLOWS_MAX: Final = 3
 AWAY_SECONDS_MAX: Final = 0.3
 """How long whoever was struck stays away."""
+AIMED_SECONDS_MAX: Final = 0.02
+"""About as long as a step is worked on."""
 AGAIN_SECONDS_MAX: Final = 0.4
 """A service is ready about half as long after its start: some are killed while they start."""
+MOMENT_SECONDS_MAX: Final = 40.0
 
 How = Literal["kill", "terminate"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Blow:
-    """One process struck at a time after the fault, and how long it stays away."""
+    """One process struck some time after the fault, or after a moment of the replacement."""
 
     at_seconds: float
     target: str
     how: How
     away_seconds: float
+    after: Moment | None = None
+    """None: counted from the fault's own time, wherever the replacement is by then."""
     again_seconds: float = 0.0
     """So long after its start it is killed once more; 0: it is left alone."""
 
@@ -40,22 +45,31 @@ class Blow:
         """Write `kill provisioner/1 at 120 ms for 80 ms`."""
         at_ms, away_ms = self.at_seconds * 1000, self.away_seconds * 1000
         again = f" and again after {self.again_seconds * 1000:.0f}" if self.again_seconds else ""
-        return f"{self.how} {self.target} at {at_ms:.0f} ms for {away_ms:.0f} ms{again}"
+        after = f" after {self.after}" if self.after else ""
+        return f"{self.how} {self.target} at {at_ms:.0f} ms{after} for {away_ms:.0f} ms{again}"
 
 
-def draw(chance: random.Random, targets: Sequence[str], span_seconds: float) -> list[Blow]:
-    """Draw a round's blows: one to three, each on another process, nats-server among them."""
+def draw(
+    chance: random.Random, targets: Sequence[str], order: str, span_seconds: float
+) -> list[Blow]:
+    """Draw a round's blows: one to three, each on another process, nats-server among them.
+
+    Most of a replacement is waiting, so half of the blows are aimed at where something is done.
+    """
     struck = chance.sample([*targets, SERVER], k=chance.randint(1, BLOWS_MAX))
-    return sorted(
-        Blow(
-            at_seconds=chance.uniform(0, span_seconds),
+    blows = []
+    for target in struck:
+        aimed = chance.random() < 1 / 2
+        blow = Blow(
+            at_seconds=chance.uniform(0, AIMED_SECONDS_MAX if aimed else span_seconds),
             target=target,
             how="terminate" if chance.random() < 1 / 6 else "kill",
             away_seconds=chance.uniform(0, AWAY_SECONDS_MAX),
+            after=chance.choice([*moments(order), *TOLD]) if aimed else None,
             again_seconds=chance.uniform(0, AGAIN_SECONDS_MAX) if chance.random() < 1 / 4 else 0.0,
         )
-        for target in struck
-    )
+        blows.append(blow)
+    return blows
 
 
 @dataclass(slots=True)
@@ -104,8 +118,11 @@ class Campaign:
             tally.rounds = number
             try:
                 whole = await self._round(number)
-            except UnsettledError as error:
-                tally.problems.append(str(error))
+            except* UnsettledError as group:
+                tally.problems += [str(error) for error in group.exceptions]
+                whole = False
+            except* TimeoutError:
+                tally.problems.append(await self._told())
                 whole = False
             if not whole:
                 break
@@ -119,7 +136,8 @@ class Campaign:
 
     async def _round(self, number: int) -> bool:
         rig, loop = self._rig, asyncio.get_running_loop()
-        blows = draw(self._chance, [each.name for each in rig.replicas], self._span_seconds)
+        targets = [each.name for each in rig.replicas]
+        blows = draw(self._chance, targets, rig.shape.order, self._span_seconds)
         await asyncio.gather(*(each.is_ready() for each in rig.replicas))
         begun = loop.time()
         async with asyncio.TaskGroup() as group:
@@ -139,6 +157,9 @@ class Campaign:
 
     async def _strike(self, blow: Blow) -> float:
         """Strike at the blow's time; return when the struck one was started again."""
+        if blow.after is not None:
+            async with asyncio.timeout(MOMENT_SECONDS_MAX):
+                await self._rig.arm(blow.after, _nothing).wait()
         await asyncio.sleep(blow.at_seconds)
         if blow.target == SERVER:
             return await self._strike_server(blow)
@@ -181,10 +202,19 @@ class Campaign:
         await self._rig.server.start()
         return began
 
+    async def _told(self) -> str:
+        """How a fleet looks in which a moment did not come."""
+        seen = await self._rig.evidence()
+        return f"a moment did not come\n{told(seen, differences(seen))}"
+
     async def _look(self) -> bool:
         """Compare; keep and tell what differs."""
-        found, told = await self._rig.differences()
+        found, why = await self._rig.differences()
         self._tally.found = found
         if found:
-            self._tally.problems.append(told)
+            self._tally.problems.append(why)
         return not found
+
+
+def _nothing() -> None:
+    """Only the moment is waited for."""

@@ -7,12 +7,14 @@ instance that nobody wants and somebody pays for).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
+
 from schemas import subjects
-from schemas.pool_events import FACTS, NodeReplaced, pool_codec
+from schemas.pool_events import NodeReplaced, pool_codec
 from schemas.records import InstanceRecord, NodeRecord, PoolRecord, decoder, pool_key
 from schemas.sagas import WHOLE, SagaEntry, saga_codec
 from schemas.topology import DEAD, EVENTS, INSTANCES, NODES, POOLS, SAGAS
@@ -35,6 +37,12 @@ REPLACE_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 LAUNCH_STEPS: Final = ("provision", "bootstrap", "register", "admit")
 
+
+class _Envelope(msgspec.Struct):
+    id: str
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
 _pools = decoder(PoolRecord)
 _nodes = decoder(NodeRecord)
 _instances = decoder(InstanceRecord)
@@ -68,7 +76,11 @@ class Evidence:
     truth: Truth
     most: int
     """The most instances that were seen to stand at once."""
-    dead: tuple[str, ...] = field(default=())
+    orders: Mapping[tuple[str, str], Collection[str]]
+    """(event, node) -> the keys under which the workload system was told."""
+    events: Counter[str]
+    """Id of every fact -> how often it is stored."""
+    dead: tuple[str, ...] = ()
 
 
 async def gather(
@@ -80,13 +92,14 @@ async def gather(
     instances_max: int,
     broken: tuple[str, ...],
     most: int,
+    orders: Mapping[tuple[str, str], Collection[str]],
 ) -> Evidence:
     """Read everything."""
     logs: dict[str, list[Stored]] = {}
     for stored in await bus.read(SAGAS.name, subjects.SAGAS):
         parsed = subjects.parse_saga(stored.subject)
         logs.setdefault(parsed.saga if parsed else stored.subject, []).append(stored)
-    events = await bus.read(EVENTS.name, subjects.pool_event(pool, FACTS[NodeReplaced]))
+    events = await bus.read(EVENTS.name, ">")
     replaced = (pool_codec.decode(each.data) for each in events)
     record = await bus.get(POOLS, pool_key(pool))
     assert record is not None, f"pool {pool} has no record"
@@ -101,6 +114,8 @@ async def gather(
         instances=tuple(_instances.decode(each.value) for each in await bus.entries(INSTANCES)),
         truth=truth,
         most=most,
+        orders=orders,
+        events=Counter(_envelope.decode(each.data).id for each in events),
         dead=tuple(each.subject for each in await bus.read(DEAD.name, subjects.DEAD)),
     )
 
@@ -117,6 +132,7 @@ def differences(seen: Evidence) -> list[Difference]:
         *_replacements(seen),
         *(each for saga in seen.logs for each in _log(saga, seen)),
         *_instances_made(seen),
+        *_told(seen),
         *_at_odds(seen),
         *(Difference("lost", f"dead letter on {subject}") for subject in seen.dead),
     ]
@@ -215,6 +231,21 @@ def _instances_made(seen: Evidence) -> Iterator[Difference]:
     for name, times in Counter(seen.truth.names).items():
         if times > 1:
             yield Difference("doubled", f"{name} stands {times} times")
+
+
+def _told(seen: Evidence) -> Iterator[Difference]:
+    """The workload system heard each order once in effect, and the fleet each fact once."""
+    wanted = {(event, node) for event in ("cordon", "drain") for node in seen.broken}
+    for event, node in sorted(wanted - set(seen.orders)):
+        yield Difference("lost", f"the workload system never heard {event} {node}")
+    for event, node in sorted(set(seen.orders) - wanted):
+        yield Difference("doubled", f"the workload system heard {event} {node}, which never broke")
+    for (event, node), keys in seen.orders.items():
+        if len(keys) != 1:
+            yield Difference("doubled", f"{event} {node} was ordered under {sorted(keys)}")
+    for name, times in seen.events.items():
+        if times > 1:
+            yield Difference("doubled", f"the fact {name} is stored {times} times")
 
 
 def _at_odds(seen: Evidence) -> Iterator[Difference]:

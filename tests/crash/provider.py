@@ -30,8 +30,8 @@ class Provider(Protocol):
         """What stands at this moment."""
         ...
 
-    def count(self) -> int:
-        """How many stand at this moment; cheap."""
+    def names(self) -> list[str]:
+        """The names of what stands at this moment; cheap."""
         ...
 
 
@@ -57,9 +57,9 @@ class FakeTruth:
             self._read = (stat.st_ino, stat.st_mtime_ns)
         return self._truth
 
-    def count(self) -> int:
-        """How many stand at this moment."""
-        return len(self.truth().standing)
+    def names(self) -> list[str]:
+        """The names of what stands at this moment."""
+        return self.truth().names
 
 
 class LocalTruth:
@@ -78,9 +78,9 @@ class LocalTruth:
         standing = (*((str(pid), name) for pid, name in agents.items()), *empty)
         return Truth(standing, len(places) + len(aside))
 
-    def count(self) -> int:
-        """How many directories there are at this moment."""
-        return len(instance_directories(self._directory))
+    def names(self) -> list[str]:
+        """The names of the directories that there are at this moment."""
+        return [each.name for each in instance_directories(self._directory)]
 
     def agents(self) -> dict[int, str]:
         """Every agent that was started for an instance here: process -> instance."""

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 
 from schemas import subjects
-from schemas.pool_events import FACTS, NodeReplaced, pool_codec
+from schemas.pool_events import FACTS, NodeReplaced, PoolEvent, pool_codec
 from schemas.records import NodeRecord, decoder
 from schemas.settings import NatsSettings
 from schemas.topology import DURABLES, EVENTS, NODES, SAGAS
@@ -33,20 +33,28 @@ from tests.crash.agents import Agents, fault_of, write_fault
 from tests.crash.evidence import Difference, Evidence
 from tests.crash.processes import Replica
 from tests.crash.provider import FakeTruth, LocalTruth, Provider
+from tests.crash.workload import Workload, serving
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 POOL: Final = "training"
 SETTLED_SECONDS_MAX: Final = 45.0
 LOOK_SECONDS: Final = 0.02
 """Between two looks at records that several processes write."""
-COUNT_SECONDS: Final = 0.01
-"""Between two looks at how many instances stand."""
+WATCH_SECONDS: Final = 0.003
+"""Between two looks at which instances stand."""
+IN_EFFECT: Final = "in-effect"
+"""The status of a step that has taken place, whether or not anybody knows it."""
+LATENCY_SECONDS: Final = 0.03
+"""Of a launch or a termination at the `fake` provider: time to be killed in."""
 
 _nodes = decoder(NodeRecord)
 
 
 class Moment(NamedTuple):
-    """Something that is stored: a saga's entry, or `fault.stored`, `verdict.stored`."""
+    """A saga's entry, an event (`fault.stored`, `cordoned.told`) or an effect of a step.
+
+    Effects are seen where they take place: at the provider and at the workload system.
+    """
 
     step: str
     status: str
@@ -54,6 +62,9 @@ class Moment(NamedTuple):
     def __str__(self) -> str:
         """Write `provision.started`."""
         return f"{self.step}.{self.status}"
+
+
+REPLACED: Final = Moment("node-replaced", "told")
 
 
 class UnsettledError(AssertionError):
@@ -92,17 +103,20 @@ class Rig:
         """What was stored, when it was seen, and about which saga or node."""
         self.most = 0
         """The most instances that stood at once, as far as was seen."""
-        self._armed: dict[Moment, Callable[[], None]] = {}
+        self._armed: dict[Moment, list[Callable[[], None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.provider: Provider
         self.bus: NatsBus
         self.agents: Agents | None = None
+        self.workload = Workload(self._taken)
+        self._outside = AsyncExitStack()
 
     # --- life ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         """Start everything and wait until the pool has its size."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        await self._outside.enter_async_context(serving(self.workload))
         (self.directory / "crash.yaml").write_text(json.dumps(self._settings()), "utf-8")
         url = await self.server.start()
         try:
@@ -123,7 +137,7 @@ class Rig:
         following = (
             self._follow_sagas(await self.bus.last_sequence(SAGAS.name)),
             self._follow_events(await self.bus.last_sequence(EVENTS.name)),
-            self._count_instances(),
+            self._watch_instances(),
         )
         self._tasks = [asyncio.create_task(each) for each in following]
         if self.agents is not None:
@@ -152,6 +166,7 @@ class Rig:
         if hasattr(self, "bus"):
             await self.bus.close()
         await self.server.stop()
+        await self._outside.aclose()
 
     def _settings(self) -> dict[str, Any]:
         shape, data = self.shape, self.directory / "data"
@@ -159,7 +174,11 @@ class Rig:
         if shape.provider == "fake":
             file = self.directory / "provider.json"
             # Not idempotent: a launch that is repeated blindly would make a second instance.
-            options = {"file": str(file), "idempotent": False}
+            options = {
+                "file": str(file),
+                "idempotent": False,
+                "latency_seconds": LATENCY_SECONDS,
+            }
             self.provider = FakeTruth(file)
         else:
             self.provider = LocalTruth(data / "local")
@@ -180,7 +199,7 @@ class Rig:
                     "launch_timeout": "40s",
                 }
             },
-            "notifier": {"type": "noop"},
+            "notifier": self.workload.settings(),
             "agent": {"heartbeat_interval": "2s", "heartbeat_ttl": "6s"},
         }
 
@@ -203,13 +222,15 @@ class Rig:
         done = asyncio.Event()
 
         def once() -> None:
-            del self._armed[moment]
             act()
             done.set()
 
-        assert moment not in self._armed, f"armed for {moment} already"
-        self._armed[moment] = once
+        self._armed.setdefault(moment, []).append(once)
         return done
+
+    def disarm(self) -> None:
+        """Forget whoever waits for a moment."""
+        self._armed.clear()
 
     async def _follow_sagas(self, after: int) -> None:
         async for stored in self.bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after):
@@ -220,24 +241,38 @@ class Rig:
                 self._see(Moment(parsed.step, parsed.status), parsed.saga)
 
     async def _follow_events(self, after: int) -> None:
-        facts = [subjects.node_event_wildcard(fact) for fact in ("fault", "verdict")]
-        facts.append(subjects.pool_event_wildcard(FACTS[NodeReplaced]))
-        async for stored in self.bus.follow(EVENTS.name, facts, "new", after=after):
+        filters = [subjects.NODE_EVENTS, subjects.POOL_EVENTS]
+        async for stored in self.bus.follow(EVENTS.name, filters, "new", after=after):
             node = subjects.parse_node(stored.subject)
-            if node is None:
-                event = pool_codec.decode(stored.data)
-                assert isinstance(event, NodeReplaced)
-                self._see(Moment("node", "replaced"), event.old_node)
-            elif node.node in self.broken:
-                self._see(Moment(node.fact, "stored"), node.node)
+            if node is not None:
+                status = "stored" if node.fact in ("fault", "verdict") else "told"
+                if node.node in self.broken or status == "told":
+                    self._see(Moment(node.fact, status), node.node)
+                continue
+            event = pool_codec.decode(stored.data)
+            if isinstance(event, PoolEvent):
+                about = event.old_node if isinstance(event, NodeReplaced) else event.pool
+                self._see(Moment(FACTS[type(event)], "told"), about)
 
-    async def _count_instances(self) -> None:
+    async def _watch_instances(self) -> None:
+        seen: set[str] = set()
         while True:
-            self.most = max(self.most, self.provider.count())
-            await asyncio.sleep(COUNT_SECONDS)
+            names = self.provider.names()
+            self.most = max(self.most, len(names))
+            for step, changed in (
+                ("provision", set(names) - seen),
+                ("terminate", seen - set(names)),
+            ):
+                for name in changed:
+                    self._see(Moment(step, IN_EFFECT), name)
+            seen = set(names)
+            await asyncio.sleep(WATCH_SECONDS)
+
+    def _taken(self, event: str, node: str) -> None:
+        self._see(Moment(event, IN_EFFECT), node)
 
     def _see(self, moment: Moment, about: str) -> None:
-        if act := self._armed.get(moment):
+        for act in self._armed.pop(moment, ()):
             act()
         self.signs.append((asyncio.get_running_loop().time(), moment, about))
 
@@ -274,6 +309,7 @@ class Rig:
             instances_max=self.shape.instances_max,
             broken=tuple(self.broken),
             most=self.most,
+            orders=self.workload.orders,
         )
 
     async def settled(self) -> Evidence:
@@ -288,13 +324,13 @@ class Rig:
                             if evidence.is_settled(seen):
                                 return seen
                     await asyncio.sleep(LOOK_SECONDS)
-        self._armed.clear()
+        self.disarm()
         seen = await self.evidence()
         told = evidence.told(seen, evidence.differences(seen))
         raise UnsettledError(f"not at rest after {SETTLED_SECONDS_MAX:g} s\n{told}")
 
     def _replaced(self) -> Iterator[str]:
-        return (about for _, moment, about in self.signs if moment == ("node", "replaced"))
+        return (about for _, moment, about in self.signs if moment == REPLACED)
 
     async def quiet(self) -> None:
         """Wait until no consumer has anything left to do: whatever was held has come back."""

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from tests.crash.evidence import REPLACE_STEPS, Difference
 from tests.crash.processes import Replica
-from tests.crash.rig import SERVICES, Moment, Rig
+from tests.crash.rig import IN_EFFECT, SERVICES, Moment, Rig
 
 STRUCK_SECONDS_MAX: Final = 20.0
 RESUME_SECONDS_MAX: Final = 3.0
@@ -27,25 +27,37 @@ PERFORMERS: Final = {
     **dict.fromkeys(("provision", "bootstrap", "terminate"), "provisioner"),
 }
 """Who performs a step; the coordinator itself sees the others done."""
+WITH_EFFECT: Final = ("cordon", "drain", "terminate", "provision")
+"""Steps whose effect can be seen from outside before anybody has stored it."""
 
 FAULT: Final = Moment("fault", "stored")
 VERDICT: Final = Moment("verdict", "stored")
 
 
+TOLD: Final = tuple(
+    Moment(fact, "told")
+    for fact in ("saga-began", "cordoned", "drained", "terminated", "admitted", "node-replaced")
+)
+"""What the pool-manager tells of a replacement, each before it has done with the entry."""
+
+
 def moments(order: str) -> list[Moment]:
     """Every moment of a replacement, in order."""
-    steps = [
-        Moment(step, status) for step in REPLACE_STEPS[order] for status in ("started", "succeeded")
-    ]
-    return [FAULT, VERDICT, Moment("saga", "started"), *steps, Moment("saga", "done")]
+    found = [FAULT, VERDICT, Moment("saga", "started")]
+    for step in REPLACE_STEPS[order]:
+        found.append(Moment(step, "started"))
+        if step in WITH_EFFECT:
+            found.append(Moment(step, IN_EFFECT))
+        found.append(Moment(step, "succeeded"))
+    return [*found, Moment("saga", "done")]
 
 
 def author(moment: Moment) -> str:
-    """The service that stores what a moment is about; empty for what an agent does."""
-    if moment == FAULT:
-        return ""
+    """The service that stores what a moment is about; empty where none does."""
     if moment == VERDICT:
         return "health-monitor"
+    if moment == FAULT or moment.status == IN_EFFECT:
+        return ""
     return PERFORMERS.get(moment.step, COORDINATOR) if moment.status == "succeeded" else COORDINATOR
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.crash.rig import SERVICES, Moment, Rig, Shape
-from tests.crash.rounds import FAULT, author, hold, moments, strike_service
+from tests.crash.rounds import FAULT, TOLD, author, hold, moments, strike_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -41,6 +41,12 @@ async def test_a_service_killed_as_a_moment_is_stored(
 ) -> None:
     """Killed within a millisecond or two of the entry: whatever it was doing, it does once."""
     hold(await strike_service(rig, rig.replica(service), moment, "kill"))
+
+
+@pytest.mark.parametrize("moment", TOLD, ids=str)
+async def test_the_pool_manager_killed_as_it_tells_a_fact(rig: Rig, moment: Moment) -> None:
+    """Killed between telling and having done with the entry: it is not told twice."""
+    hold(await strike_service(rig, rig.replica("pool-manager"), moment, "kill"))
 
 
 @pytest.mark.parametrize(("service", "moment"), takers(), ids=str)

@@ -1,0 +1,87 @@
+"""A workload system that takes its time, and knows what it was told: the notifier's other side."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+ANSWER_SECONDS: Final = 0.015
+"""From taking an order to saying so: whoever is killed meanwhile cannot know that it was taken."""
+DRAIN_SECONDS: Final = 0.05
+
+Taken = Callable[[str, str], None]
+"""Is told of each order as it is taken: event and node."""
+
+
+@dataclass(slots=True)
+class Workload:
+    """Takes each order once by its key, and drains nodes."""
+
+    taken: Taken
+    url: str = ""
+    orders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """(event, node) -> the idempotency keys it was ordered with."""
+    _drained_at: dict[str, float] = field(default_factory=dict)
+
+    async def order(self, request: Request) -> Response:
+        """Take an order, and say so a little later."""
+        told = await request.json()
+        event, node = str(told["event"]), str(told["node_id"])
+        keys = self.orders.setdefault((event, node), set())
+        keys.add(request.headers.get("idempotency-key", ""))
+        if event == "drain":
+            drained_at = asyncio.get_running_loop().time() + DRAIN_SECONDS
+            self._drained_at.setdefault(node, drained_at)
+        self.taken(event, node)
+        await asyncio.sleep(ANSWER_SECONDS)
+        return PlainTextResponse("taken")
+
+    async def status(self, request: Request) -> Response:
+        """Say whether a node is drained."""
+        at = self._drained_at.get(request.query_params["node_id"])
+        return JSONResponse({"drained": at is not None and asyncio.get_running_loop().time() >= at})
+
+    def settings(self) -> dict[str, str]:
+        """What the configuration says of it."""
+        return {
+            "type": "webhook",
+            **{f"{event}_url": f"{self.url}/{event}" for event in ("cordon", "uncordon", "drain")},
+            "drain_status_url": f"{self.url}/status",
+        }
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the test."""
+        yield
+
+
+@asynccontextmanager
+async def serving(workload: Workload) -> AsyncIterator[Workload]:
+    """Answer on a free port."""
+    routes = [
+        Route("/status", workload.status),
+        Route("/{event}", workload.order, methods=["POST"]),
+    ]
+    config = uvicorn.Config(
+        Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
+    )
+    bound = config.bind_socket()
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    workload.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    try:
+        yield workload
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
