@@ -51,6 +51,10 @@ def run(arguments: list[str]) -> int:
             return asyncio.run(_check(config))
         Path(config.state_dir).mkdir(parents=True, exist_ok=True)
         asyncio.run(_run(config))
+    except BrokenPipeError:
+        # Whoever reads (`| head`) has had enough. Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (NavarchError, OSError) as error:
         print(f"navarch-agent: {error}", file=sys.stderr)  # noqa: T201
         return 2

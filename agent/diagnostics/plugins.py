@@ -83,20 +83,22 @@ def load_checks(named: str) -> Sequence[RunningCheck]:
 
 def _made(names: Sequence[str], installed: dict[str, Any]) -> Iterator[RunningCheck]:
     for name in names:
-        try:
-            if name in installed:
-                kind = installed[name].load()
-            elif ":" in name:
-                module, _, attribute = name.partition(":")
-                kind = getattr(import_module(module), attribute)
-            else:
-                known = ", ".join(sorted(installed)) or "none"
-                raise ConfigurationError(
-                    f"NAVARCH_HEALTH_CHECKS: no health check named {name!r} (installed: {known}); "
-                    "install its package, or write module:Class"
-                )
-            yield RunningCheck(kind())
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
+        if name not in installed and ":" not in name:
+            known = ", ".join(sorted(installed)) or "none"
             raise ConfigurationError(
-                f"NAVARCH_HEALTH_CHECKS: {name} cannot be loaded: {error}"
+                f"NAVARCH_HEALTH_CHECKS: no health check named {name!r} (installed: {known}); "
+                "install its package, or write module:Class"
+            )
+        try:
+            yield RunningCheck(_class(name, installed)())
+        except Exception as error:  # a module of somebody else's may raise anything
+            raise ConfigurationError(
+                f"NAVARCH_HEALTH_CHECKS: {name} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
+
+
+def _class(name: str, installed: dict[str, Any]) -> Any:
+    if name in installed:
+        return installed[name].load()
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

@@ -114,5 +114,8 @@ def test_plugins_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert load_checks("none") == ()
     with pytest.raises(ConfigurationError, match=r"no health check named 'tape' \(installed: disk"):
         load_checks("tape")
-    with pytest.raises(ConfigurationError, match="acme_checks:Tape cannot be loaded"):
+    with pytest.raises(ConfigurationError, match="acme_checks:Tape cannot be loaded: Attribute"):
         load_checks("acme_checks:Tape")
+    (package / "acme_broken.py").write_text("class\n")
+    with pytest.raises(ConfigurationError, match="acme_broken:X cannot be loaded: SyntaxError"):
+        load_checks("acme_broken:X")

@@ -1,11 +1,16 @@
 """Settings: every wrong one is refused with its place and the remedy, and exit status 2."""
 
+import re
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
 from agent.__main__ import run
-from agent.settings import load
+from agent.settings import AgentConfig, load
+from schemas.duration import Duration, parse_duration
+from schemas.reasons import FaultKind
 from services.runtime.errors import ConfigurationError
 
 NAMES = {"NAVARCH_POOL": "training", "NAVARCH_NODE": "n1"}
@@ -73,3 +78,17 @@ def test_the_command_ends_with_status_two(
     monkeypatch.setenv("NAVARCH_NODE", "Bad.Name")
     assert run([]) == 2
     assert capsys.readouterr().err.startswith("navarch-agent: NAVARCH_NODE: node 'Bad.Name'")
+
+
+def test_the_guide_knows_every_setting_and_every_fault():
+    """docs/agent.md names each variable, its default where it is short, and each kind of fault."""
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "agent.md").read_text("utf-8")
+    names = {f"NAVARCH_{field.name.upper()}" for field in msgspec.structs.fields(AgentConfig)}
+    named = set(re.findall(r"`(NAVARCH_[A-Z_]+)`", guide))
+    assert names - named == set()
+    assert {kind for kind in get_args(FaultKind) if f"`{kind}`" not in guide} == set()
+    rows = {line.split("`")[1]: line for line in guide.splitlines() if line.startswith("| `NAV")}
+    for field in msgspec.structs.fields(AgentConfig):
+        if isinstance(field.default, Duration):
+            row = rows[f"NAVARCH_{field.name.upper()}"]
+            assert parse_duration(row.split("|")[2].strip(" `")) == field.default

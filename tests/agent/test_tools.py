@@ -1,6 +1,8 @@
 """The agent's tools, and the filter that keeps a storm from drowning what matters."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,6 +41,22 @@ def test_parse_prints_the_faults_of_a_log(tmp_path: Path, capsys: pytest.Capture
         ("xid", 154, "GPU Recovery Action Changed", "0000:3b:00", "GPU Reset Required"),
     ]
     assert faults[0]["line"].startswith("NVRM: Xid (PCI:0000:3b:00): 79")
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path):
+    """`parse … | head` ends quietly."""
+    file = tmp_path / "log"
+    file.write_bytes(LOG * 20_000)
+    with subprocess.Popen(
+        [sys.executable, "-m", "agent", "parse", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
 
 
 def test_a_drill_writes_the_next_record(
