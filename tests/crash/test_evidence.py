@@ -1,0 +1,147 @@
+"""The count itself: what was lost, doubled or leaked shows, and nothing shows where all is well."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.messages import encode
+from schemas.pool_events import NodeReplaced
+from schemas.records import InstanceRecord, NodeRecord, OpenSaga, PoolRecord
+from schemas.sagas import (
+    STATUSES,
+    WHOLE,
+    LaunchSpec,
+    SagaDone,
+    SagaEntry,
+    SagaParams,
+    SagaStarted,
+    StepStarted,
+    StepSucceeded,
+)
+from schemas.settings import PoolSpec
+from schemas.subjects import saga_entry
+from services.runtime.bus import Stored
+from tests.crash.evidence import REPLACE_STEPS, Evidence, differences, is_settled
+from tests.crash.provider import Truth
+
+NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+OLD, NEW, OTHER = "training-1", "training-3", "training-2"
+SAGA = "replace-training-1-1"
+LAUNCH = LaunchSpec(fleet="f", provider="fake", instance_type="t")
+
+
+def log(drop: str = "", repeat: str = "") -> tuple[Stored, ...]:
+    """A whole log of a replacement, but for one entry left out or written twice."""
+    about: dict[str, Any] = {"time": NOW, "saga": SAGA}
+    params = SagaParams(pool="training", node=OLD, new_node=NEW, launch=LAUNCH)
+    entries: list[SagaEntry] = [SagaStarted(id="s", kind="replace", params=params, **about)]
+    for step in REPLACE_STEPS["terminate_first"]:
+        entries.append(StepStarted(id=f"{step}.started", step=step, **about))
+        entries.append(StepSucceeded(id=f"{step}.succeeded", step=step, **about))
+    entries.append(SagaDone(id="d", **about))
+    kept = [each for each in entries if each.id != drop]
+    kept += [each for each in entries if each.id == repeat]
+    return tuple(
+        Stored(
+            saga_entry(SAGA, getattr(each, "step", WHOLE), STATUSES[type(each)]),
+            encode(each),
+            number,
+            NOW,
+        )
+        for number, each in enumerate(kept, 1)
+    )
+
+
+def instance(name: str, state: str = "running") -> InstanceRecord:
+    """An instance's record."""
+    return InstanceRecord(
+        pool="training",
+        instance=name,
+        state=state,  # type: ignore[arg-type]
+        provider="fake",
+        token=name,
+        launch=LAUNCH,
+        intended_at=NOW,
+    )
+
+
+def node(name: str, state: str = "active") -> NodeRecord:
+    """A node's record."""
+    return NodeRecord(pool="training", node=name, state=state)  # type: ignore[arg-type]
+
+
+REPLACED = NodeReplaced(
+    id="r", time=NOW, pool="training", old_node=OLD, new_node=NEW, saga=SAGA, reason="broken"
+)
+WELL = Evidence(
+    nodes_wanted=2,
+    instances_max=2,
+    broken=(OLD,),
+    pool=PoolRecord(
+        name="training",
+        spec=PoolSpec(provider="fake", instance_type="t", min_nodes=2, max_nodes=4),
+        desired=2,
+    ),
+    logs={SAGA: log()},
+    replaced=(REPLACED,),
+    nodes=(node(OLD, "terminated"), node(OTHER), node(NEW)),
+    instances=(instance(OLD, "terminated"), instance(OTHER), instance(NEW)),
+    truth=Truth(((OTHER, OTHER), (NEW, NEW)), 3),
+    most=2,
+    orders={("cordon", OLD): {"k"}, ("drain", OLD): {"k"}},
+    events=Counter({"r": 1}),
+)
+
+
+def changed(**fields: Any) -> Evidence:
+    """The same fleet, with something that should not be so."""
+    values = {name: getattr(WELL, name) for name in WELL.__dataclass_fields__} | fields
+    return Evidence(**values)
+
+
+def test_a_fleet_that_is_well_shows_no_difference() -> None:
+    """One fault, one replacement, and records that agree with the provider."""
+    assert differences(WELL) == []
+    assert is_settled(WELL)
+
+
+CASES = [
+    ("lost", "no replacement", {"replaced": ()}),
+    ("lost", "a step without its end", {"logs": {SAGA: log(drop="drain.succeeded")}}),
+    ("lost", "no end", {"logs": {SAGA: log(drop="d")}}),
+    ("lost", "an order never heard", {"orders": {("cordon", OLD): {"k"}}}),
+    ("lost", "a dead letter", {"dead": ("somewhere",)}),
+    ("lost", "an instance that vanished", {"truth": Truth(((NEW, NEW),), 3)}),
+    ("lost", "a node half way", {"nodes": (node(OTHER), node(NEW, "registered"))}),
+    ("doubled", "two replacements", {"replaced": (REPLACED, REPLACED)}),
+    ("doubled", "a step twice", {"logs": {SAGA: log(repeat="provision.succeeded")}}),
+    ("doubled", "an instance too many, gone again", {"truth": Truth(WELL.truth.standing, 4)}),
+    ("doubled", "too many at once", {"most": 3}),
+    ("doubled", "a fact twice", {"events": Counter({"r": 2})}),
+    (
+        "doubled",
+        "an order under two keys",
+        {"orders": {("cordon", OLD): {"k", "l"}, ("drain", OLD): {"k"}}},
+    ),
+    ("leaked", "what nobody knows", {"truth": Truth((*WELL.truth.standing, ("x", "x")), 3)}),
+    ("leaked", "the old one", {"truth": Truth((*WELL.truth.standing, (OLD, OLD)), 3)}),
+    ("leaked", "a record", {"instances": (*WELL.instances, instance("x", "leaked"))}),
+]
+
+
+@pytest.mark.parametrize(("kind", "what", "fields"), CASES, ids=[case[1] for case in CASES])
+def test_what_should_not_be_so_is_counted_as_what_it_is(
+    kind: str, what: str, fields: dict[str, Any]
+) -> None:
+    """Each of them shows, under its own kind."""
+    assert kind in {each.kind for each in differences(changed(**fields))}, what
+
+
+def test_an_open_saga_is_no_rest() -> None:
+    """Records that agree are not enough while something is under way."""
+    opened = OpenSaga(kind="replace", node=OTHER, since=NOW)
+    pool = msgspec.structs.replace(WELL.pool, open={"replace-training-2-1": opened})
+    assert not is_settled(changed(pool=pool))

@@ -1,0 +1,58 @@
+"""`make crash`, a few rounds of it: its last line and its exit code say the same."""
+
+import asyncio
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.campaign import BLOWS_MAX, Tally, draw
+from tests.crash.evidence import Difference
+from tests.crash.rig import SERVICES
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 5
+LAST_LINE = re.compile(
+    rf"rounds={ROUNDS} replaced={ROUNDS} lost=0 doubled=0 leaked=0 resume_s_max=\d+\.\d\d"
+)
+
+
+@pytest.mark.slow
+async def test_a_campaign_ends_with_its_count() -> None:
+    """Whoever is killed whenever: as many replacements as faults, and nothing else."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.crash", str(ROUNDS), "1"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=ROOT,
+    )
+    said, _ = await process.communicate()
+    text = said.decode()
+    assert process.returncode == 0, text
+    assert LAST_LINE.fullmatch(text.splitlines()[-1]), text
+
+
+def test_a_seed_draws_the_same_blows_again() -> None:
+    """So that what a campaign has shown can be shown again."""
+    drawn = [draw(random.Random(7), SERVICES, "terminate_first", 0.5) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert 1 <= len(drawn[0]) <= BLOWS_MAX
+
+
+@pytest.mark.parametrize(
+    ("tally", "status"),
+    [
+        (Tally(rounds=3, replaced=3, resume_seconds_max=2.9), 0),
+        (Tally(rounds=3, replaced=2), 1),
+        (Tally(rounds=3, replaced=3, resume_seconds_max=3.1), 1),
+        (Tally(rounds=3, replaced=3, found=[Difference("leaked", "an instance")]), 1),
+        (Tally(rounds=3, replaced=3, problems=["ended with 1"]), 1),
+        (Tally(), 1),
+    ],
+    ids=["well", "lost one", "late", "leaked", "a bad end", "nothing done"],
+)
+def test_the_exit_code_means_it(tally: Tally, status: int) -> None:
+    """0 only where every fault was answered once, in time, and nothing was left over."""
+    assert tally.status() == status
