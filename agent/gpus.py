@@ -8,6 +8,7 @@ latest sample is worth anything.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -68,8 +69,13 @@ class GpuWatch:
         deadline_seconds: float,
         on_change: Callable[[Change], None],
         before: Before | None = None,
+        alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """Ask `nvml` in `probe`'s thread, and tell every change to `on_change`."""
+        """Ask `nvml` in `probe`'s thread, and tell every change to `on_change`.
+
+        `alone` keeps others from NVML while it is started anew.
+        """
+        self._alone = alone
         self._nvml = nvml
         self._probe = probe
         self._deadline_seconds = deadline_seconds
@@ -97,7 +103,8 @@ class GpuWatch:
     async def open(self, deadline_seconds: float = OPEN_SECONDS_MAX) -> bool:
         """Find the GPUs; False, and a fault, where NVML does not answer."""
         try:
-            inventory = await self._ask(self._nvml.open, deadline_seconds)
+            async with self._alone():
+                inventory = await self._ask(self._nvml.open, deadline_seconds)
         except NvmlUnavailable as error:
             self._unavailable(str(error))
             return False

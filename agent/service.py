@@ -99,7 +99,6 @@ class Agent:
             on_line=self._reporter.line,
             on_gap=self._reporter.gap,
         )
-        self._gpus = self._make_gpu_watch()
         self._xids = XidWatch(
             outside.xids,
             ProbeThread("nvml events"),
@@ -107,6 +106,7 @@ class Agent:
             inventory=lambda: self._gpus.inventory,
             on_event=self._reporter.event,
         )
+        self._gpus = self._make_gpu_watch()
         self._cloud = CloudWatch(
             outside.looks,
             outside.clock,
@@ -123,6 +123,7 @@ class Agent:
             ProbeThread("nvml"),
             deadline_seconds=self._config.probe_deadline,
             on_change=self._reporter.change,
+            alone=self._xids.alone,
             before=Before(
                 gpus=self._memory.gpus,
                 same_boot=self._same_boot,
