@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -75,10 +76,13 @@ class Reporter:
         ):
             log.info("NVML told it first: %s", sighting.message)
             return
-        fault = faults.from_kernel_log(
-            self.who, sighting, line.sequence, self._sources.gpus(), self._clock.now()
+        made = partial(
+            faults.from_kernel_log,
+            *(self.who, sighting, line.sequence, self._sources.gpus(), self._clock.now()),
         )
-        self._fault(fault, monotonic, sequence=line.sequence)
+        key = (sighting.kind, sighting.code, sighting.pci, sighting.subcode)
+        if self._storm.passes(key, monotonic, made):
+            self._first(made(), monotonic, sequence=line.sequence)
 
     def event(self, event: XidEvent) -> None:
         """Take an XID from NVML; its line may be here already, or be worth a moment's wait."""
@@ -140,7 +144,13 @@ class Reporter:
         )
         self._fault(fault, self._clock.monotonic())
 
-    def _fault(self, fault: Fault, monotonic: float, *, sequence: int = -1) -> None:
+    def _fault(self, fault: Fault, monotonic: float) -> None:
+        """Send a fault, unless a storm of its kind is under way."""
+        key = (fault.kind, fault.code, fault.pci, fault.subcode)
+        if self._storm.passes(key, monotonic, lambda: fault):
+            self._first(fault, monotonic)
+
+    def _first(self, fault: Fault, monotonic: float, *, sequence: int = -1) -> None:
         """Send a fault, unless it only repeats what has been told."""
         first = self._echoes.first(fault, monotonic)
         if first and fault.kind != "xid":
@@ -149,5 +159,4 @@ class Reporter:
         if first:
             metrics = fault.metrics | {"echo_of": first}
             fault = msgspec.structs.replace(fault, metrics=metrics)
-        if self._storm.passes(fault, monotonic):
-            self.send(fault, sequence=sequence)
+        self.send(fault, sequence=sequence)

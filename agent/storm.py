@@ -5,6 +5,7 @@ subcode) may pass `PASSES_MAX` times a window; of the rest the last one is told 
 ends, with `repeats` among its metrics. Pure but for that memory; time is an argument.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +26,7 @@ class _Window:
     ends: float
     passed: int = 0
     held: int = 0
-    last: Fault | None = None
+    last: Callable[[], Fault] | None = None
 
 
 class Storm:
@@ -35,9 +36,11 @@ class Storm:
         """Begin in calm."""
         self._windows: dict[Key, _Window] = {}
 
-    def passes(self, fault: Fault, now: float) -> bool:
-        """Whether to send this fault now; a False is remembered and told later by `due`."""
-        key = (fault.kind, fault.code, fault.pci, fault.subcode)
+    def passes(self, key: Key, now: float, fault: Callable[[], Fault]) -> bool:
+        """Whether to send a fault now; a False is remembered and told later by `due`.
+
+        Only the last of those held back is ever made: a storm must cost little.
+        """
         window = self._windows.get(key)
         if window is None:
             if len(self._windows) >= KINDS_MAX:
@@ -57,6 +60,7 @@ class Storm:
         for key in ended:
             window = self._windows.pop(key)
             if window.last is not None:
-                metrics = window.last.metrics | {"repeats": window.held}
-                found.append(msgspec.structs.replace(window.last, metrics=metrics))
+                last = window.last()
+                metrics = last.metrics | {"repeats": window.held}
+                found.append(msgspec.structs.replace(last, metrics=metrics))
         return found
