@@ -1,8 +1,9 @@
-"""Cancellation that cannot get lost."""
+"""Cancellation that cannot get lost, and waits that end with what they wait on."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -17,3 +18,16 @@ def cancellable() -> Iterator[None]:
     yield
     if task and task.cancelling() > before:
         raise asyncio.CancelledError
+
+
+async def unless(lost: "asyncio.Future[None]", work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`, but no longer than until `lost` fails; then raise what it failed with."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({lost, working}, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            lost.result()
+    finally:
+        working.cancel()
+        await asyncio.wait({working})
+    working.result()

@@ -8,7 +8,7 @@ server's documents.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -27,19 +27,12 @@ from schemas.topology import DurableSpec
 from services.runtime.answering import answer, service_handler
 from services.runtime.buckets import Buckets
 from services.runtime.bus import Delivery, Endpoint, Headers, Reply, Start, Stored
-from services.runtime.cancelling import cancellable
+from services.runtime.cancelling import cancellable, unless
 from services.runtime.connecting import ConnectOptions as ConnectOptions
 from services.runtime.connecting import credentials
 from services.runtime.errors import BusError, Refused, SetupError, Unavailable
 from services.runtime.pulling import Durable, Ephemeral, Puller
-from services.runtime.wire import (
-    check_version,
-    firing,
-    guard,
-    read_ack,
-    read_answer,
-    read_direct,
-)
+from services.runtime.wire import check_version, firing, guard, read_ack, read_answer, read_direct
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +126,7 @@ class NatsBus(Buckets):
                 await service.stop()
         if self._client.is_connected:
             with suppress(nats.errors.Error, BusError):
-                await self._barrier()
+                await self._connected(self._barrier())
         # What is buffered still was meant for a server that is away, and cannot be sent any more.
         self._client._pending, self._client._pending_data_size = [], 0  # noqa: SLF001
         await self._client.close()
@@ -325,7 +318,7 @@ class NatsBus(Buckets):
         while True:
             service = MicroService(self._client, config)
             try:
-                await self._answer_as(service, endpoints)
+                await self._connected(self._answer_as(service, endpoints))
             except (nats.errors.Error, Unavailable) as error:
                 # The server went away in the middle of it; nothing of it may stand twice.
                 log.warning("cannot serve yet: %s", error or type(error).__name__)
@@ -344,6 +337,18 @@ class NatsBus(Buckets):
             )
         # Whoever asks next, on whatever connection, is to find it.
         await self._barrier()
+
+    async def _connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what can only end over this connection; raise as soon as that is lost."""
+        if not self._client.is_connected:
+            work.close()
+            raise Unavailable("not connected to the bus")
+        lost = asyncio.get_running_loop().create_future()
+        self._reading.add(lost)
+        try:
+            await unless(lost, work)
+        finally:
+            self._reading.discard(lost)
 
     async def _barrier(self) -> None:
         """Return when the server has taken in what was sent before.
