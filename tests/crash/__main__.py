@@ -20,6 +20,7 @@ NODES: Final = 3
 SPAN_SECONDS: Final = {"fake": 0.5, "local": 0.8}
 """About as long as a replacement takes where nobody is struck."""
 BOOT_SECONDS: Final = 0.08
+DRAIN_SECONDS: Final = 0.05
 
 
 def main() -> int:
@@ -40,6 +41,7 @@ def main() -> int:
         replicas=given.replicas,
         provider=given.provider,
         boot_seconds=BOOT_SECONDS,
+        drain_seconds=DRAIN_SECONDS,
     )
     directory = Path(tempfile.mkdtemp(prefix="navarch-crash-"))
     say(f"{NODES} nodes, {order}, {given.provider} instances, in {directory}")

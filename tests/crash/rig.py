@@ -80,6 +80,7 @@ class Shape:
     replicas: int = 1
     provider: str = "fake"
     boot_seconds: float = 0.02
+    drain_seconds: float = 0.0
 
     @property
     def instances_max(self) -> int:
@@ -108,7 +109,7 @@ class Rig:
         self.provider: Provider
         self.bus: NatsBus
         self.agents: Agents | None = None
-        self.workload = Workload(self._taken)
+        self.workload = Workload(self._taken, shape.drain_seconds)
         self._outside = AsyncExitStack()
 
     # --- life ---------------------------------------------------------------------------------

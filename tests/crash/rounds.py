@@ -130,6 +130,23 @@ async def stop_without_server(rig: Rig, victim: Replica) -> Outcome:
     return await _outcome(rig, await breaking, victim.started_at, status, {victim.service})
 
 
+async def start_without_server(rig: Rig, victim: Replica, after_seconds: float) -> Outcome:
+    """Kill a service as a node breaks, and nats-server while the service starts again."""
+    await victim.is_ready()
+    struck = rig.arm(FAULT, victim.kill)
+    node = await rig.break_a_node()
+    async with asyncio.timeout(STRUCK_SECONDS_MAX):
+        await struck.wait()
+    status = await victim.gone()
+    await victim.start()
+    await asyncio.sleep(after_seconds)
+    rig.server_kill()
+    await rig.server.wait()
+    began = asyncio.get_running_loop().time()
+    await rig.server.start()
+    return await _outcome(rig, node, began, status, set(SERVICES))
+
+
 async def _outcome(
     rig: Rig, node: str, began: float, status: int, authors: Collection[str]
 ) -> Outcome:

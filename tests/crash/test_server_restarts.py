@@ -3,7 +3,7 @@
 import pytest
 
 from tests.crash.rig import Moment, Rig, Shape
-from tests.crash.rounds import hold, moments, strike_server
+from tests.crash.rounds import hold, moments, start_without_server, strike_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -20,3 +20,12 @@ async def test_a_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -
 async def test_a_server_restarted_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
     """Everybody reconnects by himself, and the saga goes on where it stood."""
     hold(await strike_server(rig, moment, kill=False))
+
+
+@pytest.mark.parametrize("service", ["health-monitor", "pool-manager", "notifier", "provisioner"])
+@pytest.mark.parametrize("after_ms", range(60, 361, 60))
+async def test_a_server_killed_while_a_service_starts(
+    rig: Rig, service: str, after_ms: int
+) -> None:
+    """Wherever in its start it is: it neither hangs nor begins half, and ends in time."""
+    hold(await start_without_server(rig, rig.replica(service), after_ms / 1000))

@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 ANSWER_SECONDS: Final = 0.015
 """From taking an order to saying so: whoever is killed meanwhile cannot know that it was taken."""
-DRAIN_SECONDS: Final = 0.05
 
 Taken = Callable[[str, str], None]
 """Is told of each order as it is taken: event and node."""
@@ -26,6 +25,8 @@ class Workload:
     """Takes each order once by its key, and drains nodes."""
 
     taken: Taken
+    drain_seconds: float
+    """How long a node's work takes to leave."""
     url: str = ""
     orders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """(event, node) -> the idempotency keys it was ordered with."""
@@ -38,7 +39,7 @@ class Workload:
         keys = self.orders.setdefault((event, node), set())
         keys.add(request.headers.get("idempotency-key", ""))
         if event == "drain":
-            drained_at = asyncio.get_running_loop().time() + DRAIN_SECONDS
+            drained_at = asyncio.get_running_loop().time() + self.drain_seconds
             self._drained_at.setdefault(node, drained_at)
         self.taken(event, node)
         await asyncio.sleep(ANSWER_SECONDS)
