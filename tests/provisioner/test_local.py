@@ -73,6 +73,14 @@ async def pid_of(place: Path) -> int:
     return int(text)
 
 
+async def killed(pid: int) -> None:
+    """End a process by force, and wait until it is gone: only then is its lock free."""
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(SECONDS_MAX):
+        while lives(pid):
+            await asyncio.sleep(0)
+
+
 def lives(pid: int) -> bool:
     """Whether a process runs (its remains do not count)."""
     try:
@@ -147,7 +155,7 @@ async def test_a_number_that_another_process_was_given_is_never_killed(
     """A process number on file is believed only while the instance's lock is held."""
     await make().provision(wanted())
     place = tmp_path / "local" / "web-1"
-    os.kill(await pid_of(place), signal.SIGKILL)
+    await killed(await pid_of(place))
     bystander = await asyncio.create_subprocess_exec(*SLEEP)
     (place / "pid").write_text(f"{bystander.pid}\n")
     await make().terminate("web-1")
@@ -212,11 +220,7 @@ async def test_instances_stop_and_start_with_their_host(make: Make, tmp_path: Pa
     for number in range(3):
         await provider.provision(wanted(f"web-{number}"))
     crashed, place = tmp_path / "local" / "web-0", tmp_path / "local" / "web-1"
-    killed = await pid_of(crashed)
-    os.kill(killed, signal.SIGKILL)
-    async with asyncio.timeout(5):
-        while lives(killed):
-            await asyncio.sleep(0)
+    await killed(await pid_of(crashed))
     pids = [await pid_of(tmp_path / "local" / f"web-{n}") for n in (1, 2)]
     boot = (place / "boot-id").read_text()
     assert stop_all(tmp_path / "local") == 2

@@ -44,7 +44,12 @@ def mutex(path: Path, seconds_max: float) -> Iterator[None]:
             if time.monotonic() >= until:
                 raise BusyError(f"{path.name} is being worked on")
             time.sleep(LOOK_SECONDS)
-        yield
+        try:
+            yield
+        finally:
+            # Closing is not enough: a child that was just spawned drops its copy of the file a
+            # moment after its parent goes on, and until then the lock would stand.
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 def _lock(descriptor: int) -> bool:
