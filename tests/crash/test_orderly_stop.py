@@ -11,7 +11,7 @@ SHAPE = Shape()
 
 
 @pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize("moment", moments(SHAPE.order)[::2], ids=str)
+@pytest.mark.parametrize("moment", moments(SHAPE.order)[::3], ids=str)
 async def test_a_service_told_to_stop_as_a_moment_is_stored(
     rig: Rig, service: str, moment: Moment
 ) -> None:

@@ -19,7 +19,7 @@ async def test_two_of_everything_replace_a_node_once(rig: Rig, number: int) -> N
 
 
 @pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize("moment", moments(SHAPE.order)[1::2], ids=str)
+@pytest.mark.parametrize("moment", moments(SHAPE.order)[1::3], ids=str)
 async def test_one_of_two_is_killed(rig: Rig, service: str, moment: Moment) -> None:
     """The other takes over what the killed one held."""
     hold(await strike_service(rig, rig.replica(service), moment, "kill"))

@@ -23,7 +23,7 @@ async def test_a_server_restarted_as_a_moment_is_stored(rig: Rig, moment: Moment
 
 
 @pytest.mark.parametrize("service", ["health-monitor", "pool-manager", "notifier", "provisioner"])
-@pytest.mark.parametrize("after_ms", range(60, 361, 60))
+@pytest.mark.parametrize("after_ms", range(60, 361, 100))
 async def test_a_server_killed_while_a_service_starts(
     rig: Rig, service: str, after_ms: int
 ) -> None:
