@@ -1,8 +1,10 @@
 """Fixtures for every test: a real nats-server on a free port, and a bus connected to it."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from schemas.settings import NatsSettings
@@ -10,6 +12,11 @@ from services.runtime.clock import SystemClock
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.topology import set_up
+
+# The same examples in every run, so that a red test is the change's fault; `explore` looks further.
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=5_000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from schemas import subjects
 from schemas.pool_events import FACTS, NodeReplaced, PoolEvent, pool_codec
 from schemas.records import NodeRecord, decoder
 from schemas.settings import NatsSettings
-from schemas.topology import DURABLES, EVENTS, NODES, SAGAS
+from schemas.topology import EVENTS, NODES, SAGAS
 from services.provisioner.providers.local import stop_all
 from services.runtime.clock import SystemClock
 from services.runtime.embedded import EmbeddedServer
@@ -34,6 +34,7 @@ from tests.crash.evidence import Difference, Evidence
 from tests.crash.processes import Replica
 from tests.crash.provider import FakeTruth, LocalTruth, Provider
 from tests.crash.workload import Workload, serving
+from tests.support.settling import busy
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 POOL: Final = "training"
@@ -336,16 +337,8 @@ class Rig:
     async def quiet(self) -> None:
         """Wait until no consumer has anything left to do: whatever was held has come back."""
         async with asyncio.timeout(SETTLED_SECONDS_MAX):
-            while await self._busy():
+            while await busy(self.bus):
                 await asyncio.sleep(LOOK_SECONDS)
-
-    async def _busy(self) -> list[str]:
-        busy = []
-        for each in DURABLES:
-            info = await self.bus.admin(f"CONSUMER.INFO.{each.stream}.{each.name}", {})
-            if info["num_pending"] or info["num_ack_pending"]:
-                busy.append(each.name)
-        return busy
 
     async def differences(self) -> tuple[list[Difference], str]:
         """What should not be so, now that the fleet is at rest, and all that helps to see why."""

@@ -23,6 +23,7 @@ from services.runtime.instruments import Instruments
 from services.runtime.nats_bus import NatsBus
 from services.runtime.process import Context
 from services.runtime.tracing import Tracing
+from tests.support.settling import settled
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 SOON_SECONDS = 10.0
@@ -114,12 +115,7 @@ class World:
 
     async def settled(self, durable: str = "health-events") -> None:
         """Wait until everything stored so far is handled."""
-
-        async def done() -> bool:
-            info = await self.bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{durable}", {})
-            return info["num_pending"] == 0 and info["num_ack_pending"] == 0
-
-        await self.until(done)
+        await settled(self.bus, EVENTS.name, durable, SOON_SECONDS)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from services.runtime.embedded import EmbeddedServer
 from services.runtime.errors import BusError
 from services.runtime.nats_bus import NatsBus
 from tests.health_monitor.conftest import make_fault
+from tests.support.settling import settled
 
 NODES = 1_000
 FATAL = 200
@@ -101,12 +102,9 @@ class Burst:
         """Wait until every stored message is settled."""
         while True:
             try:
-                info = await self._bus.admin("CONSUMER.INFO.EVENTS.health-events", {})
+                return await settled(self._bus, EVENTS.name, "health-events", within_seconds=60)
             except BusError:
-                info = {}
-            if info and not (info["num_pending"] or info["num_ack_pending"]):
-                return
-            await asyncio.sleep(0.02)  # between two looks: nothing tells that a durable is idle
+                await asyncio.sleep(0.05)  # until the broker is back; nothing tells us
 
 
 @pytest.mark.slow

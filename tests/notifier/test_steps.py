@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from schemas.sagas import StepFailed, StepSucceeded, UndoSucceeded
 from schemas.topology import NOTIFIER_STEPS
 from services.notifier.core import POLL_MAX_SECONDS, poll_seconds
+from tests.support.settling import settled
 
 
 async def test_one_cordon_and_one_drain_and_the_saga_waits(sagas, receiver, notifier):
@@ -56,9 +57,7 @@ async def test_a_drain_ends_with_its_deadline(bus, sagas, receiver, notifier):
             "replace-1", "drain", deadline=datetime.now(UTC) + timedelta(seconds=0.6)
         )
         await receiver.wait_for(lambda: len(receiver.asked) >= 1)
-        async with asyncio.timeout(5):
-            while await pending(bus):
-                await asyncio.sleep(0.02)
+        await settled(bus, NOTIFIER_STEPS.stream, NOTIFIER_STEPS.name)
         asked = len(receiver.asked)
         await sagas.command("uncordon-1", "uncordon")
         await sagas.result("uncordon-1", "uncordon")
@@ -107,12 +106,6 @@ async def test_many_nodes_are_cordoned_side_by_side(sagas, receiver, notifier):
             await sagas.command(f"replace-{number}", "cordon")
         await receiver.wait_for(lambda: len(receiver.told) >= 100)
     assert len(set(receiver.keys)) == 100
-
-
-async def pending(bus) -> int:
-    """Messages of the durable that are not settled."""
-    info = await bus.admin(f"CONSUMER.INFO.{NOTIFIER_STEPS.stream}.{NOTIFIER_STEPS.name}", {})
-    return info["num_ack_pending"] + info["num_pending"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from schemas.pool_events import BreakerOpened, Incident
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import Plan, World, plan
-from services.pool_manager.incidents import SILENCE, name, room, until
+from services.pool_manager.incidents import SILENCE, fell_at, name, room, until
 from tests.pool_manager.test_core import worlds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -225,10 +225,13 @@ def test_what_is_in_no_incident_is_held_back_by_none(given_world: World) -> None
 
 @given(worlds())
 def test_an_incident_always_ends(given_world: World) -> None:
-    """Whatever is open now no longer holds back but one by one after its time."""
+    """Once the last node's illness is older than the hold, none is held back but one by one."""
     record = plan(given_world, NOW).record
-    later = max((until(record, each) for each in record.incidents.values()), default=NOW)
+    ends = [until(record, each) for each in record.incidents.values()]
+    hold = timedelta(seconds=record.spec.health.incident.hold)
+    ends += [fell + hold for each in given_world.nodes if (fell := fell_at(each)) is not None]
     again = plan(
-        World(fleet="f", record=record, nodes=given_world.nodes, revision=8), later + MINUTE
+        World(fleet="f", record=record, nodes=given_world.nodes, revision=8),
+        max(ends, default=NOW) + MINUTE,
     )
     assert set(again.record.incidents) <= {SILENCE}

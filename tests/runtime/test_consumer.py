@@ -12,6 +12,7 @@ from schemas.messages import encode
 from schemas.node_events import Lost
 from schemas.topology import DEAD
 from services.runtime.errors import Reject, Retry, Unavailable
+from tests.support.settling import settled
 
 NODES = "navarch.v1.node.training.*.event.lost"
 DURABLE = "test-durable"
@@ -34,15 +35,6 @@ async def letters(bus) -> list[DeadLetter]:
     found = [dead_codec.decode(each.data) for each in stored]
     assert all(isinstance(each, DeadLetter) for each in found)
     return found
-
-
-async def settled(bus) -> None:
-    """Wait until the durable has nothing left to give or to wait for."""
-    async with asyncio.timeout(10):
-        while True:
-            info = await bus.admin(f"CONSUMER.INFO.EVENTS.{DURABLE}", {})
-            if not info["num_ack_pending"] + info["num_pending"]:
-                return
 
 
 async def test_messages_of_one_key_are_handled_in_order_and_others_beside_them(
@@ -83,7 +75,7 @@ async def test_what_fails_is_tried_again_with_growing_waits(
             await handler.wait_for(lambda count=count: len(handler.received) >= count)
             times.append(loop.time())
         await handler.wait_for(lambda: bool(handler.done))
-        await settled(any_bus)
+        await settled(any_bus, "EVENTS", DURABLE)
     waits = [later - earlier for earlier, later in pairwise(times)]
     assert [each.deliveries for each in handler.received] == [1, 2, 3, 4]
     assert all(wait > least for wait, least in zip(waits, (0.04, 0.08, 0.16), strict=True))
@@ -110,7 +102,7 @@ async def test_what_always_fails_becomes_a_dead_letter(any_bus, durable, handler
     handler.failures = [Retry(f"try {number}") for number in range(3)]
     async with looping(any_bus, spec, handler):
         sequence = await any_bus.publish(subject("n"), lost(1, "n"))
-        await settled(any_bus)
+        await settled(any_bus, "EVENTS", DURABLE)
         await any_bus.publish(subject("n"), lost(2, "n"))
         await handler.wait_for(lambda: len(handler.done) == 1)
     (letter,) = await letters(any_bus)
@@ -126,7 +118,7 @@ async def test_what_a_handler_rejects_is_dead_at_once(any_bus, durable, handler,
     handler.failures = [Reject("no such pool")]
     async with looping(any_bus, spec, handler):
         await any_bus.publish(subject("n"), lost(1, "n"))
-        await settled(any_bus)
+        await settled(any_bus, "EVENTS", DURABLE)
     (letter,) = await letters(any_bus)
     assert (letter.reason, letter.deliveries) == ("no such pool", 1)
     assert handler.count(DURABLE, "dead") == 1
@@ -137,7 +129,7 @@ async def test_an_unknown_type_is_acknowledged_and_counted(any_bus, durable, han
     spec = await durable(NODES)
     async with looping(any_bus, spec, handler):
         await any_bus.publish(subject("n"), b'{"type": "io.navarch.agent.event.v9.new", "x": 1}')
-        await settled(any_bus)
+        await settled(any_bus, "EVENTS", DURABLE)
     assert (handler.received, await letters(any_bus)) == ([], [])
     assert handler.count(DURABLE, "unknown") == 1
 
@@ -170,7 +162,7 @@ async def test_garbage_is_dead_lettered_and_the_loop_lives_on(
         await any_bus.publish(subject("n"), data)
         await any_bus.publish(subject("n"), lost(2, "n"))
         await handler.wait_for(lambda: len(handler.done) == 1)
-        await settled(any_bus)
+        await settled(any_bus, "EVENTS", DURABLE)
     (letter,) = await letters(any_bus)
     assert reason in letter.reason
     assert letter.bytes == len(data)
@@ -221,5 +213,5 @@ async def test_two_replicas_share_the_work(any_bus, durable, handler, looping):
         for number in range(100):
             await any_bus.publish(subject(f"n-{number % 10}"), lost(number, "n"))
         await handler.wait_for(lambda: len(handler.done) >= 100)
-        await settled(any_bus)
+        await settled(any_bus, "EVENTS", DURABLE)
     assert sorted(handler.ids()) == sorted(f"lost-{number}" for number in range(100))

@@ -28,10 +28,11 @@ from schemas.sagas import (
     UndoStarted,
     UndoSucceeded,
 )
-from schemas.topology import DEAD, DURABLES, EVENTS, POOL_REQUESTS, REQUESTS, SAGAS, TELEMETRY
+from schemas.topology import DEAD, EVENTS, POOL_REQUESTS, REQUESTS, SAGAS, TELEMETRY
 from tests.scenarios.fleet import Fleet, serving_fleet
 from tests.scenarios.garbage import POOL, SHAPES, UNKNOWN, payloads, takers, targets, uncovered
 from tests.support.inprocess import eventually
+from tests.support.settling import busy
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -90,11 +91,7 @@ async def throw(client: Client, at: tuple[str, ...]) -> list[Thrown]:
 
 async def settled(fleet: Fleet, wanted: Counter[tuple[str, str]]) -> bool:
     """Whether every durable has dealt with all that lies in its stream, and counted it."""
-    infos = await asyncio.gather(
-        *(fleet.bus.admin(f"CONSUMER.INFO.{d.stream}.{d.name}", {}) for d in DURABLES)
-    )
-    waiting = any(info["num_pending"] or info["num_ack_pending"] for info in infos)
-    return not waiting and (await outcomes(fleet)).total() >= wanted.total()
+    return not await busy(fleet.bus) and (await outcomes(fleet)).total() >= wanted.total()
 
 
 async def dead_letters(fleet: Fleet) -> Counter[tuple[str, str, int]]:

@@ -1,0 +1,54 @@
+"""Waiting until a durable has dealt with all that lies in its stream.
+
+A consumer's `num_pending` alone does not tell: the server signals a stored message to its consumers
+after it has acknowledged it to the publisher, so that for a moment nothing seems to wait. What
+tells is the acknowledgement floor, held against the last message that the durable is meant to get.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from schemas.topology import DURABLES, DurableSpec
+from services.runtime.bus import Bus
+from services.runtime.errors import Refused
+
+NO_MESSAGE = 10037
+LOOK_SECONDS = 0.01
+"""Between two looks: nothing tells that a durable is idle."""
+
+
+async def settled(bus: Bus, stream: str, durable: str, within_seconds: float = 10) -> None:
+    """Return once everything stored so far is acknowledged, or given up."""
+    async with asyncio.timeout(within_seconds):
+        while not await is_settled(bus, stream, durable):
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def busy(bus: Bus, durables: Iterable[DurableSpec] = DURABLES) -> list[str]:
+    """Names of the durables that have something left to do."""
+    return [each.name for each in durables if not await is_settled(bus, each.stream, each.name)]
+
+
+async def is_settled(bus: Bus, stream: str, durable: str) -> bool:
+    """Whether a durable has dealt with everything stored so far."""
+    info = await bus.admin(f"CONSUMER.INFO.{stream}.{durable}", {})
+    if info["num_pending"] or info["num_ack_pending"]:
+        return False
+    last = max([await _last(bus, stream, subject) for subject in _filters(info)], default=0)
+    return int(info["ack_floor"]["stream_seq"]) >= last
+
+
+def _filters(info: dict[str, Any]) -> list[str]:
+    config = info["config"]
+    return config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+
+
+async def _last(bus: Bus, stream: str, subject: str) -> int:
+    try:
+        found = await bus.admin(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+    except Refused as error:
+        if error.code == NO_MESSAGE:
+            return 0
+        raise
+    return int(found["message"]["seq"])
