@@ -11,9 +11,10 @@ from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaDone, SagaEntry, SagaUnwound
-from services.pool_manager.core import UNASKED, close
+from services.pool_manager.core import close
 from services.pool_manager.projection import coming_node, facts, follow_up, leaving_node
 from services.pool_manager.store import Store
+from services.pool_manager.world import UNASKED
 from services.runtime.bus import Bus
 from services.runtime.tracing import current_headers
 from services.saga.log import SagaState

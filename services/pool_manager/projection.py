@@ -25,7 +25,7 @@ from schemas.sagas import (
     StepSucceeded,
     UndoSucceeded,
 )
-from services.pool_manager.core import REMOVING
+from services.pool_manager.world import REMOVING
 from services.saga.log import SagaState
 
 # --- records -------------------------------------------------------------------------------------

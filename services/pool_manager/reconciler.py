@@ -16,8 +16,9 @@ from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.records import OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
-from services.pool_manager.core import Plan, plan
+from services.pool_manager.core import plan
 from services.pool_manager.store import Store
+from services.pool_manager.world import Plan
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict, Retry

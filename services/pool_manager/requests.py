@@ -24,8 +24,9 @@ from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.requests import REQUESTS, NodeRequest, Request, SagaRequest, ScaleRequest
 from schemas.sagas import SagaEntry
 from services.pool_manager.budget import limit
-from services.pool_manager.core import World, open_for, unavailable
+from services.pool_manager.opening import open_for
 from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.world import World, unavailable
 from services.saga.decide import Impossible, cancel, retry
 from services.saga.log import SagaState
 

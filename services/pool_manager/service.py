@@ -19,7 +19,6 @@ from schemas.sagas import WHOLE, TimerDue, timer_codec
 from schemas.settings import PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.pool_manager import nodes
-from services.pool_manager.core import World, busy
 from services.pool_manager.effects import Effects
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
@@ -27,6 +26,7 @@ from services.pool_manager.requests import Answer, Asked, decide, saga_asked_abo
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
 from services.pool_manager.verifying import Verifier
+from services.pool_manager.world import World, busy
 from services.runtime.bus import Stored
 from services.runtime.consumer import Consumer, Received
 from services.runtime.errors import BusError, Conflict, Reject, Retry, Unavailable

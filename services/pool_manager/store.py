@@ -17,7 +17,7 @@ from schemas.records import (
     pool_key,
 )
 from schemas.topology import HEALTH, NODES, POOLS
-from services.pool_manager.core import World
+from services.pool_manager.world import World
 from services.runtime.bus import Bus
 from services.runtime.errors import Conflict, Retry
 from services.runtime.views import BucketView

@@ -11,18 +11,11 @@ from schemas.duration import Duration
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.budget import limit
-from services.pool_manager.core import (
-    DISRUPTIVE,
-    World,
-    busy,
-    close,
-    node_name,
-    plan,
-    sick,
-    size,
-    unavailable,
-)
+from services.pool_manager.core import close, plan
 from services.pool_manager.incidents import sickness
+from services.pool_manager.opening import node_name
+from services.pool_manager.sickness import sick
+from services.pool_manager.world import DISRUPTIVE, World, busy, size, unavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -12,8 +12,9 @@ from schemas.duration import Duration
 from schemas.pool_events import BreakerOpened, Incident
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
-from services.pool_manager.core import Plan, World, plan
+from services.pool_manager.core import plan
 from services.pool_manager.incidents import SILENCE, fell_at, name, room, until
+from services.pool_manager.world import Plan, World
 from tests.pool_manager.test_core import worlds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -1,0 +1,60 @@
+"""Opening a saga in a pool's record: its id, the name of the node it brings, and why. Pure."""
+
+import hashlib
+from datetime import datetime
+
+import msgspec
+
+from schemas.reasons import SagaKind
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager import incidents
+
+
+def node_name(fleet: str, pool: str, serial: int) -> str:
+    """A new node's name: the pool, a number people can say, and four digits of the fleet's own.
+
+    The digits keep a fleet that lost its bus, or another fleet in the same account, from naming the
+    same instance.
+    """
+    digits = hashlib.sha256(f"{fleet}/{pool}/{serial}".encode()).hexdigest()[:4]
+    return f"{pool}-{serial}-{digits}"
+
+
+def begin(
+    fleet: str, record: PoolRecord, kind: SagaKind, now: datetime, *, node: NodeRecord | None = None
+) -> tuple[str, OpenSaga, PoolRecord]:
+    """Make a saga's id and opening; a node that it brings takes the record's next serial."""
+    new_node = ""
+    if kind in ("replace", "scale-up"):
+        serial = record.serial + 1
+        record = msgspec.structs.replace(record, serial=serial)
+        new_node = node_name(fleet, record.name, serial)
+    opened = OpenSaga(
+        kind=kind,
+        node=node.node if node else "",
+        new_node=new_node,
+        action=node.health_action if node else "none",
+        fault=node.health_fault if node else "",
+        sickness=incidents.sickness(node) if node else "",
+        trace=node.health_trace if node else "",
+        since=now,
+    )
+    return saga_id(kind, node, new_node), opened, record
+
+
+def saga_id(kind: SagaKind, node: NodeRecord | None, new_node: str = "") -> str:
+    """Derived from what the saga is about, so that a repeated cause cannot start two."""
+    return f"{kind}-{node.node}-{node.sagas + 1}" if node else f"{kind}-{new_node}"
+
+
+def open_for(
+    fleet: str, record: PoolRecord, kind: SagaKind, now: datetime, node: NodeRecord
+) -> tuple[str, OpenSaga, PoolRecord]:
+    """Open a saga about a node because somebody asked."""
+    saga, opened, record = begin(fleet, record, kind, now, node=node)
+    return saga, opened, with_open(record, saga, opened)
+
+
+def with_open(record: PoolRecord, saga: str, opened: OpenSaga) -> PoolRecord:
+    """The record with a saga that is open."""
+    return msgspec.structs.replace(record, open={**record.open, saga: opened})

@@ -1,0 +1,74 @@
+"""What a decision about a pool looks at, what comes of it, and how nodes are counted. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from schemas.pool_events import PoolEvent
+from schemas.reasons import SagaKind
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+
+DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot", "drain"})
+"""Kinds that take a node out of service by our own doing."""
+UNASKED: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-up", "scale-down"})
+"""Kinds that the reconciler starts by itself, and so must not repeat in a spin."""
+REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
+"""Kinds whose node will be gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything a decision about one pool may look at."""
+
+    fleet: str
+    record: PoolRecord
+    nodes: tuple[NodeRecord, ...]
+    """The pool's nodes, terminated ones left out."""
+    revision: int = 0
+    """Of the record: names the events of a decision, so that repeating it repeats their ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do about one pool."""
+
+    record: PoolRecord
+    start: Mapping[str, OpenSaga] = field(default_factory=dict)
+    """Sagas to begin, by id; the record holds them already."""
+    events: tuple[PoolEvent, ...] = ()
+    wake_at: datetime | None = None
+    """When to look again though nothing happens."""
+
+
+def busy(record: PoolRecord) -> set[str]:
+    """Nodes that an open saga is about."""
+    return {name for each in record.open.values() for name in (each.node, each.new_node) if name}
+
+
+def size(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
+    """How many nodes the pool will have when what is open has come to its end."""
+    leaving = {each.node for each in record.open.values() if each.kind in REMOVING}
+    coming = {each.new_node for each in record.open.values() if each.new_node}
+    present = {node.node for node in nodes} | coming
+    return len(present - leaving)
+
+
+def unavailable(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
+    """How many of the pool's nodes are out of service by our own doing, or missing.
+
+    A sick node that nobody has touched does not count: else two sick nodes in a small pool would
+    forbid each other's repair. A gap that a failed replacement left does count.
+    """
+    nodes = tuple(nodes)
+    disrupted = sum(1 for each in record.open.values() if each.kind in DISRUPTIVE)
+    taken = busy(record)
+    cordoned = sum(1 for node in nodes if node.cordoned and node.node not in taken)
+    return disrupted + cordoned + max(0, record.desired - size(record, nodes))
+
+
+def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    """The earlier of two moments, where there is one."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other)
