@@ -16,6 +16,7 @@ from agent.diagnostics.plugins import load_checks
 from agent.host import Host
 from agent.nvml import Nvml, NvmlEvents
 from agent.outbox import Outbox
+from agent.processes import Processes
 from agent.service import Agent, Surroundings
 from agent.settings import AgentConfig, boot_id_of, load
 from agent.spool import Spool
@@ -143,7 +144,8 @@ async def _run(config: AgentConfig) -> None:
             nvml=Nvml(config.nvml_library),
             xids=NvmlEvents(config.nvml_library),
             outbox=Outbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
-            host=Host(),
+            host=Host(Path(config.proc)),
+            processes=Processes(Path(config.proc), clock.monotonic),
             looks=looks(config, clock),
             plugins=load_checks(config.health_checks),
             environment=os.environ,

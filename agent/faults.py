@@ -94,7 +94,13 @@ class GpuMap:
 
 
 def from_kernel_log(
-    who: NodeIdentity, sighting: Sighting, sequence: int, gpus: GpuMap, now: datetime
+    who: NodeIdentity,
+    sighting: Sighting,
+    sequence: int,
+    gpus: GpuMap,
+    now: datetime,
+    *,
+    job: str = "",
 ) -> Fault:
     """Make the fault that a kernel log line tells of; its id is the line's place in the log."""
     gpu = gpus.by_pci(sighting.pci) if sighting.kind != "sxid" else None
@@ -116,6 +122,7 @@ def from_kernel_log(
         source="kmsg",
         boot_id=who.boot_id,
         sequence=sequence,
+        job=job,
     )
 
 

@@ -40,6 +40,8 @@ class Sources:
     gpus: Callable[[], GpuMap]
     lines: Callable[[], bool]
     """Whether the kernel log is followed."""
+    job: Callable[[int], str]
+    """Of a process of this host."""
 
 
 class Reporter:
@@ -76,9 +78,12 @@ class Reporter:
         ):
             log.info("NVML told it first: %s", sighting.message)
             return
+        # Asked at once, and not when the fault is made: a process ends with its fault.
+        pid = sighting.metrics.get("pid", 0)
         made = partial(
             faults.from_kernel_log,
             *(self.who, sighting, line.sequence, self._sources.gpus(), self._clock.now()),
+            job=self._sources.job(pid) if isinstance(pid, int) and pid > 0 else "",
         )
         key = (sighting.kind, sighting.code, sighting.pci, sighting.subcode)
         if self._storm.passes(key, monotonic, made):

@@ -23,6 +23,7 @@ from agent.kmsg import KernelLog, PositionFile
 from agent.memory import NOTICES_MAX, MemoryFile
 from agent.outbox import Outbox
 from agent.probe import ProbeThread
+from agent.processes import Processes
 from agent.reporter import Reporter, Sources
 from agent.settings import AgentConfig
 from agent.watching import Watch, Watched
@@ -59,6 +60,7 @@ class Surroundings:
     xids: EventSession
     outbox: Outbox
     host: Host
+    processes: Processes
     looks: Sequence[Look]
     """What to ask of the cloud's metadata service."""
     plugins: Sequence[RunningCheck]
@@ -90,7 +92,11 @@ class Agent:
             self._who,
             outside.outbox,
             outside.clock,
-            Sources(gpus=lambda: self._gpus.gpus, lines=lambda: self._kernel_log.started),
+            Sources(
+                gpus=lambda: self._gpus.gpus,
+                lines=lambda: self._kernel_log.started,
+                job=outside.processes.job,
+            ),
             any_facility=config.kmsg_any_facility,
         )
         self._kernel_log = KernelLog(

@@ -36,6 +36,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kmsg: str = "/dev/kmsg"
     kmsg_any_facility: bool = False
     """Believe kernel log lines that a process wrote: drills and tests alone."""
+    proc: str = "/proc"
+    """The host's /proc; in a container that does not share the host's process ids, where that is
+    mounted."""
     nvml_library: str = ""
     """Empty: the host's libnvidia-ml.so.1."""
     state_dir: str = "/var/lib/navarch-agent"
@@ -69,6 +72,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cuda_library: str = ""
     """Empty: the host's libcuda.so.1; for the test `memory`."""
     address: str = ""
+    rack: str = ""
+    """Where this host stands; nodes of one rack that fall ill at once are one incident."""
     exit_without: str = ""
     """The agent ends when this file or directory is gone."""
     log_level: str = "INFO"

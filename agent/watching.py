@@ -118,6 +118,7 @@ class Watch:
                 driver_version=inventory.driver_version if inventory else "",
                 agent_version=self._outside.version,
                 address=self._config.address,
+                rack=self._config.rack,
             )
         )
 

@@ -17,7 +17,9 @@ LINE_SECONDS: Final = 0.5
 """How long an event waits for its line."""
 KEYS_MAX: Final = 1024
 EVENTS_MAX: Final = 1024
-DETAILED: Final = frozenset({*NVLINK5_CODES, RECOVERY_ACTION_CODE})
+OF_PROGRAMS: Final = frozenset({8, 13, 31, 43, 45, 68, 69})
+"""The line names the process, and so the job that brought it."""
+DETAILED: Final = frozenset({*NVLINK5_CODES, RECOVERY_ACTION_CODE, *OF_PROGRAMS})
 
 Word = Literal["tell", "wait", "known"]
 Key = tuple[str, int]

@@ -59,6 +59,8 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     boot_id: str = ""
     sequence: int = 0
     """Place in the kernel log, or the witness's own count."""
+    job: str = ""
+    """Whose process it was, where the host could tell: `slurm-1234`, `pod-<uid>`."""
 
 
 class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
@@ -71,6 +73,8 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     driver_version: str = ""
     agent_version: str = ""
     address: str = ""
+    rack: str = ""
+    """Where the host stands, as people or its cloud name it: what fails together."""
 
 
 class BootChecked(
@@ -102,6 +106,8 @@ class Verdict(
     code: int = 0
     was: HealthStatus = "unknown"
     instance: str = ""
+    job: str = ""
+    """Of the fault that decided."""
 
 
 class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.lost"):

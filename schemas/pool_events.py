@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Refusal
+from schemas.reasons import IncidentScope, Refusal
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):
@@ -92,6 +92,10 @@ class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.eve
     first: UtcTime
     last: UtcTime
     reason: str = ""
+    scope: IncidentScope = "pool"
+    """What the nodes share."""
+    within: str = ""
+    """Which job, rack, zone … it is; empty where it is the pool."""
 
 
 class SagaBegan(

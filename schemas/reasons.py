@@ -34,6 +34,9 @@ FaultKind = Literal[
 ]
 """One observed hardware event's kind; `event.event_type` of a health policy."""
 
+IncidentScope = Literal["pool", "job", "rack", "zone", "provider", "driver"]
+"""What the nodes of one incident have in common; narrow before wide."""
+
 # --- nodes and instances -------------------------------------------------------------------------
 
 NodeState = Literal["launching", "registered", "active", "leaving", "terminated"]

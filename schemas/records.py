@@ -107,6 +107,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     health_kind: str = ""
     """Kind and code of that fault: nodes that have the same at once are one incident."""
     health_code: int = 0
+    health_job: str = ""
+    """Whose process that fault was of: sickness that a job brings is the job's."""
     health_trace: str = ""
     """traceparent of the verdict, so that what it leads to is one trace."""
     launch: LaunchSpec | None = None
@@ -114,6 +116,7 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     address: str = ""
     region: str = ""
     zone: str = ""
+    rack: str = ""
     boot_id: str = ""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None
@@ -142,6 +145,20 @@ class FaultNote(Record, frozen=True, kw_only=True):
     rule: str = ""
 
 
+class GpuHealth(Record, frozen=True, kw_only=True):
+    """What the policy makes of one GPU that is not healthy."""
+
+    index: int
+    status: HealthStatus
+    action: Action = "none"
+    rule: str = ""
+    reason: str = ""
+    fault: str = ""
+    kind: FaultKind | Literal[""] = ""
+    code: int = 0
+    since: UtcTime
+
+
 class HealthRecord(Record, frozen=True, kw_only=True):
     """HEALTH `<pool>.<node>`: what the policy makes of a node."""
 
@@ -157,11 +174,15 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     kind: FaultKind | Literal[""] = ""
     """Kind and code of the fault that decided."""
     code: int = 0
+    job: str = ""
+    """Whose process that fault was of."""
     trace: str = ""
     """traceparent of the fault that decided."""
     since: UtcTime | None = None
     recent: tuple[FaultNote, ...] = ()
     lost: bool = False
+    gpus: tuple[GpuHealth, ...] = ()
+    """Of each GPU that is not healthy; a fault of the node as a whole is of none."""
     detail: dict[str, Any] = {}
     """The health-monitor's own working state (windows, counts), opaque to readers."""
 

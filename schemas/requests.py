@@ -105,13 +105,17 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     provider: str = ""
     region: str = ""
     zone: str = ""
+    rack: str = ""
     instance_type: str = ""
     address: str = ""
     saga: str = ""
     reason: str = ""
+    job: str = ""
+    """Whose process the fault was of that decided on its health."""
     registered_at: str = ""
     last_change: str = ""
     gpus: tuple[dict[str, Any], ...] = ()
+    """Each with its `health`, and with action, rule, reason … where that is not `healthy`."""
     health_events: tuple[HealthEvent, ...] = ()
 
 

@@ -140,13 +140,16 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         ("provider", node.provider),
         ("instance type", node.instance_type),
         ("place", "/".join(part for part in (node.region, node.zone) if part)),
+        ("rack", node.rack),
+        ("job", node.job),
         ("address", node.address),
         ("registered", node.registered_at),
         ("last change", node.last_change),
     ]
     parts = ["\n".join(f"{key:<14} {value}" for key, value in facts if value)]
     if node.gpus:
-        parts.append(generic(node.gpus, colour=colour))
+        parts.append(generic([_identity(gpu) for gpu in node.gpus], colour=colour))
+        parts += _sick_gpus(node, colour=colour)
     if node.health_events:
         rows = [
             (
@@ -162,6 +165,33 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         headers = ("time", "fault", "gpu", "result", "rule", "message")
         parts.append(columns(headers, rows, colour=colour))
     return "\n\n".join(parts)
+
+
+def _identity(gpu: dict[str, Any]) -> dict[str, Any]:
+    """A GPU's own facts and whether it is healthy, without why it is not."""
+    return {key: value for key, value in gpu.items() if key not in WHY}
+
+
+def _sick_gpus(node: NodeView, *, colour: bool) -> list[str]:
+    """A table of what stands against each GPU that is not healthy; none: no table."""
+    rows = [
+        (
+            str(gpu["index"]),
+            str(gpu["health"]),
+            str(gpu.get("action", "-")),
+            str(gpu.get("rule", "-")),
+            str(gpu.get("since", "-")),
+            str(gpu.get("reason", "-")),
+        )
+        for gpu in node.gpus
+        if gpu.get("health") in ("degraded", "unhealthy")
+    ]
+    headers = ("gpu", "health", "action", "rule", "since", "reason")
+    return [columns(headers, rows, colour=colour)] if rows else []
+
+
+WHY: Final = frozenset({"action", "rule", "reason", "fault", "kind", "code", "since"})
+"""Of a GPU that is not healthy; shown in a table of its own."""
 
 
 def event_line(at: datetime, told: Told, *, colour: bool) -> str:

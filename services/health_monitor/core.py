@@ -7,7 +7,6 @@ is cancelled or ends with the boot, by itself: no fault touches another's time. 
 read a clock, the bus or a file; `now` is the stored time of the message that is decided on.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -23,8 +22,9 @@ from schemas.node_events import (
     Uncordoned,
     Verdict,
 )
-from schemas.reasons import Action, HealthStatus
+from schemas.reasons import HealthStatus
 from schemas.records import HealthRecord
+from services.health_monitor.gpu_health import ACTION_RANK, rank, with_conditions, with_unhealthy
 from services.health_monitor.notes import noted, reason_of
 from services.health_monitor.policy import Judgement
 from services.health_monitor.working import (
@@ -45,15 +45,6 @@ SEQUENCES_MAX: Final = 256
 WINDOWS_MAX: Final = 128
 LEVEL_SECONDS_MAX: Final = 86_400.0
 """A level whose end nobody told of wears off after so long."""
-
-_ACTION_RANK: Final[Mapping[Action, int]] = {
-    "none": 0,
-    "restart_app": 1,
-    "inspect": 2,
-    "reset_gpu": 3,
-    "reboot": 4,
-    "replace": 5,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +139,7 @@ def decide_fault(
             code=fault.code,
             gpu_index=fault.gpu_index,
             boot=fault.boot_id,
+            job=fault.job,
             until=now + _stands_seconds(fault, judged),
         )
     work = msgspec.structs.replace(
@@ -158,7 +150,8 @@ def decide_fault(
     )
     known = msgspec.structs.replace(record, recent=noted(record, fault, judged))
     if result == "unhealthy":
-        if record.status == "unhealthy" and _ACTION_RANK[action] <= _ACTION_RANK[record.action]:
+        known = with_unhealthy(known, fault, judged, reason, seen.now)
+        if record.status == "unhealthy" and ACTION_RANK[action] <= ACTION_RANK[record.action]:
             return _close(known, work, seen, ())
         changed = msgspec.structs.replace(
             _changed(known, "unhealthy", seen),
@@ -170,6 +163,7 @@ def decide_fault(
             kind=fault.kind,
             code=fault.code,
             gpu_index=fault.gpu_index,
+            job=fault.job,
         )
         return _close(changed, work, seen, _verdict(record, changed, work, seen))
     return _settle(known, work, seen, judged.policy)
@@ -285,11 +279,7 @@ def _settle(record: HealthRecord, work: Working, seen: Seen, policy: str) -> Dec
     """Make the status what the conditions say, unless unhealthy or unknown stands."""
     if record.status == "unhealthy" or (record.status == "unknown" and not work.conditions):
         return _close(record, work, seen, ())
-    worst = max(
-        work.conditions.values(),
-        key=lambda each: (_ACTION_RANK[each.action], each.until, each.fault),
-        default=None,
-    )
+    worst = max(work.conditions.values(), key=rank, default=None)
     if worst is None:
         if record.status == "healthy":
             return _close(record, work, seen, ())
@@ -315,6 +305,7 @@ def _pointing_at(record: HealthRecord, condition: Condition, policy: str) -> Hea
         kind=condition.kind,
         code=condition.code,
         gpu_index=condition.gpu_index,
+        job=condition.job,
     )
 
 
@@ -329,6 +320,7 @@ def _changed(record: HealthRecord, status: HealthStatus, seen: Seen) -> HealthRe
         kind="",
         code=0,
         gpu_index=-1,
+        job="",
         since=seen.now,
     )
 
@@ -353,6 +345,7 @@ def _verdict(
                 fault=after.fault,
                 kind=after.kind,
                 code=after.code,
+                job=after.job,
                 was=before.status,
                 instance=work.instance or after.node,
             )
@@ -364,6 +357,7 @@ def _close(
     record: HealthRecord, work: Working, seen: Seen, effects: tuple[Effect, ...]
 ) -> Decision:
     """Write the working state back; set the timer of the first condition that wears off."""
+    record = with_conditions(record, work, seen.now)
     first = min((each.until for each in work.conditions.values()), default=0.0)
     if first and not 0 < work.review <= first:
         at = seen.now + timedelta(seconds=max(first - seen.now.timestamp(), 0.0))

@@ -34,6 +34,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     code: int = 0
     gpu_index: int
     boot: str = ""
+    job: str = ""
     until: float
     """Epoch seconds at which it wears off."""
 

@@ -52,6 +52,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_fault=event.fault,
                 health_kind=event.kind,
                 health_code=event.code,
+                health_job=event.job,
             )
         case Lost():
             if record.lost or _stale(record, event):
@@ -79,6 +80,7 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
         gpus=event.gpus,
         driver_version=event.driver_version,
         agent_version=event.agent_version,
+        rack=event.rack or (record.launch.labels.get("rack", "") if record.launch else ""),
         registered_at=record.registered_at or stored_at,
         **heard,
     )

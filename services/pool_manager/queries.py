@@ -32,15 +32,32 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         provider=launch.provider if launch else "",
         region=record.region or (launch.region if launch else ""),
         zone=record.zone,
+        rack=record.rack,
         instance_type=launch.instance_type if launch else "",
         address=record.address,
         saga=record.saga,
         reason=record.reason or record.health_reason,
+        job=record.health_job,
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
-        gpus=tuple(msgspec.to_builtins(gpu) for gpu in record.gpus),
+        gpus=_gpus(record, health),
         health_events=_health_events(health),
     )
+
+
+def _gpus(record: NodeRecord, health: HealthRecord | None) -> tuple[dict[str, Any], ...]:
+    """The node's GPUs, each with what the policy makes of it."""
+    sick = {each.index: each for each in health.gpus} if health is not None else {}
+    known = "unknown" if health is None or health.status == "unknown" else "healthy"
+    views: list[dict[str, Any]] = []
+    for gpu in record.gpus:
+        view = {**msgspec.to_builtins(gpu), "health": known}
+        if (found := sick.get(gpu.index)) is not None:
+            told = msgspec.to_builtins(found)
+            view |= {"health": found.status}
+            view |= {key: told[key] for key in told if key not in ("index", "status")}
+        views.append(view)
+    return tuple(views)
 
 
 def _short(record: NodeRecord, health: HealthRecord | None) -> NodeView:

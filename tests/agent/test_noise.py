@@ -98,7 +98,7 @@ def test_no_line_stops_the_agent(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         NodeIdentity("training", "n1", "0777c57c-3f80"),
         outbox,  # type: ignore[arg-type]
         SystemClock(),
-        Sources(gpus=GpuMap, lines=lambda: True),
+        Sources(gpus=GpuMap, lines=lambda: True, job=lambda _: ""),
         any_facility=True,
     )
     log = KernelLog(

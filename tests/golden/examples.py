@@ -30,6 +30,7 @@ EVERYWHERE: Final[dict[str, Any]] = {
     "gpu_count": 8,
     "gpu_index": 3,
     "gpu_serial": "1653022034567",
+    "job": "slurm-1234",
     "gpu_uuid": "GPU-6a1b7c1e-2f0d-4a52-9c1f-7a55a1d3f0b2",
     "holder": "pool-manager-4711-a1b2c3",
     "hostname": "ip-10-0-3-17",
@@ -52,6 +53,7 @@ EVERYWHERE: Final[dict[str, Any]] = {
     "policy": "9f2c4e81d0aa",
     "pool": "training",
     "provider": "lambda",
+    "rack": "hall-2-rack-17",
     "provider_id": "0920582c7ff041399e34823a0be62549",
     "reason": "XID 79: GPU has fallen off the bus",
     "refusal": "above-maximum",
@@ -100,6 +102,7 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     },
     "FaultNote": {"kind": "xid", "result": "unhealthy", "metrics": {"xid_code": 79}},
     "FleetRecord": {"id": "default"},
+    "GpuHealth": {"kind": "xid"},
     "GpuIdentity": {"name": "NVIDIA H100 80GB HBM3"},
     "GpuSample": {
         "utilization_percent": 97,

@@ -1,0 +1,34 @@
+"""Whose job a process belongs to, by what the kernel says of its control groups. Pure.
+
+A scheduler puts what it starts into groups of its own: Slurm into `job_1234`, Kubernetes into
+`pod<uid>`. An XID names a process, and so the job it was of; a fault that a job brings with it
+to all its nodes is then known for the job's.
+"""
+
+import re
+from typing import Final
+
+CGROUP_CHARS_MAX: Final = 16_384
+"""Of /proc/PID/cgroup: a line for each hierarchy, a dozen at most, each a path."""
+
+_SLURM = re.compile(r"/(?:\w[\w.-]*_)?slurm[\w.-]*(?:/[^/\n]{1,255}){0,8}?/job_(\d{1,12})(?=/|$)")
+_POD = re.compile(
+    r"/(?:[\w.-]{0,128}-)?pod"
+    r"([0-9a-f]{8}([_-])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}|[0-9a-f]{32})"
+    r"(?:\.slice)?(?=/|$)"
+)
+
+
+def job_of(cgroup: str) -> str:
+    """Name the job in the text of /proc/PID/cgroup: `slurm-1234`, `pod-<uid>`; empty: in none.
+
+    A Slurm job that runs inside a pod is the Slurm job: that is what its nodes have in common.
+    """
+    paths = [line.split(":", 2)[-1] for line in cgroup[:CGROUP_CHARS_MAX].splitlines()]
+    for path in paths:
+        if found := _SLURM.search(path):
+            return f"slurm-{found.group(1)}"
+    for path in paths:
+        if found := _POD.search(path):
+            return f"pod-{found.group(1).replace('_', '-')}"
+    return ""

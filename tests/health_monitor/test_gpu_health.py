@@ -1,0 +1,177 @@
+"""Each GPU's own health beside its node's, and whose job the fault was of."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.node_events import Fault, GpuIdentity, Registered, Uncordoned
+from schemas.records import HealthRecord, NodeRecord
+from services.cli.render import node_page
+from services.health_monitor import core
+from services.health_monitor.core import PublishVerdict, Seen
+from services.health_monitor.policy import Judgement
+from services.pool_manager.queries import node_view
+
+NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def seen(number: int, seconds: float = 0.0) -> Seen:
+    return Seen(f"f{number}", number, at(seconds))
+
+
+def fault(number: int, code: int, gpu: int, **fields: Any) -> Fault:
+    about = {"pool": "p", "node": "n", "kind": "xid", "code": code, "gpu_index": gpu}
+    return Fault(id=f"f{number}", time=NOW, **about, **fields)
+
+
+def judged(result: str, action: str = "none", **fields: Any) -> Judgement:
+    return Judgement(result=result, action=action, rule=f"r-{result}", policy="abc", **fields)
+
+
+def after(*steps: tuple[Fault, Judgement], record: HealthRecord | None = None) -> HealthRecord:
+    """A node's record after these faults, a second apart."""
+    record = record or HealthRecord(pool="p", node="n", status="healthy")
+    for number, (each, judgement) in enumerate(steps, 1):
+        record, _ = core.decide_fault(record, each, judgement, seen(number, number))
+    return record
+
+
+def states(record: HealthRecord) -> dict[int, tuple[str, str]]:
+    return {each.index: (each.status, each.action) for each in record.gpus}
+
+
+def test_every_gpu_that_is_not_healthy_has_its_own_verdict() -> None:
+    """The worst of each GPU, with the moment it began; the node's own faults are no GPU's."""
+    record = after(
+        (fault(1, 13, 0), judged("healthy", "restart_app")),
+        (fault(2, 63, 5), judged("degraded", "reset_gpu")),
+        (fault(3, 74, 5), judged("degraded", "inspect")),
+        (fault(4, 79, 3), judged("unhealthy", "replace", fatal=True)),
+        (fault(5, 48, 2), judged("unhealthy", "reset_gpu", fatal=True)),
+        (fault(6, 0, -1), judged("degraded", "inspect")),
+        (fault(7, 74, 3), judged("degraded", "inspect")),
+    )
+    assert {
+        2: ("unhealthy", "reset_gpu"),
+        3: ("unhealthy", "replace"),
+        5: ("degraded", "reset_gpu"),
+    } == states(record)
+    assert [at(5), at(4), at(2)] == [each.since for each in record.gpus]
+    assert [("f5", "xid", 48), ("f4", "xid", 79), ("f2", "xid", 63)] == [
+        (each.fault, each.kind, each.code) for each in record.gpus
+    ]
+
+
+def test_a_gpu_is_as_bad_as_the_worst_it_had() -> None:
+    """What calls for more takes its place, since the first; what calls for less does not."""
+    record = after(
+        (fault(1, 48, 2), judged("unhealthy", "reset_gpu")),
+        (fault(2, 79, 2), judged("unhealthy", "replace")),
+        (fault(3, 94, 2), judged("unhealthy", "restart_app")),
+    )
+    [gpu] = record.gpus
+    assert ("replace", 79, at(1)) == (gpu.action, gpu.code, gpu.since)
+
+
+def test_what_degrades_a_gpu_wears_off_and_is_cancelled() -> None:
+    """A degraded GPU is healthy when its last condition is over, each at its own time."""
+    record = after(
+        (fault(1, 63, 0), judged("degraded", sticky_seconds=10)),
+        (fault(2, 74, 1), judged("degraded", sticky_seconds=100)),
+        (fault(3, 149, 4), judged("degraded", sticky_seconds=100)),
+        (fault(4, 150, 4), judged("healthy", cancels=(149,))),
+    )
+    assert {0: ("degraded", "none"), 1: ("degraded", "none")} == states(record)
+    record, _ = core.decide_review(record, Seen("t1", 0, at(20)))
+    assert {1: ("degraded", "none")} == states(record)
+    record, _ = core.decide_review(record, Seen("t2", 0, at(120)))
+    assert ("healthy", ()) == (record.status, record.gpus)
+
+
+def test_an_unhealthy_gpu_stays_so_until_somebody_vouches_for_the_node() -> None:
+    """Neither time nor a boot lifts it; an uncordon lifts all."""
+    record = after(
+        (fault(1, 79, 3, boot_id="b1"), judged("unhealthy", "replace")),
+        (fault(2, 74, 1, boot_id="b1"), judged("degraded", sticky_seconds=1e6)),
+    )
+    boots = [
+        Registered(id=f"r{boot}", time=NOW, pool="p", node="n", instance="n", boot_id=boot)
+        for boot in ("b1", "b2")
+    ]
+    record, _ = core.decide_registered(record, boots[0], Seen("rb1", 10, at(10)))
+    assert {1, 3} == set(states(record))
+    record, _ = core.decide_registered(record, boots[1], Seen("rb2", 11, at(11)))
+    assert {3: ("unhealthy", "replace")} == states(record)
+    vouched = Uncordoned(id="u", time=NOW, pool="p", node="n")
+    record, _ = core.decide_uncordoned(record, vouched, Seen("u", 12, at(12)))
+    assert ("healthy", ()) == (record.status, record.gpus)
+
+
+_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["healthy", "degraded", "unhealthy"]),
+        st.sampled_from(["none", "inspect", "reset_gpu", "replace"]),
+        st.integers(-1, 3),
+        st.integers(0, 2),
+    ),
+    max_size=20,
+)
+
+
+@given(_steps, st.integers(1, 3))
+def test_the_gpus_never_say_more_than_the_node(
+    steps: list[tuple[str, str, int, int]], unhealthy_after: int
+) -> None:
+    """No GPU is worse than its node, each is there once, and none that is listed is healthy."""
+    rank = {"healthy": 0, "degraded": 1, "unhealthy": 2}
+    record = HealthRecord(pool="p", node="n", status="healthy")
+    for number, (result, action, gpu, code) in enumerate(steps, 1):
+        record, _ = core.decide_fault(
+            record,
+            fault(number, code, gpu),
+            judged(result, action),
+            seen(number, number * 900.0),
+            unhealthy_after=unhealthy_after,
+        )
+        indexes = [each.index for each in record.gpus]
+        assert sorted(set(indexes)) == indexes
+        assert -1 not in indexes
+        assert all(rank[each.status] <= rank[record.status] for each in record.gpus)
+        assert all(each.status != "healthy" for each in record.gpus)
+
+
+def test_a_verdict_names_the_job_of_its_fault() -> None:
+    """From the fault to the record and the verdict; gone with the next fault that decides."""
+    record = HealthRecord(pool="p", node="n", status="healthy")
+    first = fault(1, 63, 0, job="slurm-1234")
+    record, effects = core.decide_fault(record, first, judged("degraded", "inspect"), seen(1))
+    [verdict] = [each.verdict for each in effects if isinstance(each, PublishVerdict)]
+    assert ("slurm-1234", "slurm-1234") == (record.job, verdict.job)
+    record, effects = core.decide_fault(
+        record, fault(2, 79, 0), judged("unhealthy", "replace"), seen(2, 1)
+    )
+    [verdict] = [each.verdict for each in effects if isinstance(each, PublishVerdict)]
+    assert ("", "") == (record.job, verdict.job)
+
+
+def test_a_node_is_shown_with_the_health_of_each_gpu() -> None:
+    """All GPUs with their health; what stands against the sick ones in a table of its own."""
+    gpus = tuple(GpuIdentity(index=index, uuid=f"GPU-{index}") for index in range(2))
+    node = NodeRecord(pool="p", node="n", state="active", gpus=gpus, rack="hall-2-rack-17")
+    health = after((fault(1, 79, 1), judged("unhealthy", "replace", description="it fell")))
+    view = node_view(node, health)
+    assert ["healthy", "unhealthy"] == [gpu["health"] for gpu in view.gpus]
+    assert ("replace", "r-unhealthy", 79) == tuple(
+        view.gpus[1][key] for key in ("action", "rule", "code")
+    )
+    assert {"action", "reason"}.isdisjoint(view.gpus[0])
+    page = node_page(view, colour=False)
+    assert "rack           hall-2-rack-17" in page
+    assert "XID 79: it fell (GPU 1)" in page
+    assert ["unknown", "unknown"] == [gpu["health"] for gpu in node_view(node, None).gpus]
