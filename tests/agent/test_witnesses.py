@@ -29,7 +29,7 @@ ORDERS: list[tuple[str, list[Said], list[str]]] = [
     ("a line without a GPU", [(0, "line", 8, ""), (1, "nvml", 8, PCI)], ["line", "-"]),
     (
         "two of each, NVML first",
-        [(n, who, 13, PCI) for n, who in enumerate(("nvml", "nvml", "line", "line"))],
+        [(n, who, 63, PCI) for n, who in enumerate(("nvml", "nvml", "line", "line"))],
         ["nvml", "nvml", "-", "-"],
     ),
     (
@@ -57,9 +57,11 @@ def test_whichever_comes_first_is_told(said: list[Said], told: list[str]):
 
 
 def test_a_code_whose_line_says_more_waits_for_it():
-    """XID 154 and the NVLink 5 codes are told by their line; where none comes, by NVML."""
+    """XID 154, NVLink 5 and what programs do are told by their line; where none comes, by NVML."""
     witnesses = Witnesses()
     assert witnesses.event(event(154), 0.0, lines=True) == "wait"
+    assert witnesses.event(event(45), 0.0, lines=True) == "wait"
+    assert witnesses.line(PCI, 45, 0.1)
     assert witnesses.event(event(149), 0.0, lines=True) == "wait"
     assert witnesses.line(PCI, 154, 0.1)
     assert witnesses.due(LINE_SECONDS) == [event(149)]
