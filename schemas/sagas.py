@@ -47,6 +47,9 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     launch: LaunchSpec | None = None
     drain_timeout_seconds: float = 3600.0
     launch_timeout_seconds: float = 1200.0
+    diagnostic: str = ""
+    """What a new node must pass before it is admitted; empty: nothing beyond its boot checks."""
+    diagnostic_timeout_seconds: float = 900.0
 
 
 class SagaEntry(Message, frozen=True, kw_only=True):
@@ -230,3 +233,19 @@ class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     pool: str
     node: str
+
+
+class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """check: whether the node may have work, by tests that its agent runs."""
+
+    pool: str
+    node: str
+    checks: tuple[str, ...] = ("boot",)
+    level: int = 1
+    """Of `dcgm`."""
+
+
+class CheckOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """check: what passed."""
+
+    detail: str = ""

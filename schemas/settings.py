@@ -50,6 +50,24 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     """A count, or a percentage of the desired size, rounded up: at least one."""
 
 
+class AdmissionSpec(Setting, frozen=True, kw_only=True):
+    """What a new node must pass before it has work; its GPUs and boot checks are always looked at.
+
+    With a diagnostic the node is cordoned at the workload system until it has passed.
+    """
+
+    diagnostic: Annotated[
+        str, msgspec.Meta(pattern="^(dcgm-[1-4]|(?!dcgm)[a-z][a-z0-9-]{0,62})?$")
+    ] = ""
+    """`boot`, `nvidia-smi`, `memory`, `dcgm-1` to `dcgm-4`, `nvbandwidth`, `nccl`, `burn`, or one
+    of the agent's plugins; empty: none."""
+    timeout: Duration = Duration(900)
+    """How long the diagnostic may take, waiting for the agent included."""
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+    """So many refused nodes in a row are sent back and replaced; then people are told, and the
+    next is tried an hour later."""
+
+
 class PoolSpec(Setting, frozen=True, kw_only=True):
     """One pool of GPU nodes."""
 
@@ -70,6 +88,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     autoscaling: dict[str, Any] | None = None
     health: HealthSpec = HealthSpec()
     budget: BudgetSpec = BudgetSpec()
+    admission: AdmissionSpec = AdmissionSpec()
     replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
     drain_timeout: Duration = Duration(3600)
     """How long running work may take to leave before the node is terminated all the same."""

@@ -262,6 +262,7 @@ PROVISIONER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("provision", "undo-started"),
         subjects.saga_step_wildcard("bootstrap", "started"),
         subjects.saga_step_wildcard("terminate", "started"),
+        subjects.saga_step_wildcard("check", "started"),
     ),
     in_flight_max=1024,
 )
@@ -273,6 +274,8 @@ NOTIFIER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("cordon", "started"),
         subjects.saga_step_wildcard("cordon", "undo-started"),
         subjects.saga_step_wildcard("uncordon", "started"),
+        subjects.saga_step_wildcard("reserve", "started"),
+        subjects.saga_step_wildcard("open", "started"),
         subjects.saga_step_wildcard("drain", "started"),
     ),
     in_flight_max=4096,

@@ -22,6 +22,9 @@ WAITS: Final[dict[str, str]] = {
     "bootstrap": "the agent to be brought onto {new_node}",
     "register": "the agent on {new_node} to speak",
     "admit": "{new_node} to pass its checks",
+    "reserve": "the notifier to cordon {new_node} at the workload system before it is tested",
+    "check": "the agent on {new_node} to run the diagnostic",
+    "open": "the notifier to uncordon {new_node} at the workload system",
 }
 """Step under way -> what it waits for."""
 UNDOES: Final[dict[str, str]] = {

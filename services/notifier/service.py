@@ -83,7 +83,14 @@ class WorkloadSteps:
         return Participant(
             context.bus,
             context.clock,
-            actions={"cordon": self.cordon, "drain": self.drain, "uncordon": self.uncordon},
+            actions={
+                "cordon": self.cordon,
+                "drain": self.drain,
+                "uncordon": self.uncordon,
+                # Of a node that comes: kept from work until it has passed, then given to it.
+                "reserve": self.cordon,
+                "open": self.uncordon,
+            },
             undos={"cordon": self.uncordon},
         )
 

@@ -64,6 +64,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         saga_entry=state.sequence,
         reason=state.reason if state.status == "unwound" else "",
         state=_coming_state(record, state),
+        cordoned=_reserved(record, state),
         admitted_at=record.admitted_at or (admit.ended_at if _done(state, "admit") else None),
         **{key: value for key, value in made.items() if value},
     )
@@ -90,6 +91,13 @@ def _cordoned(record: NodeRecord, state: SagaState) -> bool:
             return True
         case _:
             return record.cordoned
+
+
+def _reserved(record: NodeRecord, state: SagaState) -> bool:
+    """Whether a node that comes is cordoned; once it is in service others decide that."""
+    if record.state == "active":
+        return record.cordoned
+    return _done(state, "reserve") and not _done(state, "open")
 
 
 def _health(record: NodeRecord, state: SagaState) -> HealthStatus:

@@ -155,4 +155,6 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         launch=launch if opened.new_node else None,
         drain_timeout_seconds=float(spec.drain_timeout),
         launch_timeout_seconds=float(spec.launch_timeout),
+        diagnostic=spec.admission.diagnostic if opened.new_node else "",
+        diagnostic_timeout_seconds=float(spec.admission.timeout),
     )

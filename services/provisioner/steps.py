@@ -18,6 +18,7 @@ from schemas.sagas import (
 )
 from services.provisioner import core
 from services.provisioner.calls import Providers
+from services.provisioner.checking import Checker
 from services.provisioner.errors import ProviderError
 from services.provisioner.launch import Launcher
 from services.provisioner.provider import Instance
@@ -45,6 +46,7 @@ class Steps:
         self._providers = providers
         self._timing = timing
         self.remover = Remover(bus, clock, store, providers, timing)
+        self._checker = Checker(bus, clock)
         self._launcher = Launcher(clock, store, providers, self.remover, timing)
 
     @property
@@ -54,6 +56,7 @@ class Steps:
             "provision": self.provision,
             "bootstrap": self.bootstrap,
             "terminate": self.terminate,
+            "check": self._checker.check,
         }
 
     @property

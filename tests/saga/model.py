@@ -48,9 +48,9 @@ class World:
         self.performed.append(step)
         node = inputs["node"]
         match step:
-            case "cordon":
+            case "cordon" | "reserve":
                 self.cordoned.add(node)
-            case "uncordon":
+            case "uncordon" | "open":
                 self.cordoned.discard(node)
             case "drain":
                 self.drained.add(node)
@@ -76,15 +76,28 @@ class World:
         return tuple(map(frozenset, (self.instances, self.cordoned, self.drained)))
 
 
-def params(definition: Definition, order: str = "terminate_first") -> SagaParams:
+VARIANTS: dict[str, dict[str, Any]] = {
+    "terminate_first": {},
+    "provision_first": {"order": "provision_first"},
+    "tested": {"diagnostic": "dcgm-2"},
+}
+"""What a pool's choices make of a saga."""
+KINDS: dict[str, tuple[str, ...]] = {
+    "provision_first": ("replace",),
+    "tested": ("replace", "scale-up"),
+}
+"""Variant -> the kinds of saga that it makes a difference to; absent: all."""
+
+
+def params(definition: Definition, variant: str = "terminate_first") -> SagaParams:
     """Parameters that fit any saga."""
     brings = definition.kind in ("replace", "scale-up")
     return SagaParams(
         pool="training",
         node="" if definition.kind == "scale-up" else "old",
         new_node="new" if brings else "",
-        order=order,
         launch=LaunchSpec(fleet="f", provider="p", instance_type="t") if brings else None,
+        **VARIANTS[variant],
     )
 
 

@@ -5,13 +5,13 @@ import pytest
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.log import ENDED
-from tests.saga.model import Run, World, params
+from tests.saga.model import KINDS, VARIANTS, Run, World, params
 
 CASES = [
     pytest.param(definition, order, id=f"{definition.kind}-{order}")
     for definition in DEFINITIONS.values()
-    for order in ("terminate_first", "provision_first")
-    if order == "terminate_first" or definition.kind == "replace"
+    for order in VARIANTS
+    if definition.kind in KINDS.get(order, (definition.kind,))
 ]
 
 

@@ -46,7 +46,7 @@ class Peers:
         notifier = Participant(
             self.bus,
             clock,
-            {"cordon": self._plain, "drain": self._plain, "uncordon": self._plain},
+            dict.fromkeys(("cordon", "drain", "uncordon", "reserve", "open"), self._plain),
             {"cordon": self._plain_undo},
         )
         provisioner = Participant(
@@ -56,6 +56,7 @@ class Peers:
                 "provision": self._provision,
                 "bootstrap": self._plain,
                 "terminate": self._terminate,
+                "check": self._plain,
             },
             {"provision": self._undo_provision},
         )

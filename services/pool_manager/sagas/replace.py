@@ -6,6 +6,9 @@ provision_first:  cordon ─► provision ─► bootstrap ─► register ─�
                                │◄──────── failed: undo provision (terminate the new instance)
 ```
 
+Where the pool asks for a diagnostic, `reserve ─► check ─► open` stand before `admit`: the new node
+is cordoned at the workload system, tested, and uncordoned.
+
 What unwinding leaves behind: the old node cordoned, because a sick node must not take work again,
 and no new instance. With terminate_first the old instance may be gone as well: the pool is then one
 short, and the reconciler fills the gap with a scale-up, elsewhere and later if need be.
@@ -20,14 +23,14 @@ placed on the sick node.
 from typing import Final
 
 from schemas.sagas import SagaParams
-from services.pool_manager.sagas.steps import CORDON, DRAIN, LAUNCH, TERMINATE
+from services.pool_manager.sagas.steps import CORDON, DRAIN, TERMINATE, launch
 from services.saga.definition import Definition, Step
 
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:
     if params.order == "provision_first":
-        return (CORDON, *LAUNCH, DRAIN, TERMINATE)
-    return (CORDON, DRAIN, TERMINATE, *LAUNCH)
+        return (CORDON, *launch(params), DRAIN, TERMINATE)
+    return (CORDON, DRAIN, TERMINATE, *launch(params))
 
 
 REPLACE: Final = Definition(

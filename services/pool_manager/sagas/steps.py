@@ -10,6 +10,7 @@ from schemas.reasons import NOT_ADMITTED
 from schemas.records import NodeRecord
 from schemas.sagas import (
     BootstrapInputs,
+    CheckInputs,
     NodeInputs,
     ProvisionInputs,
     SagaParams,
@@ -47,6 +48,20 @@ def _bootstrap(params: SagaParams, _: Outputs) -> BootstrapInputs:
 
 def _new_node(params: SagaParams, _: Outputs) -> NodeInputs:
     return NodeInputs(pool=params.pool, node=params.new_node)
+
+
+def _check(params: SagaParams, _: Outputs) -> CheckInputs:
+    checks, level = diagnostic(params.diagnostic)
+    node = params.new_node or params.node
+    return CheckInputs(pool=params.pool, node=node, checks=checks, level=level)
+
+
+def diagnostic(name: str) -> tuple[tuple[str, ...], int]:
+    """What the agent is asked for, and at which level: `dcgm-3` is `dcgm` at level 3."""
+    tool, _, level = name.partition("-")
+    if tool == "dcgm" and level:
+        return (tool,), int(level)
+    return (name or "boot",), 1
 
 
 def _launch_seconds(params: SagaParams) -> float:
@@ -114,5 +129,19 @@ ADMIT: Final = Step(
     waits=admitted,
     pivot=True,
 )
-LAUNCH: Final = (PROVISION, BOOTSTRAP, REGISTER, ADMIT)
-"""From nothing to a node in service."""
+RESERVE: Final = Step(name="reserve", inputs=_new_node, deadline_seconds=_launch_seconds)
+"""Before anything is placed on the new node; undone with its instance. The workload system may
+come to know the node only now, so it is asked for as long as a launch may take."""
+CHECK: Final = Step(
+    name="check",
+    inputs=_check,
+    deadline_seconds=lambda params: params.diagnostic_timeout_seconds,
+    overtaken=True,
+)
+OPEN: Final = Step(name="open", inputs=_new_node, deadline_seconds=_launch_seconds)
+
+
+def launch(params: SagaParams) -> tuple[Step, ...]:
+    """From nothing to a node in service; with a diagnostic it has no work until it has passed."""
+    tested = (RESERVE, CHECK, OPEN) if params.diagnostic else ()
+    return (PROVISION, BOOTSTRAP, REGISTER, *tested, ADMIT)

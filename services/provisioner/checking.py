@@ -1,0 +1,82 @@
+"""The step `check`: has a node's agent test its host, and goes by what it finds.
+
+The agent may still be starting, or refuse for now (its host is at another test): it is asked again
+until the step's deadline. A test that failed is final, and says what was found.
+"""
+
+import logging
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.reasons import NOT_ADMITTED
+from schemas.requests import DiagnoseRequest, Diagnosis
+from schemas.sagas import CheckInputs, CheckOutputs
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.runtime.errors import BusError
+from services.saga.participant import Command, StepFailure
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN_SECONDS: Final = 2.0
+SECONDS_MAX: Final = 86_400.0
+"""For a command without a deadline."""
+DETAIL_CHARS_MAX: Final = 1_000
+
+_diagnosis: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(Diagnosis)
+
+
+class Checker:
+    """Asks agents."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        """Ask over `bus`."""
+        self._bus = bus
+        self._clock = clock
+
+    async def check(self, command: Command) -> CheckOutputs:
+        """Return what passed, or raise StepFailure with what did not; cancelled at the deadline."""
+        try:
+            asked = msgspec.convert(command.inputs, CheckInputs)
+        except msgspec.ValidationError as error:
+            reason = f"the inputs of {command.key} cannot be used: {error}"
+            raise StepFailure(reason, error="INVALID") from error
+        subject = subjects.node_command(asked.pool, asked.node, "diagnose")
+        request = encode(DiagnoseRequest(checks=asked.checks, level=asked.level))
+        while True:
+            found = await self._ask(subject, request, self._left(command.deadline))
+            if found is not None and not found.refused:
+                return _passed(asked, found)
+            if found is not None:
+                log.info("not tested yet", extra={"node": asked.node, "reason": found.refused})
+            await self._clock.sleep(ASK_AGAIN_SECONDS)
+
+    def _left(self, deadline: datetime | None) -> float:
+        if deadline is None:
+            return SECONDS_MAX
+        return max((deadline - self._clock.now()).total_seconds(), ASK_AGAIN_SECONDS)
+
+    async def _ask(self, subject: str, request: bytes, seconds: float) -> Diagnosis | None:
+        """Ask once; None where nobody answers, or not in words that can be read."""
+        try:
+            reply = await self._bus.request(subject, request, timeout_seconds=seconds)
+            found: Diagnosis = _diagnosis.decode(reply.data)
+        except BusError as error:
+            log.info("no agent answers yet", extra={"subject": subject, "reason": str(error)})
+            return None
+        except msgspec.DecodeError as error:
+            log.warning("not an answer", extra={"subject": subject, "reason": str(error)})
+            return None
+        return found
+
+
+def _passed(asked: CheckInputs, found: Diagnosis) -> CheckOutputs:
+    told = "; ".join(f"{c.name}: {c.detail}" for c in found.checks if c.ok == found.ok)
+    told = (told or ", ".join(asked.checks))[:DETAIL_CHARS_MAX]
+    if not found.ok:
+        raise StepFailure(f"the diagnostic failed: {told}", error=NOT_ADMITTED)
+    return CheckOutputs(detail=told)

@@ -1,0 +1,76 @@
+"""A pool of three on a real server with scripted peers: what tests of the pool-manager share."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.duration import Duration
+from schemas.requests import NodeView, Page, PoolView
+from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
+from services.runtime.nats_bus import NatsBus
+from tests.support.peers import Peers
+
+
+def settings(**changes: Any) -> Settings:
+    """A pool of three with room for three more."""
+    spec = msgspec.structs.replace(
+        PoolSpec(
+            provider="test",
+            instance_type="h100-8x",
+            min_nodes=3,
+            max_nodes=6,
+            gpu_count=8,
+            budget=BudgetSpec(max_unavailable=1),
+            health=HealthSpec(lost_after=Duration(300)),
+        ),
+        **changes,
+    )
+    return Settings(providers={"test": PluginSettings(type="fake")}, pools={"training": spec})
+
+
+@pytest.fixture
+async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
+    """Everybody else."""
+    async with Peers(bus) as started:
+        yield started
+
+
+async def nodes(bus: NatsBus) -> list[NodeView]:
+    """The fleet, as the query tells it."""
+    reply = await bus.request(subjects.query("nodes"), b"{}", timeout_seconds=5)
+    page = msgspec.json.decode(reply.data, type=Page)
+    return [msgspec.json.decode(item, type=NodeView) for item in page.items]
+
+
+async def pools(bus: NatsBus) -> list[PoolView]:
+    """The pools, as the query tells them."""
+    reply = await bus.request(subjects.query("pools"), b"{}", timeout_seconds=5)
+    page = msgspec.json.decode(reply.data, type=Page)
+    return [msgspec.json.decode(item, type=PoolView) for item in page.items]
+
+
+def settled(bus: NatsBus, count: int) -> Callable[[], Any]:
+    """Whether `count` nodes are admitted and nothing is under way; returns their names."""
+
+    async def look() -> list[str] | None:
+        found = await pools(bus)
+        names = [view.id for view in await nodes(bus) if view.status == "active"]
+        done = all(not pool.open_sagas for pool in found)
+        return names if found and len(names) == count and done else None
+
+    return look
+
+
+async def events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
+    """Every stored pool event of one kind."""
+    found = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
+    return [msgspec.json.decode(each.data) for each in found]
+
+
+async def ask(bus: NatsBus, verb: str, **payload: Any) -> None:
+    """Publish a request to the pool, as a person does."""
+    body = msgspec.json.encode({"by": "test", **payload})
+    await bus.publish(subjects.pool_request("training", verb), body)
