@@ -156,6 +156,8 @@ class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager
     saga: str = ""
     expired: bool = False
     """True: the deadline passed with work still on the node."""
+    waited: bool = True
+    """False: nobody waited, so nobody knows whether the work has left."""
 
 
 class Terminated(

@@ -159,6 +159,19 @@ class SagaIsStuck(
     remedy: str = ""
 
 
+class SagaOverdue(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_overdue"
+):
+    """A saga's step lasts longer than it should; it is waited for until a person says otherwise."""
+
+    saga: str
+    step: str
+    node: str = ""
+    since: UtcTime | None = None
+    reason: str = ""
+    remedy: str = ""
+
+
 class InstanceLeaked(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.instance_leaked"
 ):
@@ -184,6 +197,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     SagaFailed,
     SagaCancelled,
     SagaIsStuck,
+    SagaOverdue,
     InstanceLeaked,
 )
 
@@ -200,6 +214,7 @@ FACTS: dict[type[PoolEvent], str] = {
     SagaFailed: "saga-failed",
     SagaCancelled: "saga-cancelled",
     SagaIsStuck: "saga-stuck",
+    SagaOverdue: "saga-overdue",
     InstanceLeaked: "instance-leaked",
 }
 """The last token of each event's subject."""

@@ -52,6 +52,10 @@ SagaKind = Literal[
     "replace", "scale-up", "scale-down", "drain", "cordon", "uncordon", "reset-gpu", "reboot"
 ]
 
+DrainMode = Literal["deadline", "wait", "immediate"]
+"""deadline: wait for the work to leave, at most `drain_timeout`; wait: for as long as it takes;
+immediate: tell the workload system, and go on."""
+
 # --- providers -----------------------------------------------------------------------------------
 
 ProviderErrorKind = Literal[

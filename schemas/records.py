@@ -7,7 +7,15 @@ import msgspec
 from schemas.duration import decode_hook
 from schemas.messages import UtcTime
 from schemas.node_events import GpuIdentity, Metric
-from schemas.reasons import Action, FaultKind, HealthStatus, InstanceState, NodeState, SagaKind
+from schemas.reasons import (
+    Action,
+    DrainMode,
+    FaultKind,
+    HealthStatus,
+    InstanceState,
+    NodeState,
+    SagaKind,
+)
 from schemas.sagas import LaunchSpec
 from schemas.settings import PoolSpec
 
@@ -39,6 +47,10 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     cause: str = ""
     sickness: str = ""
     """What its node has (`xid-79`, `silence`): sagas of one incident are counted by it."""
+    drain: DrainMode | Literal[""] = ""
+    """Empty: as the pool says."""
+    drain_timeout_seconds: float | None = None
+    """None: as the pool says."""
     since: UtcTime
 
 

@@ -5,11 +5,13 @@ id is the stream sequence it was stored under. Unknown keys are refused: a typin
 must not pass as a default.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from schemas.duration import Duration
 from schemas.node_events import CheckResult
+from schemas.reasons import DrainMode
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
@@ -36,8 +38,22 @@ class NodeRequest(Request, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class DrainRequest(NodeRequest, frozen=True, kw_only=True):
+    """Drain or replace one node, and how long its work is waited for."""
+
+    mode: DrainMode | Literal[""] = ""
+    """Empty: as the pool says; with a `timeout`, deadline."""
+    timeout: Duration | None = None
+    """`10m`; None: the pool's drain_timeout."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.mode == "immediate" and self.timeout is not None:
+            raise ValueError("mode immediate does not wait, so it takes no timeout")
+
+
 class SagaRequest(Request, frozen=True, kw_only=True):
-    """Cancel a saga, or retry one that is stuck."""
+    """Cancel a saga, retry one that is stuck, or have one that drains wait no longer."""
 
     saga: str
     reason: str = ""
@@ -47,10 +63,11 @@ REQUESTS: dict[str, type[Request]] = {
     "scale": ScaleRequest,
     "cordon": NodeRequest,
     "uncordon": NodeRequest,
-    "drain": NodeRequest,
-    "replace": NodeRequest,
+    "drain": DrainRequest,
+    "replace": DrainRequest,
     "cancel": SagaRequest,
     "retry": SagaRequest,
+    "proceed": SagaRequest,
 }
 """Verb -> payload."""
 

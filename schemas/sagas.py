@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Action, SagaKind
+from schemas.reasons import Action, DrainMode, SagaKind
 
 WHOLE: Final = "saga"
 """The step token of entries about the saga as a whole."""
@@ -45,7 +45,10 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the fault that led here; empty where a person asked."""
     by: str = ""
     launch: LaunchSpec | None = None
+    drain: DrainMode = "deadline"
     drain_timeout_seconds: float = 3600.0
+    drain_until: UtcTime | None = None
+    """No drain lasts longer: the cloud takes the node then."""
     launch_timeout_seconds: float = 1200.0
     diagnostic: str = ""
     """What a new node must pass before it is admitted; empty: nothing beyond its boot checks."""
@@ -115,6 +118,15 @@ class StepStarted(
 
     inputs: dict[str, Any] = {}
     deadline: UtcTime | None = None
+    """None: it may take as long as it takes."""
+    overdue: UtcTime | None = None
+    """When people are told that it still lasts."""
+
+
+class StepOverdue(
+    StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_overdue"
+):
+    """The step lasts longer than it should; it is waited for all the same."""
 
 
 class StepSucceeded(
@@ -137,6 +149,11 @@ class StepExpired(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_expired"
 ):
     """The step's deadline passed; the definition says whether that fails it or lets it go on."""
+
+    reason: str = ""
+    """Why it was not waited for any longer, where it was not the deadline."""
+    asked: bool = False
+    """Somebody asked for it; `cause` is the request."""
 
 
 class UndoStarted(
@@ -177,6 +194,7 @@ STATUSES: Final[dict[type[SagaEntry], str]] = {
     SagaStuck: "stuck",
     SagaRetried: "retried",
     StepStarted: "started",
+    StepOverdue: "overdue",
     StepSucceeded: "succeeded",
     StepFailed: "failed",
     StepExpired: "expired",
@@ -199,6 +217,8 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     node: str
     reason: str = ""
+    wait: bool = True
+    """drain: whether to wait until the work has left."""
 
 
 class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):

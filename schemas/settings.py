@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration
+from schemas.reasons import DrainMode
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
@@ -90,6 +91,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     budget: BudgetSpec = BudgetSpec()
     admission: AdmissionSpec = AdmissionSpec()
     replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
+    drain: DrainMode = "deadline"
+    """deadline: after `drain_timeout` the node goes all the same; wait: not before its work has
+    left, and people are told after `drain_timeout`; immediate: the work is told, not waited for."""
     drain_timeout: Duration = Duration(3600)
     """How long running work may take to leave before the node is terminated all the same."""
     launch_timeout: Duration = Duration(1200)

@@ -293,6 +293,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
                 "incident",
                 "saga-failed",
                 "saga-stuck",
+                "saga-overdue",
                 "node-replaced",
                 "instance-leaked",
             )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from schemas.requests import NodeRequest, Query, ScaleRequest
+from schemas.requests import DrainRequest, NodeRequest, Query, ScaleRequest
 from services.cli import policy, printing, sagas
 from services.cli.options import Config, NatsUrl, Output, moment
 from services.cli.printing import Format
@@ -36,6 +36,17 @@ app.add_typer(sagas.commands, name="saga")
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the events.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until it is done, showing each step.")]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="deadline|wait|immediate",
+        help="How its work is waited for; default: as the pool says.",
+    ),
+]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="10m", help="How long; default: as the pool says.")
+]
 
 
 def _fleet(nats_url: str, config: Path | None) -> "AbstractAsyncContextManager[Fleet]":
@@ -206,8 +217,28 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool
 
 
-def _ask_node(verb: str, node: str, reason: str, output: Format, where: Where) -> None:
+def _drain_request(node: str, reason: str, mode: str, timeout: str) -> DrainRequest:
+    """Read what the options say, as the pool-manager will."""
+    from schemas.duration import decode_hook  # noqa: PLC0415
+
+    said = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
+    try:
+        return msgspec.convert(said, DrainRequest, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        raise NavarchError(f"--mode or --timeout: {error}") from error
+
+
+def _ask_node(
+    verb: str,
+    node: str,
+    reason: str,
+    output: Format,
+    where: Where,
+    *,
+    request: NodeRequest | None = None,
+) -> None:
     """Publish a request about a node, print what answers it, and perhaps wait for its end."""
+    asked = request or NodeRequest(node=node, reason=reason)
 
     async def work() -> None:
         from schemas.sagas import SagaDone  # noqa: PLC0415
@@ -215,9 +246,7 @@ def _ask_node(verb: str, node: str, reason: str, output: Format, where: Where) -
 
         async with _fleet(where.nats_url, where.config) as fleet:
             view, _ = await fleet.node(node)
-            answer = accepted(
-                await fleet.request(view.pool, verb, NodeRequest(node=node, reason=reason))
-            )
+            answer = accepted(await fleet.request(view.pool, verb, asked))
             printing.message(answer, output)
             saga = getattr(answer, "saga", "")
             if where.wait and saga:
@@ -261,13 +290,17 @@ def drain(
     node: Node,
     reason: Reason = "",
     *,
+    mode: Mode = "",
+    timeout: Timeout = "",
     wait: Wait = False,
     nats_url: NatsUrl = "",
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Cordon a node and let its work leave."""
-    _ask_node("drain", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+    where = Where(nats_url=nats_url, config=config, wait=wait)
+    request = _drain_request(node, reason, mode, timeout)
+    _ask_node("drain", node, reason, output, where, request=request)
 
 
 @app.command("replace")
@@ -275,13 +308,17 @@ def replace(
     node: Node,
     reason: Reason = "",
     *,
+    mode: Mode = "",
+    timeout: Timeout = "",
     wait: Wait = False,
     nats_url: NatsUrl = "",
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Drain a node, remove it, and bring a new one in its place."""
-    _ask_node("replace", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+    where = Where(nats_url=nats_url, config=config, wait=wait)
+    request = _drain_request(node, reason, mode, timeout)
+    _ask_node("replace", node, reason, output, where, request=request)
 
 
 @app.command("scale")

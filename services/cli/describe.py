@@ -90,7 +90,8 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901 - one case a fact
         case n.Uncordoned():
             return Told(about, "uncordoned", event.reason, "good")
         case n.Drained():
-            late = "the drain deadline passed with work left" if event.expired else "no work left"
+            late = "waited for no longer, with work left" if event.expired else "no work left"
+            late = late if event.waited else "its work was told to leave; nobody waited"
             return Told(about, "drained", late, "bad" if event.expired else "plain")
         case n.Terminated():
             return Told(about, "terminated", "the provider confirmed that it is gone")
@@ -148,6 +149,9 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             remedy = f". What to do: {event.remedy}" if event.remedy else ""
             text = f"{event.saga} at {event.step}: {event.reason}{remedy}"
             return Told(event.pool, "saga stuck", text, "bad")
+        case p.SagaOverdue():
+            text = f"{event.saga} at {event.step}: {event.reason}. What to do: {event.remedy}"
+            return Told(event.pool, "saga overdue", text, "bad")
         case p.InstanceLeaked():
             cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
             text = f"{event.instance} at {event.provider}{cost}: {event.reason}"
@@ -189,7 +193,9 @@ def _step(entry: s.StepEntry) -> Told:
         case s.StepFailed():
             return told("failed", f"{entry.error} {entry.reason}".strip(), "bad")
         case s.StepExpired():
-            return told("expired", "its deadline passed", "bad")
+            return told("expired", entry.reason or "its deadline passed", "bad")
+        case s.StepOverdue():
+            return told("overdue", "it lasts longer than it should", "bad")
         case s.UndoStarted():
             return told("undo started")
         case s.UndoSucceeded():

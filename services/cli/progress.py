@@ -99,7 +99,8 @@ def _forward(told: Progress, state: SagaState, steps: Iterable[Step]) -> Progres
                 step=step.name,
                 since=done.started_at or state.started_at,
                 deadline=done.deadline,
-                waiting_for=_words(WAITS, step.name, told, "{step} to be done"),
+                waiting_for=_words(WAITS, step.name, told, "{step} to be done")
+                + _way_on(step, state),
                 next=_still(state, steps),
             )
         if done.status == "pending" or done.status == "failed":  # noqa: PLR1714 - typed words
@@ -113,6 +114,13 @@ def _forward(told: Progress, state: SagaState, steps: Iterable[Step]) -> Progres
     return msgspec.structs.replace(
         told, since=_last(state), waiting_for="the pool-manager to close it"
     )
+
+
+def _way_on(step: Step, state: SagaState) -> str:
+    """What a person may do where a wait has no end of its own."""
+    if not step.cut_short or state.step(step.name).deadline is not None:
+        return ""
+    return f", for as long as that takes (to go on without it: navarch saga proceed {state.saga})"
 
 
 def _backward(told: Progress, state: SagaState, steps: tuple[Step, ...]) -> Progress:

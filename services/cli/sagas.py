@@ -1,7 +1,7 @@
-"""`navarch saga list|show|retry|cancel`: what is under way, and what a person may do to it.
+"""`navarch saga list|show|retry|cancel|proceed`: what is under way, and what a person may do to it.
 
-`list` and `show` read the logs themselves; `retry` and `cancel` are requests like any other, and
-the pool-manager answers them.
+`list` and `show` read the logs themselves; the others are requests like any other, and the
+pool-manager answers them.
 """
 
 import asyncio
@@ -191,3 +191,15 @@ def retry(
 ) -> None:
     """Bring a stuck saga on, once what it was stuck at is mended."""
     _ask("retry", saga, reason, output, nats_url, config)
+
+
+@commands.command("proceed")
+def proceed(
+    saga: Saga,
+    reason: Reason = "",
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Have a saga that drains a node wait no longer: it goes on, whatever still runs there."""
+    _ask("proceed", saga, reason, output, nats_url, config)

@@ -305,7 +305,10 @@ def _step_said(entry: s.StepEntry, took: str) -> tuple[Topic, str] | None:
             error = f" {entry.error}" if entry.error else ""
             return "tried", f"{entry.step} failed{after}:{error} {entry.reason} ({entry.saga})"
         case s.StepExpired():
-            return "tried", f"{entry.step} was not done by its deadline{after} ({entry.saga})"
+            ended = f"was ended: {entry.reason}" if entry.reason else "was not done by its deadline"
+            return "tried", f"{entry.step} {ended}{after} ({entry.saga})"
+        case s.StepOverdue():
+            return "tried", f"{entry.step} lasts longer than it should{after} ({entry.saga})"
         case s.UndoSucceeded():
             return "done", f"{entry.step} taken back{f', in {took}' if took else ''} ({entry.saga})"
         case s.UndoFailed():

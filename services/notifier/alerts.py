@@ -19,6 +19,7 @@ from schemas.pool_events import (
     NodeReplaced,
     SagaFailed,
     SagaIsStuck,
+    SagaOverdue,
 )
 
 Severity = Literal["info", "warning", "critical"]
@@ -77,6 +78,8 @@ def alert_of(event: Message) -> Alert | None:
             return _incident(event)
         case SagaFailed() | SagaIsStuck():
             return _saga(event)
+        case SagaOverdue():
+            return _overdue(event)
         case InstanceLeaked():
             return _leak(event)
         case _:
@@ -179,6 +182,19 @@ def _saga(event: SagaFailed | SagaIsStuck) -> Alert:
         text=f"Step {event.step} failed.{_because(event.reason)}{then}",
         pool=event.pool,
         node=node,
+        key=f"saga/{event.saga}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _overdue(event: SagaOverdue) -> Alert:
+    return Alert(
+        severity="warning",
+        title=f"{event.saga} still waits at {event.step}",
+        text=f"{event.reason[:1].upper()}{event.reason[1:]}. What to do: {event.remedy}.",
+        pool=event.pool,
+        node=event.node,
         key=f"saga/{event.saga}",
         event=event.id,
         time=event.time,

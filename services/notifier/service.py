@@ -65,6 +65,9 @@ class WorkloadSteps:
     async def drain(self, command: Command) -> None:
         """Have the node's work moved away, and wait until it is; the deadline cancels it."""
         about = _inputs(command)
+        if not about.wait:
+            await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
+            return
         self._drains += 1
         try:
             if command.deliveries > 1 and await self._notifier.is_drained(about.node):

@@ -22,6 +22,7 @@ from schemas.sagas import (
     SagaStuck,
     SagaUnwound,
     StepExpired,
+    StepOverdue,
     StepSucceeded,
     UndoSucceeded,
 )
@@ -179,6 +180,8 @@ def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
             return (began,)
         case StepSucceeded(step=step):
             return _step_facts(state, entry, step)
+        case StepOverdue(step=step):
+            return (_overdue_fact(state, entry, step),)
         case StepExpired(step="drain"):
             return (_drained_fact(state, entry, expired=True),)
         case UndoSucceeded(step="cordon"):
@@ -239,7 +242,20 @@ def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
 
 
 def _drained_fact(state: SagaState, entry: SagaEntry, *, expired: bool) -> Message:
-    return ne.Drained(**_node(state, entry, "drained", state.params.node), expired=expired)
+    about = _node(state, entry, "drained", state.params.node)
+    return ne.Drained(**about, expired=expired, waited=state.params.drain != "immediate")
+
+
+def _overdue_fact(state: SagaState, entry: SagaEntry, step: str) -> Message:
+    return pe.SagaOverdue(
+        **_pool(state, entry, f"overdue-{step}"),
+        saga=state.saga,
+        step=step,
+        node=state.params.node,
+        since=state.step(step).started_at,
+        reason=f"{state.params.node} is still not drained; the saga waits until it is",
+        remedy=f"see what still runs there; to go on without it: navarch saga proceed {state.saga}",
+    )
 
 
 def _replaced_fact(state: SagaState, entry: SagaEntry) -> Message:

@@ -153,7 +153,12 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         fault=opened.fault,
         by=opened.by,
         launch=launch if opened.new_node else None,
-        drain_timeout_seconds=float(spec.drain_timeout),
+        drain=opened.drain or spec.drain,
+        drain_timeout_seconds=float(
+            spec.drain_timeout
+            if opened.drain_timeout_seconds is None
+            else opened.drain_timeout_seconds
+        ),
         launch_timeout_seconds=float(spec.launch_timeout),
         diagnostic=spec.admission.diagnostic if opened.new_node else "",
         diagnostic_timeout_seconds=float(spec.admission.timeout),

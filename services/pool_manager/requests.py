@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.duration import decode_hook
 from schemas.messages import Message
 from schemas.names import SAGA_TOKEN
 from schemas.pool_events import (
@@ -21,13 +22,13 @@ from schemas.pool_events import (
 )
 from schemas.reasons import Refusal, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.requests import REQUESTS, NodeRequest, Request, SagaRequest, ScaleRequest
+from schemas.requests import REQUESTS, DrainRequest, NodeRequest, Request, SagaRequest, ScaleRequest
 from schemas.sagas import SagaEntry
 from services.pool_manager.budget import limit
 from services.pool_manager.opening import open_for
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.world import World, unavailable
-from services.saga.decide import Impossible, cancel, retry
+from services.saga.decide import Impossible, cancel, proceed, retry
 from services.saga.log import SagaState
 
 VERBS: dict[str, SagaKind] = {
@@ -44,6 +45,7 @@ DETAIL_CHARS_MAX = 300
 EXAMPLES: dict[type[Request], str] = {
     ScaleRequest: '{"nodes": 5}',
     NodeRequest: '{"node": "<name>"}',
+    DrainRequest: '{"node": "<name>", "mode": "deadline", "timeout": "10m"}',
     SagaRequest: '{"saga": "<id>"}',
 }
 """What to write instead of what cannot be read."""
@@ -120,7 +122,7 @@ def _read(asked: Asked) -> Request:
     if kind is None:
         raise _Refused("unknown-verb", f"{asked.verb!r} is none of {', '.join(REQUESTS)}")
     try:
-        return msgspec.json.decode(asked.payload, type=kind)
+        return msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         example = EXAMPLES[kind]
         detail = str(error)[:DETAIL_CHARS_MAX]
@@ -205,8 +207,17 @@ def _about_node(
         trace="",
         fault="",
     )
+    if isinstance(payload, DrainRequest):
+        asked_for = _draining(payload, asked_for)
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
     return Answer(event=_accepted(asked, payload, saga, now), record=record)
+
+
+def _draining(payload: DrainRequest, opened: OpenSaga) -> OpenSaga:
+    """How long this once the work is waited for; what is not said is as the pool says."""
+    mode = payload.mode or ("deadline" if payload.timeout is not None else opened.drain)
+    timeout = None if payload.timeout is None else float(payload.timeout)
+    return msgspec.structs.replace(opened, drain=mode, drain_timeout_seconds=timeout)
 
 
 def _uncordon_instead(
@@ -255,11 +266,15 @@ def _about_saga(
     if log.asked == asked.id:
         return Answer(event=accepted)
     reason = _wish(asked, payload, payload.reason)
-    entry = (
-        cancel(DEFINITIONS[log.kind], log, now, reason=reason, cause=asked.id)
-        if asked.verb == "cancel"
-        else retry(log, now, reason=reason, cause=asked.id)
-    )
+    entry: SagaEntry | Impossible
+    match asked.verb:
+        case "cancel":
+            entry = cancel(DEFINITIONS[log.kind], log, now, reason=reason, cause=asked.id)
+        case "proceed":
+            about = DEFINITIONS[log.kind]
+            entry = proceed(about, log, now, reason=reason, cause=asked.id, asked=True)
+        case _:
+            entry = retry(log, now, reason=reason, cause=asked.id)
     if isinstance(entry, Impossible):
         raise _Refused("wrong-state", entry.reason)
     return Answer(event=accepted, entry=entry)

@@ -23,6 +23,7 @@ from schemas.sagas import (
     SagaParams,
     SagaStarted,
     SagaUnwound,
+    StepOverdue,
     StepStarted,
     TimerDue,
 )
@@ -123,8 +124,12 @@ class Coordinator:
         state = await self._state_with(entry, received.stored)
         if received.stored.sequence in state.skipped:
             raise Reject(f"{entry.saga}: does not follow from the log before it")
-        if isinstance(entry, StepStarted) and entry.deadline is not None:
-            await self._remind(state, entry, entry.step, entry.deadline)
+        if isinstance(entry, StepStarted):
+            moments = [each for each in (entry.deadline, entry.overdue) if each is not None]
+            if moments:
+                await self._remind(state, entry, entry.step, min(moments))
+        if isinstance(entry, StepOverdue) and (last := state.step(entry.step).deadline):
+            await self._remind(state, entry, entry.step, last)
         if isinstance(entry, SagaDone | SagaUnwound):
             await self._remind(state, entry, WHOLE, entry.time + timedelta(seconds=KEPT_SECONDS))
         await self._project(state, entry)

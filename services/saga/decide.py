@@ -17,6 +17,7 @@ from schemas.sagas import (
     SagaUnwound,
     StepExpired,
     StepFailed,
+    StepOverdue,
     StepStarted,
     StepSucceeded,
     UndoStarted,
@@ -92,8 +93,19 @@ def _start(state: SagaState, step: Step, now: datetime) -> StepStarted:
         saga=state.saga,
         step=step.name,
         inputs=msgspec.to_builtins(step.inputs(state.params, state.outputs)),
-        deadline=now + timedelta(seconds=step.deadline_seconds(state.params)),
+        deadline=_deadline(step, state, now),
+        overdue=_after(now, step.overdue_seconds(state.params) if step.overdue_seconds else None),
     )
+
+
+def _deadline(step: Step, state: SagaState, now: datetime) -> datetime | None:
+    own = _after(now, step.deadline_seconds(state.params))
+    until = step.until(state.params) if step.until is not None else None
+    return min((each for each in (own, until and max(until, now)) if each), default=None)
+
+
+def _after(now: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else now + timedelta(seconds=seconds)
 
 
 def _under_way(
@@ -120,6 +132,8 @@ def _under_way(
                 pass
     if begun.deadline is not None and now >= begun.deadline:
         return StepExpired(id=_id(state, f"{step.name}.expired"), **names)
+    if begun.overdue is not None and not begun.told_overdue and now >= begun.overdue:
+        return StepOverdue(id=_id(state, f"{step.name}.overdue"), **names)
     return Waiting(step.name, begun.deadline)
 
 
@@ -239,3 +253,32 @@ def retry(state: SagaState, now: datetime, *, reason: str, cause: str) -> SagaRe
         step=state.failed_step,
         reason=reason,
     )
+
+
+def proceed(
+    definition: Definition,
+    state: SagaState,
+    now: datetime,
+    *,
+    reason: str,
+    cause: str = "",
+    asked: bool = False,
+) -> StepExpired | Impossible:
+    """Return the entry that ends the waiting of the step under way, or why that cannot be."""
+    if state.status != "running":
+        return Impossible(f"{state.saga} is {state.status}: nothing is waited for that could end")
+    for step in definition.steps(state.params):
+        if state.step(step.name).status != "started":
+            continue
+        if not step.cut_short:
+            return Impossible(f"{state.saga} is at {step.name}, which cannot be cut short")
+        return StepExpired(
+            id=_id(state, f"{step.name}.expired"),
+            time=now,
+            cause=cause or state.last_id,
+            saga=state.saga,
+            step=step.name,
+            reason=reason,
+            asked=asked,
+        )
+    return Impossible(f"{state.saga} has no step under way")

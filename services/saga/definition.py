@@ -5,6 +5,7 @@ Declared one file per saga in `services/pool_manager/sagas/`; read by `decide`. 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +18,9 @@ Outputs = Mapping[str, Mapping[str, Any]]
 """Step name -> its outputs: the only thing that steps share."""
 
 Inputs = Callable[[SagaParams, Outputs], msgspec.Struct]
-Seconds = Callable[[SagaParams], float]
+Seconds = Callable[[SagaParams], float | None]
+"""None: there is no such bound."""
+Moment = Callable[[SagaParams], datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,13 @@ class Step:
     deadline_seconds: Seconds
     undo: bool = False
     """Whether unwinding takes the action back."""
+    until: Moment | None = None
+    """A moment that the deadline must not pass, however long the step might take."""
+    overdue_seconds: Seconds | None = None
+    """After how long people are told that it lasts, where it has no deadline."""
     on_deadline: Literal["fail", "proceed"] = "fail"
+    cut_short: bool = False
+    """Whether its waiting may be ended before the deadline, by a person or by what happens."""
     pivot: bool = False
     """Once it has succeeded there is no way back: a later failure is stuck, not unwound."""
     irrevocable: bool = False

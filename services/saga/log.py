@@ -30,6 +30,7 @@ from schemas.sagas import (
     StepEntry,
     StepExpired,
     StepFailed,
+    StepOverdue,
     StepStarted,
     StepSucceeded,
     UndoFailed,
@@ -44,6 +45,7 @@ SagaStatus = Literal["running", "unwinding", "done", "unwound", "stuck"]
 
 STEP_NEXT: dict[type[StepEntry], tuple[frozenset[StepStatus], StepStatus]] = {
     StepStarted: (frozenset({"pending"}), "started"),
+    StepOverdue: (frozenset({"started"}), "started"),
     StepSucceeded: (frozenset({"started"}), "succeeded"),
     StepFailed: (frozenset({"started"}), "failed"),
     StepExpired: (frozenset({"started"}), "expired"),
@@ -79,6 +81,8 @@ class StepState:
     reason: str = ""
     started_at: datetime | None = None
     deadline: datetime | None = None
+    overdue: datetime | None = None
+    told_overdue: bool = False
     ended_at: datetime | None = None
     """When the action succeeded, failed or was given up."""
     remedy: str = ""
@@ -153,7 +157,8 @@ def fold(
     if isinstance(entry, StepEntry):
         folded = replace(_fold_step(state, entry), sequence=sequence)
         steps = {**state.steps, entry.step: folded}
-        return replace(state, steps=steps, sequence=sequence, last_id=entry.id)
+        asked = entry.cause if isinstance(entry, StepExpired) and entry.asked else state.asked
+        return replace(state, steps=steps, sequence=sequence, last_id=entry.id, asked=asked)
     allowed = SAGA_NEXT.get(type(entry))
     if allowed is None or state.status not in allowed[0]:
         raise CorruptLogError(f"{entry.saga}: {type(entry).__name__} while {state.status}")
@@ -199,14 +204,17 @@ def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
             f"{entry.saga}: {entry.step} {type(entry).__name__} while {step.status}"
         )
     match entry:
-        case StepStarted(deadline=deadline):
-            return replace(step, status=status, started_at=entry.time, deadline=deadline)
+        case StepStarted(deadline=deadline, overdue=overdue):
+            begun = replace(step, status=status, started_at=entry.time)
+            return replace(begun, deadline=deadline, overdue=overdue)
+        case StepOverdue():
+            return replace(step, told_overdue=True)
         case StepSucceeded(outputs=outputs):
             return replace(step, status=status, outputs=outputs, ended_at=entry.time)
         case StepFailed(reason=reason):
             return replace(step, status=status, reason=reason, ended_at=entry.time)
-        case StepExpired():
-            return replace(step, status=status, ended_at=entry.time)
+        case StepExpired(reason=reason):
+            return replace(step, status=status, reason=reason, ended_at=entry.time)
         case UndoStarted():
             return replace(step, status=status, before=step.status)
         case UndoFailed(reason=reason, remedy=remedy):

@@ -6,7 +6,8 @@ deadline passed, the saga unwinds) the append is refused and the result is dropp
 the coordinator's next command and not this one's business.
 
 Where a saga is cancelled, `watch` stops the action under way, and its failure is the word that it
-has stopped: unwinding waits for that word, so that nothing comes into effect after its undo.
+has stopped: unwinding waits for that word, so that nothing comes into effect after its undo. Where
+its step is given up, `watch` stops it too, and nobody waits for a word.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from schemas.sagas import (
     SagaEntry,
     SagaUnwinding,
     StepEntry,
+    StepExpired,
     StepFailed,
     StepStarted,
     StepSucceeded,
@@ -120,33 +122,39 @@ class Participant:
         self._undos = undos
         self._acting: dict[str, asyncio.Event] = {}
         """Saga -> set when its action under way is to stop; one command of a saga at a time."""
+        self._steps: dict[str, str] = {}
+        """Saga -> the step under way."""
 
     def consumer(self, durable: DurableSpec) -> Consumer:
         """The consumer that drives it; steps of one saga are performed in order."""
         return Consumer(durable=durable, decode=decode_entry, handle=self.handle, key=saga_of)
 
     async def watch(self) -> None:
-        """Stop actions whose saga is unwound by somebody's wish; runs beside the consumer."""
+        """Stop actions that are not wanted any more: the saga unwinds, or has given the step up."""
         since = self._clock.now() - timedelta(seconds=WATCH_BACK_SECONDS)
         filters = [subjects.saga_step_wildcard(WHOLE, "unwinding")]
+        filters += [subjects.saga_step_wildcard(step, "expired") for step in self._actions]
         async for stored in self._bus.follow(SAGAS.name, filters, "new", after=since):
             saga = saga_of(stored)
             stop = self._acting.get(saga)
             # What stands there need not be an entry, nor one that the log before it allows.
-            if stop is None or not isinstance(decode_entry(stored), SagaUnwinding):
+            if stop is None or not isinstance(decode_entry(stored), SagaUnwinding | StepExpired):
                 continue
-            if await self._unwinds(saga):
+            if await self._unwanted(saga):
                 stop.set()
 
-    async def _unwinds(self, saga: str) -> bool:
-        """Whether a saga's log says that it unwinds; asked while its action is under way."""
+    async def _unwanted(self, saga: str) -> bool:
+        """Whether a saga's log wants its action no more; asked while that is under way."""
         while saga in self._acting:
             try:
                 state = await read_state(self._bus, saga)
             except BusError:
                 await self._clock.sleep(LOOK_AGAIN_SECONDS)
             else:
-                return state is not None and state.status == "unwinding"
+                if state is None or saga not in self._acting:
+                    return False
+                given_up = state.step(self._steps[saga]).status == "expired"
+                return state.status == "unwinding" or given_up
         return False
 
     async def handle(self, received: Received[SagaEntry]) -> None:
@@ -175,11 +183,12 @@ class Participant:
             await self._settle(action, command, sequence, None)
             return
         # Registered before the log is looked at: a cancellation is seen by one or by the other.
+        self._steps[entry.saga] = step
         self._acting[entry.saga] = stop = asyncio.Event()
         try:
             await self._settle(action, command, sequence, stop)
         finally:
-            del self._acting[entry.saga]
+            del self._acting[entry.saga], self._steps[entry.saga]
 
     async def _settle(
         self, action: Action, command: Command, sequence: int, stop: asyncio.Event | None

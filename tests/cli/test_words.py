@@ -47,7 +47,7 @@ WORDS = [
     ),
     (
         Drained(expired=True, **NODE),
-        Told("training/n1", "drained", "the drain deadline passed with work left", "bad"),
+        Told("training/n1", "drained", "waited for no longer, with work left", "bad"),
     ),
     (Scaled(was=3, nodes=5, **POOL), Told("training", "scaled", "3 -> 5 nodes.")),
     (

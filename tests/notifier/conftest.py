@@ -123,7 +123,13 @@ class Sagas:
     last: dict[str, int] = field(default_factory=dict)
 
     async def command(
-        self, saga: str, step: str, *, deadline: datetime | None = None, undo: bool = False
+        self,
+        saga: str,
+        step: str,
+        *,
+        deadline: datetime | None = None,
+        undo: bool = False,
+        wait: bool = True,
     ) -> int:
         """Start a step of a saga about node `training-1`, or its undo."""
         now = datetime.now(UTC)
@@ -137,7 +143,7 @@ class Sagas:
                     params=SagaParams(pool="training", node="training-1"),
                 )
             )
-        inputs = {"pool": "training", "node": "training-1", "reason": "XID 79"}
+        inputs = {"pool": "training", "node": "training-1", "reason": "XID 79", "wait": wait}
         entry: SagaEntry
         if undo:
             await self._append(

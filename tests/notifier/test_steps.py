@@ -121,3 +121,14 @@ def test_many_drains_share_a_bounded_rate_of_questions():
     """1,000 drains at once are 500 questions a second and not 2,000."""
     assert poll_seconds(10, 250) == POLL_MAX_SECONDS
     assert 1000 / poll_seconds(10, 1000) == 500
+
+
+async def test_a_drain_that_does_not_wait_gives_the_order_and_asks_nothing(
+    sagas, receiver, notifier
+):
+    """Mode immediate: the workload system is told, and nobody asks whether the work has left."""
+    async with notifier():
+        await sagas.command("replace-1", "drain", wait=False)
+        assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
+    assert ["/drain"] == [path for path, _ in receiver.told]
+    assert [] == receiver.asked

@@ -4,6 +4,7 @@ Outputs travel by step name and nothing else is shared. Deadlines come from the 
 was when the saga began.
 """
 
+from datetime import datetime
 from typing import Final
 
 from schemas.reasons import NOT_ADMITTED
@@ -20,12 +21,41 @@ from services.saga.definition import Met, Outputs, Step, Unmeetable
 
 CORDON_SECONDS: Final = 300.0
 """A workload system that is away this long is a matter for a person."""
+IMMEDIATE_SECONDS: Final = 15.0
+"""How long the order to drain may take where nobody waits for the work to leave."""
 TERMINATE_SECONDS: Final = 86_400.0
 """After a day the saga goes on without the confirmation; the sweep never gives up."""
 
 
 def _node(params: SagaParams, _: Outputs) -> NodeInputs:
     return NodeInputs(pool=params.pool, node=params.node, reason=params.reason)
+
+
+def _drain(params: SagaParams, _: Outputs) -> NodeInputs:
+    return NodeInputs(
+        pool=params.pool,
+        node=params.node,
+        reason=params.reason,
+        wait=params.drain != "immediate",
+    )
+
+
+def _drain_seconds(params: SagaParams) -> float | None:
+    match params.drain:
+        case "deadline":
+            return params.drain_timeout_seconds
+        case "immediate":
+            return IMMEDIATE_SECONDS
+        case "wait":
+            return None
+
+
+def _drain_overdue(params: SagaParams) -> float | None:
+    return params.drain_timeout_seconds if params.drain == "wait" else None
+
+
+def _drain_until(params: SagaParams) -> datetime | None:
+    return params.drain_until
 
 
 def _terminate(params: SagaParams, _: Outputs) -> TerminateInputs:
@@ -98,9 +128,12 @@ UNCORDON: Final = Step(
 )
 DRAIN: Final = Step(
     name="drain",
-    inputs=_node,
-    deadline_seconds=lambda params: params.drain_timeout_seconds,
+    inputs=_drain,
+    deadline_seconds=_drain_seconds,
+    until=_drain_until,
+    overdue_seconds=_drain_overdue,
     on_deadline="proceed",
+    cut_short=True,
 )
 TERMINATE: Final = Step(
     name="terminate",

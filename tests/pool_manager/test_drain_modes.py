@@ -1,0 +1,226 @@
+"""How long a node's work is waited for: the three modes, and how a wait is ended early."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.duration import Duration
+from schemas.pool_events import RequestAccepted, RequestRefused
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.sagas import (
+    SagaParams,
+    SagaStarted,
+    StepExpired,
+    StepOverdue,
+    StepStarted,
+    StepSucceeded,
+)
+from schemas.settings import PoolSpec
+from services.pool_manager.reconciler import saga_params
+from services.pool_manager.requests import Asked, decide
+from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas.steps import IMMEDIATE_SECONDS
+from services.pool_manager.service import build
+from services.pool_manager.world import World
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from services.saga.decide import Impossible, Waiting, next_entry, proceed
+from services.saga.log import SagaState, fold
+from tests.pool_manager.test_people_and_sagas import ask, under_way
+from tests.pool_manager.test_service import events, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DRAIN = DEFINITIONS["drain"]
+SAGA = "drain-n1-1"
+
+
+def after(seconds: float) -> datetime:
+    """So long after the drain began."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def draining(**changes: Any) -> SagaState:
+    """A saga whose node is cordoned, so that its drain is next."""
+    params = msgspec.structs.replace(
+        SagaParams(pool="training", node="n1", drain_timeout_seconds=600), **changes
+    )
+    about: dict[str, Any] = {"time": NOW, "saga": SAGA}
+    state = fold(None, SagaStarted(id="s", kind="drain", params=params, **about), 1, {})
+    state = fold(state, StepStarted(id="a", step="cordon", **about), 2, {})
+    return fold(state, StepSucceeded(id="b", step="cordon", **about), 3, {})
+
+
+def begun(state: SagaState) -> tuple[StepStarted, SagaState]:
+    """The order to drain, and the log with it."""
+    entry = next_entry(DRAIN, state, None, NOW)
+    assert isinstance(entry, StepStarted)
+    return entry, fold(state, entry, 4, {})
+
+
+@pytest.mark.parametrize(
+    ("params", "deadline", "overdue", "wait"),
+    [
+        ({}, after(600), None, True),
+        ({"drain": "wait"}, None, after(600), True),
+        ({"drain": "immediate"}, after(IMMEDIATE_SECONDS), None, False),
+        ({"drain_until": after(90)}, after(90), None, True),
+        ({"drain_until": after(900)}, after(600), None, True),
+        ({"drain_until": after(-5)}, NOW, None, True),
+        ({"drain": "wait", "drain_until": after(90)}, after(90), after(600), True),
+    ],
+)
+def test_a_mode_sets_how_long_the_work_is_waited_for(
+    params: dict[str, Any], deadline: datetime | None, overdue: datetime | None, wait: bool
+) -> None:
+    """Deadline ends, wait does not but tells, immediate gives the order; a notice bounds all."""
+    entry, _ = begun(draining(**params))
+
+    assert (deadline, overdue, wait) == (entry.deadline, entry.overdue, entry.inputs["wait"])
+
+
+def test_a_wait_without_end_is_told_of_once_and_goes_on() -> None:
+    """Past drain_timeout one entry says so; a year later the saga still waits."""
+    _, state = begun(draining(drain="wait"))
+    early = next_entry(DRAIN, state, None, after(599))
+    told = next_entry(DRAIN, state, None, after(601))
+    assert isinstance(told, StepOverdue)
+    later = next_entry(DRAIN, fold(state, told, 5, {}), None, after(31_536_000))
+
+    assert isinstance(early, Waiting)
+    assert Waiting("drain", None) == later
+
+
+def test_proceeding_ends_the_wait_and_only_a_drains() -> None:
+    """The step counts as expired and the saga goes on; a cordon cannot be passed over."""
+    _, state = begun(draining(drain="wait"))
+    entry = proceed(DRAIN, state, NOW, reason="enough", cause="request-5", asked=True)
+    assert isinstance(entry, StepExpired)
+    gone_on = fold(state, entry, 5, {})
+    fresh = fold(
+        None,
+        SagaStarted(id="s", time=NOW, saga=SAGA, kind="drain", params=state.params),
+        1,
+        {},
+    )
+    cordoning = fold(fresh, StepStarted(id="a", step="cordon", time=NOW, saga=SAGA), 2, {})
+
+    assert ("expired", "enough", "request-5") == (
+        gone_on.step("drain").status,
+        gone_on.step("drain").reason,
+        gone_on.asked,
+    )
+    assert isinstance(proceed(DRAIN, cordoning, NOW, reason="enough"), Impossible)
+    assert isinstance(proceed(DRAIN, gone_on, NOW, reason="enough"), Impossible)
+
+
+SPEC = PoolSpec(
+    provider="p", instance_type="t", min_nodes=0, max_nodes=9, drain_timeout=Duration(600)
+)
+
+
+@pytest.mark.parametrize(
+    ("pool", "payload", "expected"),
+    [
+        ("deadline", {}, ("deadline", 600)),
+        ("wait", {}, ("wait", 600)),
+        ("deadline", {"mode": "wait"}, ("wait", 600)),
+        ("deadline", {"timeout": "10s"}, ("deadline", 10)),
+        ("wait", {"timeout": "10s"}, ("deadline", 10)),
+        ("wait", {"mode": "wait", "timeout": "1h"}, ("wait", 3600)),
+        ("wait", {"mode": "immediate"}, ("immediate", 600)),
+        ("deadline", {"mode": "immediate", "timeout": "5s"}, None),
+        ("deadline", {"mode": "soon"}, None),
+        ("deadline", {"timeout": "a while"}, None),
+    ],
+)
+@pytest.mark.parametrize("verb", ["drain", "replace"])
+def test_a_request_says_how_long_this_once(
+    verb: str, pool: Any, payload: dict[str, str], expected: tuple[str, float] | None
+) -> None:
+    """What it does not say is as the pool says; what cannot be meant is refused with an example."""
+    spec = msgspec.structs.replace(SPEC, drain=pool)
+    node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
+    world = World(
+        fleet="f", record=PoolRecord(name="training", spec=spec, desired=1), nodes=(node,)
+    )
+    body = msgspec.json.encode({"node": "n1", **payload})
+    answer = decide(Asked(id="r", time=NOW, pool="training", verb=verb, payload=body), world, NOW)
+
+    if expected is None:
+        assert isinstance(answer.event, RequestRefused)
+        assert '"timeout": "10m"' in answer.event.reason
+        return
+    assert isinstance(answer.event, RequestAccepted)
+    assert answer.record is not None
+    [opened] = answer.record.open.values()
+    params = saga_params("f", answer.record, opened)
+    assert expected == (params.drain, params.drain_timeout_seconds)
+
+
+def test_a_pool_drains_as_it_is_configured() -> None:
+    """What the reconciler opens says nothing of its own."""
+    record = PoolRecord(name="t", spec=msgspec.structs.replace(SPEC, drain="wait"), desired=1)
+    params = saga_params("f", record, OpenSaga(kind="replace", node="n1", since=NOW))
+
+    assert ("wait", 600) == (params.drain, params.drain_timeout_seconds)
+
+
+# --- on a real server ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
+    """Everybody else; the work never leaves by itself."""
+    async with Peers(bus) as taking_part:
+        taking_part.hold["drain"] = asyncio.Event()
+        yield taking_part
+
+
+async def test_a_saga_that_waits_tells_people_and_goes_on_when_asked(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Overdue is told once, with the way on; `proceed` ends the wait and stops the asking."""
+    configured = settings(drain="wait", drain_timeout=Duration(0.2))
+    async with Running(server.url, "pool-manager", build, configured):
+        before = await eventually(settled(bus, 3))
+        await peers.sicken("training", before[0])
+        [overdue] = await eventually(lambda: events(bus, "saga-overdue"))
+        saga = f"replace-{before[0]}-1"
+        assert not peers.count("terminate")
+        await ask(bus, "proceed", saga=saga, by="ops", reason="it hangs")
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        await eventually(settled(bus, 3))
+        log = await bus.read("SAGAS", subjects.saga_tree(saga))
+        [accepted] = await events(bus, "request-accepted")
+
+    subjects_ = [each.subject.removeprefix(f"navarch.v1.saga.{saga}.") for each in log]
+    assert ["drain.started", "drain.overdue", "drain.expired"] == [
+        each for each in subjects_ if each.startswith("drain.")
+    ]
+    assert (saga, "drain", before[0]) == (overdue["saga"], overdue["step"], overdue["node"])
+    assert f"navarch saga proceed {saga}" in overdue["remedy"]
+    assert (before[0], "proceed") == (replaced["old_node"], accepted["verb"])
+    assert 1 == len(await events(bus, "saga-overdue"))
+
+
+async def test_there_is_nothing_to_proceed_with_where_nothing_drains(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A saga at another step refuses, with the reason, and goes its way."""
+    peers.hold["cordon"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await peers.sicken("training", before[0])
+        await eventually(under_way(peers, "cordon"))
+        await ask(bus, "proceed", saga=f"replace-{before[0]}-1")
+        [refused] = await eventually(lambda: events(bus, "request-refused"))
+
+    assert "wrong-state" == refused["refusal"]
+    assert "is at cordon, which cannot be cut short" in refused["reason"]
