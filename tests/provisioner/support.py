@@ -62,7 +62,8 @@ def fake(**options: Any) -> FakeProvider:
 
 def launch(**changes: Any) -> LaunchSpec:
     """What the tests launch."""
-    return LaunchSpec(fleet=FLEET, provider="fake", instance_type="h100", gpu_count=8, **changes)
+    plain = {"fleet": FLEET, "provider": "fake", "instance_type": "h100", "gpu_count": 8}
+    return LaunchSpec(**(plain | changes))
 
 
 def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:

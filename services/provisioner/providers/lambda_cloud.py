@@ -1,0 +1,297 @@
+"""Lambda Cloud: GPU machines by the minute, through its public API v1.
+
+The API has no idempotency token and lets nobody choose an id. So the node's name and the launch's
+token go into the instance's name and tags, `provision` looks for them before it launches, and the
+capabilities say that a launch whose answer was lost must be looked for. Requests are paced, because
+the API counts them for each key: one a second, a launch each twelve.
+"""
+
+import os
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.pacing import Pacer
+from services.provisioner.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    InstanceStatus,
+    ProvisionRequest,
+)
+from services.provisioner.providers.lambda_errors import error_of
+from services.runtime.errors import ConfigurationError
+
+FLEET_TAG: Final = "navarch-fleet"
+POOL_TAG: Final = "navarch-pool"
+NODE_TAG: Final = "navarch-node"
+TOKEN_TAG: Final = "navarch-token"  # noqa: S105 - a tag's name
+NAME_CHARS_MAX: Final = 64
+CENTS: Final = 100
+
+STATUSES: Final[dict[str, InstanceStatus]] = {
+    "booting": "pending",
+    "active": "running",
+    "unhealthy": "running",
+    "terminating": "stopping",
+}
+"""Lambda's status -> ours; `terminated` and `preempted` cost nothing any more."""
+GONE: Final = frozenset({"terminated", "preempted"})
+
+
+class _Region(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Type(msgspec.Struct, frozen=True):
+    name: str
+    price_cents_per_hour: int = 0
+
+
+class _Tag(msgspec.Struct, frozen=True):
+    key: str
+    value: str
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """Of an instance, what is used here."""
+
+    id: str
+    status: str
+    region: _Region
+    instance_type: _Type
+    name: str | None = None
+    ip: str | None = None
+    tags: tuple[_Tag, ...] | None = None
+
+
+class _Launched(msgspec.Struct, frozen=True):
+    instance_ids: tuple[str, ...]
+
+
+class _Instances(msgspec.Struct, frozen=True):
+    data: tuple[_Listed, ...]
+
+
+class _Launch(msgspec.Struct, frozen=True):
+    data: _Launched
+
+
+T = TypeVar("T")
+
+
+class LambdaProvider:
+    """Instances of one Lambda account."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`providers: {lambda: {api_key_env: LAMBDA_API_KEY}}`."""
+
+        api_key_env: str = "LAMBDA_API_KEY"
+        """Environment variable that holds the key."""
+        api_key_file: str = ""
+        """File that holds it instead."""
+        base_url: str = "https://cloud.lambda.ai/api/v1"
+        ssh_key: str = ""
+        """Name of the key at Lambda, for pools that name none under `ssh_keys`."""
+        image_family: str = ""
+        """Empty: Lambda's own default image."""
+        file_systems: tuple[str, ...] = ()
+        timeout: Duration = Duration(30)
+        """Of one request, its turn not counted."""
+        request_interval: Duration = Duration(1)
+        launch_interval: Duration = Duration(12)
+        list_lag: Duration = Duration(10)
+        """How long a new instance may be missing from the list; Lambda does not say."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        environment: Environment,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Read the key; raise ConfigurationError where there is none."""
+        self._options = options
+        self._name = environment.name
+        self._pace = Pacer(options.request_interval)
+        self._launches = Pacer(options.launch_interval)
+        self._client = httpx.AsyncClient(
+            base_url=options.base_url,
+            timeout=float(options.timeout),
+            transport=transport,
+            headers={"Authorization": f"Bearer {_key(options, environment.name)}"},
+        )
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Tags, and no token: what may have been launched must be looked for."""
+        return Capabilities(
+            idempotency_token=False,
+            tags=True,
+            prices=True,
+            list_lag_seconds=float(self._options.list_lag),
+        )
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Launch an instance, unless one of this token stands already."""
+        body = self._body(request)
+        standing = [each for each in await self.list() if _is_for(each, request)]
+        if standing:
+            return min(standing, key=lambda each: each.provider_id)
+        await self._launches.turn()
+        answer = await self._call("POST", "/instance-operations/launch", _Launch, body)
+        if not answer.data.instance_ids:
+            raise ProviderError("TRANSIENT", "the launch was accepted and names no instance")
+        return Instance(
+            name=request.name,
+            provider_id=answer.data.instance_ids[0],
+            status="pending",
+            fleet=request.fleet,
+            pool=request.pool,
+            token=request.token,
+            instance_type=request.instance_type,
+            region=request.region,
+            tags=dict(request.labels),
+        )
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove an instance; one that Lambda does not know is gone."""
+        try:
+            await self._call(
+                "POST",
+                "/instance-operations/terminate",
+                msgspec.Raw,
+                {"instance_ids": [provider_id]},
+            )
+        except ProviderError as error:
+            if "global/object-does-not-exist" not in error.message:
+                raise
+
+    async def list(self) -> list[Instance]:
+        """Every instance of the account that may still cost money."""
+        answer = await self._call("GET", "/instances", _Instances)
+        return [_instance(each) for each in answer.data if each.status not in GONE]
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._client.aclose()
+
+    def _body(self, request: ProvisionRequest) -> dict[str, Any]:
+        """What to ask for; INVALID with the remedy where the pool lacks what Lambda needs."""
+        if not request.region:
+            raise ProviderError(
+                "INVALID", f"pool {request.pool} names no `region`; Lambda needs it"
+            )
+        keys = request.ssh_keys or ((self._options.ssh_key,) if self._options.ssh_key else ())
+        if len(keys) != 1:
+            raise ProviderError(
+                "INVALID",
+                f"Lambda takes exactly one SSH key and pool {request.pool} names {len(keys)}; set "
+                f"`ssh_keys` of the pool, or `ssh_key` of provider {self._name}",
+            )
+        if len(request.name) > NAME_CHARS_MAX:
+            raise ProviderError(
+                "INVALID", f"{request.name!r} is longer than {NAME_CHARS_MAX} characters"
+            )
+        tags = request.labels | {
+            FLEET_TAG: request.fleet,
+            POOL_TAG: request.pool,
+            NODE_TAG: request.name,
+            TOKEN_TAG: request.token,
+        }
+        body: dict[str, Any] = {
+            "region_name": request.region,
+            "instance_type_name": request.instance_type,
+            "ssh_key_names": list(keys),
+            "file_system_names": list(self._options.file_systems),
+            "hostname": request.name,
+            "name": request.name,
+            "tags": [{"key": key, "value": value} for key, value in sorted(tags.items())],
+        }
+        if self._options.image_family:
+            body["image"] = {"family": self._options.image_family}
+        if request.user_data:
+            body["user_data"] = request.user_data
+        return body
+
+    async def _call(
+        self, method: str, path: str, kind: type[T], body: dict[str, Any] | None = None
+    ) -> T:
+        """One request in its turn; anything but a good answer is a ProviderError."""
+        await self._pace.turn()
+        try:
+            answer = await self._client.request(
+                method, path, json=body, follow_redirects=method == "GET"
+            )
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        if answer.status_code != HTTPStatus.OK:
+            raise error_of(answer.status_code, answer.content, _retry_after(answer))
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise ProviderError(
+                "TRANSIENT", f"{method} {path}: an answer that cannot be read: {error}"
+            ) from error
+
+
+def _key(options: LambdaProvider.Options, name: str) -> str:
+    if options.api_key_file:
+        try:
+            key = Path(options.api_key_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigurationError(
+                f"providers.{name}.api_key_file: {options.api_key_file}: {error.strerror}"
+            ) from error
+        if not key:
+            raise ConfigurationError(
+                f"providers.{name}.api_key_file: {options.api_key_file} is empty"
+            )
+        return key
+    key = os.environ.get(options.api_key_env, "")
+    if not key:
+        raise ConfigurationError(
+            f"providers.{name}: the environment variable {options.api_key_env} is not set; set it "
+            "to the Lambda API key, or name another by api_key_env, or a file by api_key_file"
+        )
+    return key
+
+
+def _is_for(instance: Instance, request: ProvisionRequest) -> bool:
+    same = instance.fleet == request.fleet and instance.token == request.token
+    return same and instance.status in ("pending", "running")
+
+
+def _instance(listed: _Listed) -> Instance:
+    tags = {each.key: each.value for each in listed.tags or ()}
+    return Instance(
+        name=tags.get(NODE_TAG) or listed.name or listed.id,
+        provider_id=listed.id,
+        # A status that is new to us belongs to something that stands, and must not be forgotten.
+        status=STATUSES.get(listed.status, "running"),
+        fleet=tags.get(FLEET_TAG, ""),
+        pool=tags.get(POOL_TAG, ""),
+        token=tags.get(TOKEN_TAG, ""),
+        instance_type=listed.instance_type.name,
+        region=listed.region.name,
+        address=listed.ip or "",
+        dollars_per_hour=listed.instance_type.price_cents_per_hour / CENTS,
+        tags=tags,
+    )
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else None

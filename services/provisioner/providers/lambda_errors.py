@@ -1,0 +1,65 @@
+"""What Lambda Cloud's errors mean here: one row for each documented code. Pure.
+
+Source: the error bodies of Lambda's OpenAPI description (`{"error": {"code", "message",
+"suggestion"}}`); its documentation says to branch on `code` alone.
+"""
+
+from typing import Final
+
+import msgspec
+
+from schemas.reasons import ProviderErrorKind
+from services.provisioner.errors import ProviderError
+
+KINDS: Final[dict[str, ProviderErrorKind]] = {
+    "global/invalid-api-key": "AUTH",
+    "global/account-inactive": "AUTH",
+    "global/invalid-address": "AUTH",
+    "global/quota-exceeded": "QUOTA",
+    "provider/quota-exceeded": "QUOTA",
+    "global/invalid-parameters": "INVALID",
+    "global/object-does-not-exist": "INVALID",
+    "global/internal-error": "TRANSIENT",
+    "global/duplicate": "INVALID",
+    "provider/internal-unavailable": "TRANSIENT",
+    "provider/internal-unknown": "TRANSIENT",
+    "instance-operations/launch/insufficient-capacity": "CAPACITY",
+    "instance-operations/launch/file-system-in-wrong-region": "UNSUPPORTED",
+}
+"""Code -> kind."""
+
+STATUSES: Final[dict[int, ProviderErrorKind]] = {
+    401: "AUTH",
+    403: "AUTH",
+    404: "INVALID",
+    429: "THROTTLE",
+}
+"""HTTP status -> kind, where the body names no code that is known."""
+SERVER_ERROR: Final = 500
+TEXT_CHARS_MAX: Final = 300
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: str = ""
+    message: str = ""
+    suggestion: str = ""
+
+
+class _Body(msgspec.Struct, frozen=True):
+    error: _Error = _Error()
+
+
+def error_of(status: int, body: bytes, retry_after: float | None = None) -> ProviderError:
+    """The error that an answer stands for; what is not known is TRANSIENT and says its code."""
+    try:
+        said = msgspec.json.decode(body, type=_Body).error
+    except msgspec.DecodeError:
+        said = _Error(message=body.decode(errors="replace"))
+    throttled = STATUSES[429] if status == 429 else None  # noqa: PLR2004 - the status itself
+    kind = throttled or KINDS.get(said.code) or STATUSES.get(status) or "TRANSIENT"
+    known = said.code in KINDS or status in STATUSES or status >= SERVER_ERROR
+    text = " ".join(part for part in (said.code, said.message, said.suggestion) if part)
+    note = "" if known else " (a code that is not known here)"
+    return ProviderError(
+        kind, f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}", retry_after=retry_after
+    )

@@ -1,0 +1,275 @@
+"""Lambda Cloud: held to its published API by a server that refuses whatever that does not know.
+
+Proven here: requests and answers as the OpenAPI description has them, and what becomes of refusals,
+lost answers and deaths between calls. Not proven: the real service, which no test here can reach.
+"""
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from schemas.duration import Duration
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Environment
+from services.provisioner.providers.lambda_cloud import LambdaProvider
+from services.provisioner.providers.lambda_errors import KINDS, error_of
+from services.runtime.errors import ConfigurationError
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.provisioner.lambda_server import (
+    BAD_KEY,
+    BROKEN,
+    CAPACITY,
+    KEY,
+    QUOTA,
+    THROTTLED,
+    LambdaServer,
+    serving,
+)
+from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps
+
+Make = Callable[..., LambdaProvider]
+LAUNCH = "/instance-operations/launch"
+TERMINATE = "/instance-operations/terminate"
+POINTS_MAX = 40
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[LambdaServer]:
+    """A strict server."""
+    async with serving() as server:
+        yield server
+
+
+@pytest.fixture
+async def make(api: LambdaServer, tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes the provider anew, with changed options and transport where wanted."""
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    environment = Environment(
+        name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path
+    )
+
+    made: list[LambdaProvider] = []
+
+    def again(transport: httpx.AsyncBaseTransport | None = None, **changes: object):
+        plain = {
+            "api_key_file": str(tmp_path / "key"),
+            "base_url": api.url,
+            "ssh_key": "laptop",
+            "request_interval": Duration(0),
+            "launch_interval": Duration(0),
+        }
+        options = LambdaProvider.Options(**(plain | changes))
+        made.append(LambdaProvider(options=options, environment=environment, transport=transport))
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
+
+
+def wanted(name: str = "web-1", **changes: object):
+    """A launch that the server knows."""
+    return request(name, **({"region": "us-west-2", "instance_type": "gpu_1x_a10"} | changes))
+
+
+class MortalTransport(httpx.AsyncHTTPTransport):
+    """Dies before a request goes out or after its answer came in, at one point of its life."""
+
+    def __init__(self, life: Life) -> None:
+        """Live as long as that."""
+        super().__init__()
+        self._life = life
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Pass it on, and maybe die."""
+        self._life.point()
+        answer = await super().handle_async_request(request)
+        await answer.aread()
+        self._life.point()
+        return answer
+
+
+# --- requests and answers ------------------------------------------------------------------------
+
+
+async def test_a_launch_carries_all_that_finds_it_again(api: LambdaServer, make: Make) -> None:
+    """Name, tags, key, place; and what is listed later says the price and the address."""
+    made = await make().provision(wanted(labels={"team": "vision"}))
+    [stood] = api.instances.values()
+    tags = {each["key"]: each["value"] for each in stood["tags"]}
+    assert ("web-1", ["laptop"]) == (stood["name"], stood["ssh_key_names"])
+    assert {
+        "navarch-fleet": FLEET,
+        "navarch-pool": "web",
+        "navarch-node": "web-1",
+        "navarch-token": "token-of-web-1",
+        "team": "vision",
+    } == tags
+    api.boot()
+    [listed] = await make().list()
+    assert (made.provider_id, "running", "192.0.2.1", 0.75) == (
+        listed.provider_id,
+        listed.status,
+        listed.address,
+        listed.dollars_per_hour,
+    )
+
+
+async def test_what_is_gone_is_not_listed_and_what_is_new_to_us_is(
+    api: LambdaServer, make: Make
+) -> None:
+    """A preempted instance costs nothing; one in a state that we do not know may."""
+    for number, status in enumerate(("terminated", "preempted", "terminating", "migrating")):
+        await make().provision(wanted(f"web-{number}"))
+        list(api.instances.values())[-1]["status"] = status
+    assert {"web-2": "stopping", "web-3": "running"} == {
+        each.name: each.status for each in await make().list()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"region": ""}, "names no `region`"),
+        ({"ssh_keys": ("one", "two")}, "exactly one SSH key"),
+        ({"name": "n" * 65}, "longer than 64"),
+    ],
+)
+async def test_what_lambda_cannot_do_is_refused_before_it_is_asked(
+    api: LambdaServer, make: Make, changes: dict[str, object], says: str
+) -> None:
+    """INVALID names the remedy, and no request goes out."""
+    with pytest.raises(ProviderError, match=says) as refused:
+        await make().provision(wanted(**changes))
+    assert ("INVALID", []) == (refused.value.kind, api.calls)
+
+
+def test_without_a_key_the_service_does_not_start(make: Make, monkeypatch) -> None:
+    """The error names the provider, the variable and the two ways out."""
+    monkeypatch.delenv("LAMBDA_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="LAMBDA_API_KEY is not set"):
+        make(api_key_file="")
+    with pytest.raises(ConfigurationError, match="No such file"):
+        make(api_key_file="/nowhere/key")
+
+
+async def test_requests_are_paced(api: LambdaServer, make: Make) -> None:
+    """Never faster than the account is allowed, however many come at once."""
+    provider = make(request_interval=Duration(0.05), launch_interval=Duration(0.2))
+    for number in range(3):
+        await provider.provision(wanted(f"web-{number}"))
+    moments = [moment for _, moment in api.calls]
+    launches = [moment for path, moment in api.calls if path == LAUNCH]
+    # A request may reach the server a little late, and the next one then seems early.
+    assert all(later - sooner > 0.03 for sooner, later in itertools.pairwise(moments))
+    assert launches[-1] - launches[0] > 0.35
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "kind"), KINDS.items())
+def test_every_documented_code_has_its_kind(code: str, kind: str) -> None:
+    """One row each."""
+    body = f'{{"error": {{"code": "{code}", "message": "m", "suggestion": "s"}}}}'.encode()
+    error = error_of(400, body)
+    assert (kind, f"HTTP 400: {code} m s") == (error.kind, error.message)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "unknown"),
+    [
+        (429, b"slow down", "THROTTLE", False),
+        (401, b"{}", "AUTH", False),
+        (403, b"{}", "AUTH", False),
+        (502, b"<html>", "TRANSIENT", False),
+        (400, b'{"error": {"code": "global/new"}}', "TRANSIENT", True),
+        (418, b"\xff", "TRANSIENT", True),
+    ],
+)
+def test_an_unknown_answer_is_transient_and_says_so(
+    status: int, body: bytes, kind: str, unknown: bool
+) -> None:
+    """Never silently something else."""
+    error = error_of(status, body)
+    assert (kind, unknown) == (error.kind, "not known here" in error.message)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "retry_after"),
+    [
+        (CAPACITY, "CAPACITY", None),
+        (QUOTA, "QUOTA", None),
+        (BROKEN, "TRANSIENT", None),
+        (THROTTLED, "THROTTLE", 1.0),
+        (BAD_KEY, "AUTH", None),
+    ],
+)
+async def test_a_refused_launch_is_told_by_its_kind(
+    api: LambdaServer, make: Make, answer: tuple[int, str], kind: str, retry_after: float | None
+) -> None:
+    """As the rest of the provisioner needs it."""
+    api.order(LAUNCH, answer)
+    with pytest.raises(ProviderError) as refused:
+        await make().provision(wanted())
+    assert (kind, retry_after) == (refused.value.kind, refused.value.retry_after)
+    assert {} == api.instances
+
+
+async def test_a_removal_of_what_lambda_does_not_know_is_done(make: Make) -> None:
+    """404 there means gone; another error stays one."""
+    await make().terminate("0" * 32)
+
+
+# --- through the provisioner ---------------------------------------------------------------------
+
+
+async def test_a_launch_killed_between_any_two_calls_makes_one_instance(
+    bus: NatsBus, api: LambdaServer, make: Make
+) -> None:
+    """Begun again by another process, it adopts what stands."""
+    for point in range(1, POINTS_MAX):
+        node = f"web-{point}"
+        command = provision(node, instance_type="gpu_1x_a10", region="us-west-2")
+        try:
+            await steps(bus, make(MortalTransport(Life(point)))).provision(command)
+        except Killed:
+            outputs = await steps(bus, make(list_lag=Duration(0))).provision(command)
+            made = [each["id"] for each in api.instances.values() if each["name"] == node]
+            assert [outputs.provider_id] == made
+        else:
+            assert point > 3
+            break
+    else:
+        pytest.fail("the launch has more points than this test tries")
+
+
+@pytest.mark.parametrize("lost", ["answer", "silence"])
+async def test_a_launch_whose_answer_is_lost_is_adopted(
+    bus: NatsBus, api: LambdaServer, make: Make, lost: str
+) -> None:
+    """A 500 after the fact, or no answer ever: one instance, and it is ours."""
+    if lost == "answer":
+        api.order(LAUNCH, BROKEN, after_success=True)
+    else:
+        api.silent.add(LAUNCH)
+    command = provision("web-1", instance_type="gpu_1x_a10", region="us-west-2")
+    provider = make(timeout=Duration(0.3), list_lag=Duration(0))
+    outputs = await steps(bus, provider).provision(command)
+    assert [outputs.provider_id] == list(api.instances)
+    assert 1 == api.called(LAUNCH)
+
+
+async def test_no_capacity_fails_the_step_with_its_kind(
+    bus: NatsBus, api: LambdaServer, make: Make
+) -> None:
+    """So that the pool waits, or another offering is tried; nothing is left behind."""
+    api.order(LAUNCH, CAPACITY)
+    command = provision("web-1", instance_type="gpu_1x_a10", region="us-west-2")
+    with pytest.raises(StepFailure) as failed:
+        await steps(bus, make()).provision(command)
+    assert ("CAPACITY", {}) == (failed.value.error, api.instances)
