@@ -49,6 +49,7 @@ PURE: Final = (
     "services/cli/render.py",
     "services/cli/timeline.py",
     "services/cli/why.py",
+    "services/simulator/jetstream/*.py",
     "agent/changes.py",
     "agent/faults.py",
     "agent/kernel_log.py",
@@ -72,7 +73,7 @@ NOT_SUBJECTS: Final = frozenset(
     }
 )
 """Entry-point groups need no place here: they are named in schemas/settings.py."""
-PROCESSLESS: Final = frozenset({"runtime", "saga"})
+PROCESSLESS: Final = frozenset({"runtime", "saga", "simulator"})
 """Folders of services/ that are libraries of the others, not processes."""
 NO_SERVICE: Final = {"cli": "the navarch command is a client of the bus, not a service on it"}
 

@@ -15,20 +15,34 @@ from services.runtime.bus import Bus
 from services.runtime.clock import SystemClock
 from services.runtime.consumer import Consumer, ConsumerLoop, Received
 from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import NatsBus
+from services.runtime.topology import set_up
 from services.runtime.tracing import Tracing
+from services.simulator.link import PerfectLink
+from services.simulator.memory_bus import MemoryBus
+from services.simulator.memory_server import MemoryServer
 
 
-@pytest.fixture(params=["nats"])
+@pytest.fixture
+async def memory_bus() -> AsyncIterator[MemoryBus]:
+    """The in-memory bus in real time, with the whole topology set up."""
+    server = MemoryServer(SystemClock())
+    connected = MemoryBus(server, PerfectLink())
+    await set_up(connected, SystemClock(), replicas=1)
+    yield connected
+    await connected.close()
+    server.close()
+
+
+@pytest.fixture(params=["nats", "memory"])
 def any_bus(request: pytest.FixtureRequest) -> Bus:
     """Every implementation of the bus: what is asserted here holds for all of them."""
-    buses = {"nats": "bus"}
+    buses = {"nats": "bus", "memory": "memory_bus"}
     found: Bus = request.getfixturevalue(buses[request.param])
     return found
 
 
 @pytest.fixture
-async def durable(bus: NatsBus) -> Callable[..., Any]:
+async def durable(any_bus: Bus) -> Callable[..., Any]:
     """Make a durable on EVENTS with a short acknowledgement wait, as the test needs it."""
 
     async def make(
@@ -42,7 +56,7 @@ async def durable(bus: NatsBus) -> Callable[..., Any]:
             ack_wait_seconds=ack_wait_seconds,
             **more,
         )
-        await bus.admin(
+        await any_bus.admin(
             f"CONSUMER.DURABLE.CREATE.{spec.stream}.{spec.name}",
             {"stream_name": spec.stream, "config": spec.config(1)},
         )

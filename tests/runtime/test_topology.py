@@ -10,39 +10,39 @@ from services.runtime.topology import differences, set_up, wait_for_topology
 CLOCK = SystemClock()
 
 
-async def test_everything_reads_back_as_it_is_spelt_out(bus):
+async def test_everything_reads_back_as_it_is_spelt_out(any_bus):
     """After set-up the server's own account of each stream and durable is ours; twice as well."""
-    await set_up(bus, CLOCK, replicas=1)
-    await wait_for_topology(bus, CLOCK)
+    await set_up(any_bus, CLOCK, replicas=1)
+    await wait_for_topology(any_bus, CLOCK)
     for spec in (*STREAMS, *(bucket.stream() for bucket in BUCKETS)):
-        info = await bus.admin(f"STREAM.INFO.{spec.name}", {})
+        info = await any_bus.admin(f"STREAM.INFO.{spec.name}", {})
         assert differences(spec.config(1), info["config"]) == {}
     for durable in DURABLES:
-        info = await bus.admin(f"CONSUMER.INFO.{durable.stream}.{durable.name}", {})
+        info = await any_bus.admin(f"CONSUMER.INFO.{durable.stream}.{durable.name}", {})
         assert differences(durable.config(1), info["config"]) == {}
 
 
-async def test_set_up_keeps_what_is_stored(bus):
+async def test_set_up_keeps_what_is_stored(any_bus):
     """A service that starts changes nothing that others have written or not yet read."""
-    sequence = await bus.publish("navarch.v1.node.p.n.event.fault", b"1")
-    await set_up(bus, CLOCK, replicas=1)
-    (stored,) = await bus.read(EVENTS.name, "navarch.v1.node.>")
-    info = await bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
+    sequence = await any_bus.publish("navarch.v1.node.p.n.event.fault", b"1")
+    await set_up(any_bus, CLOCK, replicas=1)
+    (stored,) = await any_bus.read(EVENTS.name, "navarch.v1.node.>")
+    info = await any_bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
     assert (stored.sequence, info["num_pending"]) == (sequence, 1)
 
 
-async def test_a_drift_that_can_be_mended_is_mended(bus):
+async def test_a_drift_that_can_be_mended_is_mended(any_bus):
     """Somebody's change of an age or a wait is taken back."""
     drifted = EVENTS.config(1) | {"max_age": 3600_000_000_000}
-    await bus.admin(f"STREAM.UPDATE.{EVENTS.name}", drifted)
+    await any_bus.admin(f"STREAM.UPDATE.{EVENTS.name}", drifted)
     consumer = HEALTH_EVENTS.config(1) | {"ack_wait": 60_000_000_000}
-    await bus.admin(
+    await any_bus.admin(
         f"CONSUMER.DURABLE.CREATE.{EVENTS.name}.{HEALTH_EVENTS.name}",
         {"stream_name": EVENTS.name, "config": consumer},
     )
-    await set_up(bus, CLOCK, replicas=1)
-    stream = await bus.admin(f"STREAM.INFO.{EVENTS.name}", {})
-    durable = await bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
+    await set_up(any_bus, CLOCK, replicas=1)
+    stream = await any_bus.admin(f"STREAM.INFO.{EVENTS.name}", {})
+    durable = await any_bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
     assert stream["config"]["max_age"] == EVENTS.config(1)["max_age"]
     assert durable["config"]["ack_wait"] == HEALTH_EVENTS.config(1)["ack_wait"]
 
@@ -50,18 +50,18 @@ async def test_a_drift_that_can_be_mended_is_mended(bus):
 @pytest.mark.parametrize(
     ("option", "value"), [("storage", "memory"), ("retention", "interest"), ("deny_delete", True)]
 )
-async def test_a_stream_that_cannot_be_mended_is_named(bus, option, value):
+async def test_a_stream_that_cannot_be_mended_is_named(any_bus, option, value):
     """With the option, what it is, what it should be, and what to do; nothing is deleted."""
-    await bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
-    await bus.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
+    await any_bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
+    await any_bus.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
     with pytest.raises(SetupError, match=f"stream EVENTS .*{option} is {value!r}.*nats stream rm"):
-        await set_up(bus, CLOCK, replicas=1)
+        await set_up(any_bus, CLOCK, replicas=1)
 
 
-async def test_a_durable_that_cannot_be_mended_is_named(bus):
+async def test_a_durable_that_cannot_be_mended_is_named(any_bus):
     """As for streams."""
-    await bus.admin(f"CONSUMER.DELETE.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
-    await bus.admin(
+    await any_bus.admin(f"CONSUMER.DELETE.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
+    await any_bus.admin(
         f"CONSUMER.DURABLE.CREATE.{EVENTS.name}.{HEALTH_EVENTS.name}",
         {
             "stream_name": EVENTS.name,
@@ -72,4 +72,4 @@ async def test_a_durable_that_cannot_be_mended_is_named(bus):
         "durable health-events .*deliver_policy is 'new'.*nats consumer rm EVENTS health-events"
     )
     with pytest.raises(SetupError, match=remedy):
-        await set_up(bus, CLOCK, replicas=1)
+        await set_up(any_bus, CLOCK, replicas=1)

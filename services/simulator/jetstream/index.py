@@ -1,0 +1,97 @@
+"""Sequences by subject, found by a literal subject or by a wildcard. Pure.
+
+A tree of tokens, so that the guard of one saga's log looks at that log alone, however many others
+there are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+ANY: Final = "*"
+"""Any one token."""
+REST: Final = ">"
+"""One token or more, to the end."""
+
+
+def matches(filter_: str, subject: str) -> bool:
+    """Whether a subject is one of those that a filter names."""
+    wanted, found = filter_.split("."), subject.split(".")
+    for place, each in enumerate(wanted):
+        if each == REST:
+            return len(found) > place
+        if place >= len(found) or each not in (ANY, found[place]):
+            return False
+    return len(wanted) == len(found)
+
+
+@dataclass(slots=True)
+class _Branch:
+    """What stands under one token."""
+
+    under: dict[str, "_Branch"] = field(default_factory=dict)
+    sequences: dict[int, None] = field(default_factory=dict)
+    """Of the subject that ends here, oldest first."""
+
+
+class SubjectIndex:
+    """Which sequences stand under which subject."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._root = _Branch()
+
+    def add(self, subject: str, sequence: int) -> None:
+        """Note a stored message."""
+        branch = self._root
+        for token in subject.split("."):
+            found = branch.under.get(token)
+            if found is None:
+                found = branch.under[token] = _Branch()
+            branch = found
+        branch.sequences[sequence] = None
+
+    def remove(self, subject: str, sequence: int) -> None:
+        """Forget a message, and the branch where it was the last."""
+        path = [self._root]
+        tokens = subject.split(".")
+        for token in tokens:
+            path.append(path[-1].under[token])
+        path[-1].sequences.pop(sequence, None)
+        for token, branch in zip(reversed(tokens), reversed(path[:-1]), strict=True):
+            last = branch.under[token]
+            if last.sequences or last.under:
+                return
+            del branch.under[token]
+
+    def of(self, filter_: str) -> Iterator[dict[int, None]]:
+        """The sequences of each subject that a filter names, subject by subject."""
+        return _find(self._root, filter_.split("."), 0)
+
+    def last(self, filter_: str) -> int:
+        """The newest sequence under a filter, 0 where there is none."""
+        return max((next(reversed(each)) for each in self.of(filter_)), default=0)
+
+
+def _find(branch: _Branch, tokens: list[str], place: int) -> Iterator[dict[int, None]]:
+    while place < len(tokens) and tokens[place] not in (ANY, REST):
+        found = branch.under.get(tokens[place])
+        if found is None:
+            return
+        branch, place = found, place + 1
+    if place == len(tokens):
+        if branch.sequences:
+            yield branch.sequences
+    elif tokens[place] == ANY:
+        for each in branch.under.values():
+            yield from _find(each, tokens, place + 1)
+    else:
+        for each in branch.under.values():
+            yield from _everything(each)
+
+
+def _everything(branch: _Branch) -> Iterator[dict[int, None]]:
+    if branch.sequences:
+        yield branch.sequences
+    for each in branch.under.values():
+        yield from _everything(each)

@@ -1,0 +1,203 @@
+"""The server as a whole: streams, consumers, and what one change leads to. Pure.
+
+Every change is a method that is told `now` and returns its effects; `tick` does what is due by
+itself. The shell around it (`memory_bus`) carries the effects out and sees to it that `tick` is
+called when `next_moment` says so.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from schemas.subjects import MAX_DELIVERIES
+from services.runtime.bus import Stored
+from services.runtime.errors import Unavailable
+from services.simulator.jetstream.consumer import (
+    MAX_DELIVERIES_ADVISORY,
+    ConsumerState,
+    Delivered,
+    Exceeded,
+    Word,
+)
+from services.simulator.jetstream.index import matches
+from services.simulator.jetstream.stream import StreamState
+
+_json = msgspec.json.Encoder()
+
+
+class Place(NamedTuple):
+    """A consumer's place: its stream and its name."""
+
+    stream: str
+    consumer: str
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a change leads to."""
+
+    delivered: list[tuple[Place, Delivered]] = field(default_factory=list)
+    stored: list[tuple[str, Stored]] = field(default_factory=list)
+    """Stream, and what was stored there: what was asked for and what followed from it."""
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Everything that a server keeps."""
+
+    streams: dict[str, StreamState] = field(default_factory=dict)
+    consumers: dict[str, dict[str, ConsumerState]] = field(default_factory=dict)
+    """Stream -> name -> consumer."""
+    _homes: dict[str, str] = field(default_factory=dict)
+    """Subject -> its stream; forgotten whenever a stream comes or goes."""
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def publish(
+        self, subject: str, data: bytes, headers: Mapping[str, str], now: datetime
+    ) -> tuple[int, Effects]:
+        """Store a message where its subject belongs; return its sequence."""
+        home = self.home(subject)
+        if not home:
+            raise Unavailable(f"{subject}: nobody answers")
+        stream = self.streams[home]
+        effects = Effects()
+        # What is due at this very moment comes first: a guard must not hold for what is over.
+        self._tick_stream(home, now, effects)
+        sequence, new = stream.store(subject, data, headers, now)
+        if new and (stored := stream.messages.get(sequence)) is not None:
+            self._took(home, [stored], effects)
+            self._pump(home, now, effects)
+        return sequence, effects
+
+    def settle(
+        self, place: Place, sequence: int, word: Word, delay_seconds: float, now: datetime
+    ) -> Effects:
+        """Take an acknowledgement in; a work queue lets go of what is done."""
+        effects = Effects()
+        consumer = self.consumers.get(place.stream, {}).get(place.consumer)
+        if consumer is None:
+            return effects
+        stream = self.streams[place.stream]
+        done = consumer.settle(sequence, word, delay_seconds, now)
+        if done and stream.config.retention == "workqueue":
+            stream.remove(sequence)
+        self._tick_consumer(place, now, effects)
+        self._pump(place.stream, now, effects)
+        return effects
+
+    def take(self, place: Place, puller: int, room: int, now: datetime) -> Effects:
+        """A puller takes so many more messages."""
+        effects = Effects()
+        consumer = self.consumers.get(place.stream, {}).get(place.consumer)
+        if consumer is not None:
+            consumer.free[puller] = consumer.free.get(puller, 0) + room
+            self._deal(place, consumer, now, effects)
+        return effects
+
+    def leave(self, place: Place, puller: int) -> None:
+        """A puller takes no more."""
+        consumer = self.consumers.get(place.stream, {}).get(place.consumer)
+        if consumer is not None:
+            consumer.free.pop(puller, None)
+
+    def add_stream(self, stream: StreamState) -> None:
+        """Begin to keep a stream."""
+        self.streams[stream.config.name] = stream
+        self.consumers.setdefault(stream.config.name, {})
+        self._homes.clear()
+
+    def drop_stream(self, name: str) -> None:
+        """Forget a stream, its messages and its consumers."""
+        del self.streams[name]
+        del self.consumers[name]
+        self._homes.clear()
+
+    def add_consumer(self, stream: str, consumer: ConsumerState) -> None:
+        """Begin a consumer."""
+        consumer.begin(self.streams[stream])
+        self.consumers[stream][consumer.config.name] = consumer
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def next_moment(self) -> datetime | None:
+        """When something is due by itself; None: nothing ever."""
+        found: datetime | None = None
+        for name, stream in self.streams.items():
+            moments = [each.next_moment() for each in self.consumers[name].values()]
+            for due in (stream.next_moment(), *moments):
+                if due is not None and (found is None or due < found):
+                    found = due
+        return found
+
+    def tick(self, now: datetime) -> Effects:
+        """Do what is due."""
+        effects = Effects()
+        for name in list(self.streams):
+            self._tick_stream(name, now, effects)
+            for consumer in self.consumers[name]:
+                self._tick_consumer(Place(name, consumer), now, effects)
+            self._pump(name, now, effects)
+        return effects
+
+    def _tick_stream(self, name: str, now: datetime, effects: Effects) -> None:
+        made = self.streams[name].tick(now)
+        if made:
+            self._took(name, made, effects)
+            self._pump(name, now, effects)
+
+    def _tick_consumer(self, place: Place, now: datetime, effects: Effects) -> None:
+        consumer = self.consumers[place.stream][place.consumer]
+        for each in consumer.tick(self.streams[place.stream], now):
+            self._advise(place, each, now, effects)
+
+    def _advise(self, place: Place, exceeded: Exceeded, now: datetime, effects: Effects) -> None:
+        subject = f"{MAX_DELIVERIES.removesuffix('>')}{place.stream}.{place.consumer}"
+        if not self.home(subject):
+            return
+        about = {
+            "type": MAX_DELIVERIES_ADVISORY,
+            "id": f"{place.stream}-{place.consumer}-{exceeded.sequence}",
+            "timestamp": now.isoformat(),
+            "stream": place.stream,
+            "consumer": place.consumer,
+            "stream_seq": exceeded.sequence,
+            "deliveries": exceeded.deliveries,
+        }
+        _, more = self.publish(subject, _json.encode(about), {}, now)
+        effects.stored += more.stored
+        effects.delivered += more.delivered
+
+    # --- what follows -------------------------------------------------------------------------
+
+    def _took(self, name: str, stored: Iterable[Stored], effects: Effects) -> None:
+        for each in stored:
+            effects.stored.append((name, each))
+            for consumer in self.consumers[name].values():
+                consumer.offer(each)
+
+    def _pump(self, name: str, now: datetime, effects: Effects) -> None:
+        for consumer_name, consumer in self.consumers[name].items():
+            self._deal(Place(name, consumer_name), consumer, now, effects)
+
+    def _deal(self, place: Place, consumer: ConsumerState, now: datetime, effects: Effects) -> None:
+        found = consumer.pump(self.streams[place.stream], now)
+        effects.delivered += ((place, each) for each in found)
+
+    def home(self, subject: str) -> str:
+        """The stream that takes a subject; empty where none does."""
+        found = self._homes.get(subject)
+        if found is None:
+            found = next(
+                (
+                    name
+                    for name, stream in self.streams.items()
+                    if any(matches(each, subject) for each in stream.config.subjects)
+                ),
+                "",
+            )
+            self._homes[subject] = found
+        return found

@@ -1,0 +1,155 @@
+"""Takes one consumer's messages over a link, and hands its acknowledgements back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from services.runtime.bus import Stored
+from services.simulator.jetstream.consumer import Delivered, Word
+from services.simulator.jetstream.state import Place
+from services.simulator.link import Link
+from services.simulator.memory_server import MemoryServer
+
+
+@dataclass(slots=True)
+class MemoryDelivery:
+    """One delivery, settled once."""
+
+    stored: Stored
+    deliveries: int
+    pending: int
+    number: int
+    _puller: "Puller"
+    _settled: bool = False
+
+    def __hash__(self) -> int:
+        """Hash by a count, so that a set of deliveries has the same order in every run."""
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        """Tell deliveries apart by what they are, not by what they say."""
+        return self is other
+
+    async def _settle(self, word: Word, delay_seconds: float = 0.0) -> None:
+        if not self._settled:
+            self._settled = True
+            self._puller.settle(self, word, delay_seconds)
+
+    async def ack(self) -> None:
+        """Done with it."""
+        await self._settle("ack")
+
+    async def nak(self, delay_seconds: float) -> None:
+        """Deliver it again, after a delay."""
+        await self._settle("nak", delay_seconds)
+
+    async def term(self) -> None:
+        """Never deliver it again."""
+        await self._settle("term")
+
+    async def progress(self) -> None:
+        """Still at it: start the acknowledgement wait anew."""
+        if not self._settled:
+            self._puller.tell(self, "progress", 0.0)
+
+
+class Puller:
+    """Takes messages as long as it has room for more."""
+
+    def __init__(
+        self, server: MemoryServer, link: Link, place: Place, room: int, *, acks: bool = True
+    ) -> None:
+        """Take from `place`, up to `room` at once; `acks` False: nothing need be acknowledged."""
+        self._server = server
+        self._link = link
+        self._place = place
+        self._room = room
+        self._acks = acks
+        self._held = 0
+        self._number = server.begin(self)
+        self._arrived: asyncio.Queue[MemoryDelivery | None] = asyncio.Queue()
+        self._stopped = False
+        self._life = 0
+        """Counts connections: what was on its way when one was lost does not arrive."""
+
+    def __hash__(self) -> int:
+        """Hash by a count, as everything that lies in sets here."""
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        """Tell pullers apart by what they are."""
+        return self is other
+
+    def hand(self, delivered: Delivered) -> None:
+        """Take what the server deals, when the link has brought it."""
+        delivery = MemoryDelivery(
+            delivered.stored,
+            delivered.deliveries,
+            delivered.pending,
+            self._server.number(),
+            self,
+        )
+        life = self._life
+        self._held += 1
+
+        def arrived() -> None:
+            if self._stopped or (self._acks and life != self._life):
+                return
+            self._arrived.put_nowait(delivery)
+
+        self._link.arrives(delivered.stored.subject, arrived)
+
+    def settle(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
+        """Send an acknowledgement, and make room for another message."""
+        self._held = max(self._held - 1, 0)
+        self.tell(delivery, word, delay_seconds)
+        if not self._stopped and self._link.up:
+            self._server.take(self._place, self._number, 1)
+
+    def tell(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
+        """Send an acknowledgement, as far as the link carries it."""
+        if self._acks and self._link.up and self._link.settles(word, delivery.stored.subject):
+            self._server.settle(self._place, delivery.stored.sequence, word, delay_seconds)
+
+    def pause(self) -> None:
+        """Take nothing: the connection is lost, and with it what was on its way."""
+        self._life += 1
+        self._server.leave(self._place, self._number)
+
+    def resume(self) -> None:
+        """Take again: the connection stands again."""
+        if not self._stopped:
+            # What was lost on its way is not held by anybody.
+            waiting = self._arrived.qsize()
+            self._held = min(self._held, self._room) if self._acks else waiting
+            self._server.take(self._place, self._number, self._room - self._held)
+
+    async def run(self) -> AsyncIterator[MemoryDelivery]:
+        """Yield deliveries until stopped."""
+        if self._link.up:
+            self._server.take(self._place, self._number, self._room)
+        try:
+            while not self._stopped:
+                delivery = await self._arrived.get()
+                if delivery is None:
+                    break
+                if not self._acks:
+                    self.settle(delivery, "ack", 0.0)
+                yield delivery
+        finally:
+            self.stop()
+            self._hand_back()
+
+    def stop(self) -> None:
+        """Take no more, and end what runs."""
+        if not self._stopped:
+            self._stopped = True
+            self._server.end(self._place, self._number)
+            self._arrived.put_nowait(None)
+
+    def _hand_back(self) -> None:
+        """Give up what arrived and nobody took, so that another has it without waiting for it."""
+        while not self._arrived.empty():
+            delivery = self._arrived.get_nowait()
+            if delivery is not None:
+                self.tell(delivery, "nak", 0.0)

@@ -1,0 +1,161 @@
+"""The in-memory server's shell: keeps the state, does what is due in time, hands out what is dealt.
+
+Any number of `MemoryBus` connections share one. It lives in one event loop and knows no other time
+than the clock it is given, so that it serves tests in real time and simulations in virtual time.
+"""
+
+import asyncio
+import contextvars
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from services.runtime.bus import Endpoint, Stored
+from services.runtime.clock import Clock
+from services.simulator.jetstream import api
+from services.simulator.jetstream.consumer import Delivered, Word
+from services.simulator.jetstream.state import Effects, Place, ServerState
+
+
+class Receiver(Protocol):
+    """Whoever takes a consumer's messages."""
+
+    def hand(self, delivered: Delivered) -> None:
+        """Take one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Responder:
+    """Whoever answers a subject."""
+
+    name: str
+    """Of its service: those of one name take turns."""
+    endpoint: Endpoint
+    as_service: bool
+    context: contextvars.Context
+    """What its work runs in: the answering process's own."""
+    reachable: Callable[[], bool]
+
+
+class MemoryServer:
+    """A server that forgets everything with its process."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Keep time by `clock`."""
+        self.state = ServerState()
+        self.clock = clock
+        self.told: Callable[[str, Stored], None] | None = None
+        """Called with stream and message for whatever is stored."""
+        self._receivers: dict[int, Receiver] = {}
+        self._responders: dict[str, list[Responder]] = {}
+        self._numbers = itertools.count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: datetime | None = None
+
+    def number(self) -> int:
+        """The next of a count that never repeats."""
+        return next(self._numbers)
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
+        """Store a message; return its sequence."""
+        sequence, effects = self.state.publish(subject, data, headers, self.clock.now())
+        self._carry_out(effects)
+        return sequence
+
+    def settle(self, place: Place, sequence: int, word: Word, delay_seconds: float) -> None:
+        """Take an acknowledgement in."""
+        self._carry_out(self.state.settle(place, sequence, word, delay_seconds, self.clock.now()))
+
+    def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a call of the server's own API."""
+        now = self.clock.now()
+        self._carry_out(self.state.tick(now))
+        return api.call(self.state, call, body, now)
+
+    def fresh(self) -> ServerState:
+        """The state, with everything done that is due."""
+        self._carry_out(self.state.tick(self.clock.now()))
+        return self.state
+
+    def begin(self, receiver: Receiver) -> int:
+        """Know a receiver by a number."""
+        number = self.number()
+        self._receivers[number] = receiver
+        return number
+
+    def take(self, place: Place, puller: int, room: int) -> None:
+        """A receiver takes so many more messages."""
+        self._carry_out(self.state.take(place, puller, room, self.clock.now()))
+
+    def end(self, place: Place, puller: int) -> None:
+        """A receiver takes no more."""
+        self.state.leave(place, puller)
+        self._receivers.pop(puller, None)
+
+    def leave(self, place: Place, puller: int) -> None:
+        """A receiver takes nothing for a while."""
+        self.state.leave(place, puller)
+
+    def forget(self, place: Place) -> None:
+        """A consumer whose only receiver is gone."""
+        self.state.consumers.get(place.stream, {}).pop(place.consumer, None)
+        self._wake()
+
+    # --- what follows -------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Effects) -> None:
+        if self.told is not None:
+            for stream, stored in effects.stored:
+                self.told(stream, stored)
+        for _, delivered in effects.delivered:
+            receiver = self._receivers.get(delivered.puller)
+            if receiver is not None:
+                receiver.hand(delivered)
+        self._wake()
+
+    def _wake(self) -> None:
+        due = self.state.next_moment()
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._due = None, due
+        if due is not None:
+            seconds = max((due - self.clock.now()).total_seconds(), 0.0)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._due = None
+        self._carry_out(self.state.tick(self.clock.now()))
+
+    def close(self) -> None:
+        """Do nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def respond(self, subject: str, responder: Responder) -> None:
+        """Let somebody answer a subject."""
+        self._responders.setdefault(subject, []).append(responder)
+
+    def silence(self, context: contextvars.Context) -> None:
+        """Forget whoever answered in a context."""
+        for subject in list(self._responders):
+            left = [each for each in self._responders[subject] if each.context is not context]
+            self._responders[subject] = left
+
+    def responder(self, subject: str) -> Responder | None:
+        """Who answers next; those of one subject take turns."""
+        found = self._responders.get(subject, [])
+        for place, each in enumerate(found):
+            if each.reachable():
+                found.append(found.pop(place))
+                return each
+        return None
