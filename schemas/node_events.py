@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Action, FaultKind, HealthStatus
+from schemas.reasons import Action, AttemptOutcome, FaultKind, HealthStatus, SagaKind
 
 Metric = int | float | str | bool
 
@@ -148,6 +148,10 @@ class Uncordoned(
 
     reason: str = ""
     saga: str = ""
+    since: UtcTime | None = None
+    """When its GPUs were reset, by its own clock: what it reported after that counts still."""
+    boot_id: str = ""
+    """The boot that a reboot has begun: what was reported of that counts still."""
 
 
 class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.drained"):
@@ -166,6 +170,24 @@ class Terminated(
     """The provider confirmed that the node's instance is gone."""
 
     saga: str = ""
+
+
+class Remediated(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.remediated"
+):
+    """A reset or a reboot of the node has ended: it is back in service, or it did not help."""
+
+    remedy: SagaKind
+    outcome: AttemptOutcome
+    attempt: int = 0
+    """Which attempt at curing it, of `attempts_max`; 0: somebody asked for it."""
+    attempts_max: int = 0
+    sickness: str = ""
+    step: str = ""
+    """Where it failed."""
+    reason: str = ""
+    saga: str = ""
+    duration_seconds: float = 0.0
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -231,6 +253,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Uncordoned,
     Drained,
     Terminated,
+    Remediated,
     Telemetry,
 )
 
@@ -246,6 +269,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Uncordoned: "uncordoned",
     Drained: "drained",
     Terminated: "terminated",
+    Remediated: "remediated",
 }
 """The last token of each event's subject."""
 

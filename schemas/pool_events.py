@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import IncidentScope, Refusal
+from schemas.reasons import Action, IncidentScope, Refusal
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):
@@ -172,6 +172,22 @@ class SagaOverdue(
     remedy: str = ""
 
 
+class PersonNeeded(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.person_needed"
+):
+    """A node is sick, and the pool's remediation leaves it to people."""
+
+    node: str
+    action: Action = "none"
+    """What the verdict calls for."""
+    reason: str = ""
+    """What the node has."""
+    remedy: str = ""
+    """Why it is left to people, and what they can do."""
+    cordoned: bool = False
+    """Whether it is taken out of service until then."""
+
+
 class InstanceLeaked(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.instance_leaked"
 ):
@@ -198,6 +214,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     SagaCancelled,
     SagaIsStuck,
     SagaOverdue,
+    PersonNeeded,
     InstanceLeaked,
 )
 
@@ -215,6 +232,7 @@ FACTS: dict[type[PoolEvent], str] = {
     SagaCancelled: "saga-cancelled",
     SagaIsStuck: "saga-stuck",
     SagaOverdue: "saga-overdue",
+    PersonNeeded: "person-needed",
     InstanceLeaked: "instance-leaked",
 }
 """The last token of each event's subject."""

@@ -56,6 +56,13 @@ DrainMode = Literal["deadline", "wait", "immediate"]
 """deadline: wait for the work to leave, at most `drain_timeout`; wait: for as long as it takes;
 immediate: tell the workload system, and go on."""
 
+Remedy = Literal["reset-gpu", "reboot", "replace", "inspect", "alert"]
+"""What is done about a sick node: sagas of that name; inspect: it is cordoned and people are told;
+alert: people are told, and nothing is touched."""
+
+AttemptOutcome = Literal["open", "back", "failed", "cancelled"]
+"""What came of a reset or a reboot; back: the node passed its checks and is in service again."""
+
 # --- providers -----------------------------------------------------------------------------------
 
 ProviderErrorKind = Literal[
@@ -84,6 +91,10 @@ Refusal = Literal[
 
 DEADLINE_PASSED: Final = "deadline-passed"
 NOT_ADMITTED: Final = "not-admitted"
+NO_AGENT: Final = "no-agent"
+"""Nobody answers for the node, and nobody else can do what is asked."""
+REFUSED: Final = "refused"
+"""The agent says that it must not be done now."""
 
 # --- instances -----------------------------------------------------------------------------------
 

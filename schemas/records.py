@@ -1,5 +1,6 @@
 """What the buckets hold, one record a key. One writer per bucket; everyone reads."""
 
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from schemas.messages import UtcTime
 from schemas.node_events import GpuIdentity, Metric
 from schemas.reasons import (
     Action,
+    AttemptOutcome,
     DrainMode,
     FaultKind,
     HealthStatus,
@@ -51,6 +53,13 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     """Empty: as the pool says."""
     drain_timeout_seconds: float | None = None
     """None: as the pool says."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs to reset; empty: all."""
+    boot_id: str = ""
+    """The boot that a reboot is to end."""
+    attempt: int = 0
+    """Which attempt at curing the node it is, of `attempts_max`."""
+    attempts_max: int = 0
     since: UtcTime
 
 
@@ -82,11 +91,26 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Counts the nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}
     breaker_open: bool = False
+    told: dict[str, str] = {}
+    """Node -> id of what people were asked to look at: nobody is asked twice."""
     incidents: dict[str, OpenIncident] = {}
     """Sickness -> the incident that is open."""
     failures: int = 0
     """Launches that failed one after the other; sets the wait before the next."""
     retry_at: UtcTime | None = None
+
+
+class Attempt(Record, frozen=True, kw_only=True):
+    """One reset or reboot of a node, as its saga's log tells it."""
+
+    saga: str
+    kind: SagaKind
+    sickness: str = ""
+    at: UtcTime
+    ended_at: UtcTime | None = None
+    outcome: AttemptOutcome = "open"
+    reason: str = ""
+    """Why it failed or was cancelled."""
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
@@ -121,6 +145,10 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     health_code: int = 0
     health_job: str = ""
     """Whose process that fault was of: sickness that a job brings is the job's."""
+    health_gpu: int = -1
+    """Index of the GPU that the verdict is about; -1: of the node, or it is not known."""
+    attempts: tuple[Attempt, ...] = ()
+    """The last resets and reboots, oldest first."""
     health_trace: str = ""
     """traceparent of the verdict, so that what it leads to is one trace."""
     launch: LaunchSpec | None = None
@@ -155,6 +183,7 @@ class FaultNote(Record, frozen=True, kw_only=True):
     result: HealthStatus = "healthy"
     action: Action = "none"
     rule: str = ""
+    boot_id: str = ""
 
 
 class GpuHealth(Record, frozen=True, kw_only=True):
@@ -216,6 +245,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     address: str = ""
     saga: str = ""
     attempts: int = 0
+    rebooted: str = ""
+    """Saga and step of the last reboot that the provider accepted: it is not asked for twice."""
     error: str = ""
     dollars_per_hour: float = 0.0
     intended_at: UtcTime
@@ -245,6 +276,12 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
 def decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
     """A decoder for one kind of record."""
     return msgspec.json.Decoder(kind, dec_hook=decode_hook)
+
+
+def is_after(note: FaultNote, since: datetime | None, boot_id: str) -> bool:
+    """Whether a fault was seen after a node was mended: after a reset, or in the new boot."""
+    after_reset = since is not None and note.time > since
+    return after_reset or (boot_id != "" and note.boot_id == boot_id)
 
 
 def node_key(pool: str, node: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from schemas.duration import Duration
+from schemas.messages import UtcTime
 from schemas.node_events import CheckResult
 from schemas.reasons import DrainMode
 
@@ -32,14 +33,14 @@ class ScaleRequest(Request, frozen=True, kw_only=True):
 
 
 class NodeRequest(Request, frozen=True, kw_only=True):
-    """Cordon, uncordon, drain or replace one node."""
+    """Cordon, uncordon, drain, replace or reboot one node, or reset its GPUs."""
 
     node: str
     reason: str = ""
 
 
 class DrainRequest(NodeRequest, frozen=True, kw_only=True):
-    """Drain or replace one node, and how long its work is waited for."""
+    """Drain, replace, reset or reboot one node, and how long its work is waited for."""
 
     mode: DrainMode | Literal[""] = ""
     """Empty: as the pool says; with a `timeout`, deadline."""
@@ -65,6 +66,8 @@ REQUESTS: dict[str, type[Request]] = {
     "uncordon": NodeRequest,
     "drain": DrainRequest,
     "replace": DrainRequest,
+    "reset-gpu": DrainRequest,
+    "reboot": DrainRequest,
     "cancel": SagaRequest,
     "retry": SagaRequest,
     "proceed": SagaRequest,
@@ -93,6 +96,37 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[CheckResult, ...] = ()
     refused: str = ""
     """Why nothing was run; empty where it was."""
+
+
+class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks an agent to reset GPUs (`command.reset-gpu`); answered when that is done."""
+
+    key: str
+    """Of the saga's step: asked again under the same key, nothing is reset a second time."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs; empty: all of the node's."""
+
+
+class RebootRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks an agent to reboot its host (`command.reboot`); answered before it goes down."""
+
+    key: str
+    boot_id: str
+    """The boot to end: an agent of another boot answers that this has happened."""
+
+
+class Acted(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a reset or a reboot."""
+
+    ok: bool
+    detail: str = ""
+    """What the tool printed, or why it failed."""
+    refused: str = ""
+    """Why nothing was done; the same may be asked again. Empty: it was done, or it failed."""
+    boot_id: str = ""
+    """The agent's."""
+    at: UtcTime | None = None
+    """When it was done, by the node's clock."""
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,15 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """Id of the fault that led here; empty where a person asked."""
     by: str = ""
+    sickness: str = ""
+    """What the node has (`xid-95`, `silence`): attempts at curing it are counted by it."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs to reset; empty: all of the node's."""
+    boot_id: str = ""
+    """The boot that a reboot is to end."""
+    attempt: int = 0
+    """Which attempt at curing the node this is, of `attempts_max`."""
+    attempts_max: int = 0
     launch: LaunchSpec | None = None
     drain: DrainMode = "deadline"
     drain_timeout_seconds: float = 3600.0
@@ -255,6 +264,32 @@ class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):
     node: str
 
 
+class ResetInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """reset: by the node's agent."""
+
+    pool: str
+    node: str
+    gpus: tuple[str, ...] = ()
+    """UUIDs; empty: all."""
+
+
+class RebootInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """reboot: by the node's agent, else by its provider."""
+
+    pool: str
+    node: str
+    boot_id: str = ""
+    """The boot to end; once the node has another one there is nothing to do."""
+
+
+class ActedOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """reset, reboot: who did it, when by that one's clock, and what was said."""
+
+    by: str
+    at: UtcTime | None = None
+    detail: str = ""
+
+
 class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     """check: whether the node may have work, by tests that its agent runs."""
 
@@ -263,6 +298,10 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ("boot",)
     level: int = 1
     """Of `dcgm`."""
+    since: UtcTime | None = None
+    """When its GPUs were reset, by its own clock: an unhealthy fault after that fails the check."""
+    boot_id: str = ""
+    """The boot that a reboot has begun: an unhealthy fault of it fails the check."""
 
 
 class CheckOutputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A section of the configuration."""
 
 
+class PluginSettings(Setting, frozen=True, kw_only=True):
+    """A plugin by entry-point name or `module:Class`, with its own options."""
+
+    type: str
+    options: dict[str, Any] = {}
+    path: str = ""
+    """Where in the configuration it stands, for error messages."""
+
+
 class IncidentSpec(Setting, frozen=True, kw_only=True):
     """From when on many sick nodes are one trouble, and how long that holds them back."""
 
@@ -38,6 +47,8 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
     unhealthy_after: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     """Consecutive unhealthy results before the node is unhealthy; fatal faults need one."""
     auto_replace: bool = True
+    remediation: PluginSettings = PluginSettings(type="replace")
+    """What is done about a sick node: `replace`, `ladder`, `alert`, or a plugin of one's own."""
     lost_after: Duration = Duration(300)
     """How long a node may be silent before it is replaced; three times that where the provider
     cannot say whether its instance stands, and not at all where it says that it is gone."""
@@ -158,19 +169,11 @@ class ServerSettings(Setting, frozen=True, kw_only=True):
     health_policy: str = ""
 
 
-class PluginSettings(Setting, frozen=True, kw_only=True):
-    """A plugin by entry-point name or `module:Class`, with its own options."""
-
-    type: str
-    options: dict[str, Any] = {}
-    path: str = ""
-    """Where in the configuration it stands, for error messages."""
-
-
 PROVIDER_PLUGINS: Final = "navarch.providers"
 NOTIFIER_PLUGINS: Final = "navarch.notifiers"
 ALERT_CHANNEL_PLUGINS: Final = "navarch.alert_channels"
 HEALTH_CHECK_PLUGINS: Final = "navarch.health_checks"
+REMEDIATOR_PLUGINS: Final = "navarch.remediators"
 """Entry-point groups in which plugins are found by name."""
 
 

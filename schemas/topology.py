@@ -256,12 +256,14 @@ POOL_TIMERS: Final = DurableSpec(
 PROVISIONER_STEPS: Final = DurableSpec(
     stream=SAGAS.name,
     name="provisioner-steps",
-    description="provisioner: instances to make and to remove",
+    description="provisioner: instances to make and to remove, nodes to reset and to reboot",
     filters=(
         subjects.saga_step_wildcard("provision", "started"),
         subjects.saga_step_wildcard("provision", "undo-started"),
         subjects.saga_step_wildcard("bootstrap", "started"),
         subjects.saga_step_wildcard("terminate", "started"),
+        subjects.saga_step_wildcard("reset", "started"),
+        subjects.saga_step_wildcard("reboot", "started"),
         subjects.saga_step_wildcard("check", "started"),
     ),
     in_flight_max=1024,
@@ -295,6 +297,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
                 "saga-stuck",
                 "saga-overdue",
                 "node-replaced",
+                "person-needed",
                 "instance-leaked",
             )
         ),

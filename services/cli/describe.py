@@ -57,7 +57,7 @@ def _tell(message: Message | UnknownType | Invalid) -> Told:
             return Told("", type(message).__name__)
 
 
-def _node(event: n.NodeEvent) -> Told:  # noqa: C901 - one case a fact
+def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
     about = f"{event.pool}/{event.node}"
     match event:
         case n.Fault():
@@ -93,10 +93,27 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901 - one case a fact
             late = "waited for no longer, with work left" if event.expired else "no work left"
             late = late if event.waited else "its work was told to leave; nobody waited"
             return Told(about, "drained", late, "bad" if event.expired else "plain")
+        case n.Remediated():
+            return _remediated(about, event)
         case n.Terminated():
             return Told(about, "terminated", "the provider confirmed that it is gone")
         case _:
             return Told(about, type(event).__name__)
+
+
+def _remediated(about: str, event: n.Remediated) -> Told:
+    what = "GPUs reset" if event.remedy == "reset-gpu" else "rebooted"
+    nth = f", attempt {event.attempt} of {event.attempts_max}" if event.attempt else ""
+    match event.outcome:
+        case "back":
+            took = f"back in service after {event.duration_seconds:.1f} s{nth}. {event.reason}"
+            return Told(about, what, took, "good")
+        case "cancelled":
+            return Told(about, f"{event.remedy} cancelled", f"{event.reason}{nth}")
+        case _:
+            return Told(
+                about, f"{event.remedy} failed", f"{event.step}: {event.reason}{nth}", "bad"
+            )
 
 
 def _fault(fault: n.Fault) -> str:
@@ -152,6 +169,9 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case p.SagaOverdue():
             text = f"{event.saga} at {event.step}: {event.reason}. What to do: {event.remedy}"
             return Told(event.pool, "saga overdue", text, "bad")
+        case p.PersonNeeded():
+            text = f"{event.node}: {event.reason}. {event.remedy}"
+            return Told(event.pool, "person needed", text, "bad")
         case p.InstanceLeaked():
             cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
             text = f"{event.instance} at {event.provider}{cost}: {event.reason}"

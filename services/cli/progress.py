@@ -23,8 +23,11 @@ WAITS: Final[dict[str, str]] = {
     "register": "the agent on {new_node} to speak",
     "admit": "{new_node} to pass its checks",
     "reserve": "the notifier to cordon {new_node} at the workload system before it is tested",
-    "check": "the agent on {new_node} to run the diagnostic",
+    "check": "the agent on {checked} to run the diagnostic",
     "open": "the notifier to uncordon {new_node} at the workload system",
+    "reset": "the agent on {node} to reset its GPUs",
+    "reboot": "the agent on {node}, or its provider, to reboot it",
+    "return": "the agent on {node} to speak after the reboot",
 }
 """Step under way -> what it waits for."""
 UNDOES: Final[dict[str, str]] = {
@@ -166,4 +169,5 @@ def _last(state: SagaState) -> datetime:
 
 def _words(table: dict[str, str], step: str, told: Progress, otherwise: str) -> str:
     words = table.get(step, otherwise)
-    return words.format(step=step, node=told.node, new_node=told.new_node)
+    checked = told.new_node or told.node
+    return words.format(step=step, node=told.node, new_node=told.new_node, checked=checked)

@@ -265,6 +265,8 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return "seen", f"{name}: {told.what}, {told.detail}"
         case n.Admitted():
             return "done", f"{name} was admitted and is in service"
+        case n.Remediated(outcome=outcome):
+            return ("done" if outcome == "back" else "tried"), f"{name}: {told.what}, {told.detail}"
         case _:
             # What sagas do to a node stands in their logs already.
             return None
@@ -290,6 +292,8 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:
             return "done", f"replaced {detail}"
         case p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck():
             return "tried", f"{tell(event).what}: {detail}"
+        case p.PersonNeeded():
+            return "held back", f"left to people: {detail}"
         case p.InstanceLeaked():
             return "tried", f"leaked: {detail}"
         case _:

@@ -25,7 +25,7 @@ from schemas.node_events import (
 from schemas.reasons import HealthStatus
 from schemas.records import HealthRecord
 from services.health_monitor.gpu_health import ACTION_RANK, rank, with_conditions, with_unhealthy
-from services.health_monitor.notes import noted, reason_of
+from services.health_monitor.notes import again_after, noted, reason_of
 from services.health_monitor.policy import Judgement
 from services.health_monitor.working import (
     TELEMETRY_SOURCE,
@@ -200,10 +200,17 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> De
 
 
 def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> Decision:
-    """Apply an uncordon: somebody vouches for the node, so its health starts anew."""
+    """Apply an uncordon: somebody vouches for the node, so its health starts anew.
+
+    Where it was reset or rebooted, that vouches for nothing that it reported afterwards.
+    """
     if applied(record, seen):
         return record, ()
     work = begun_anew(working_of(record))
+    again = again_after(record, event)
+    if again is not None:
+        sick = msgspec.structs.replace(_changed(record, "unhealthy", seen), **again)
+        return _close(sick, work, seen, _verdict(record, sick, work, seen))
     if record.status in ("healthy", "unknown"):
         return _close(record, work, seen, ())
     healthy = _changed(record, "healthy", seen)

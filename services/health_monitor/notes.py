@@ -1,9 +1,9 @@
 """What a node's health remembers of a fault, and how its reason reads. Pure."""
 
-from typing import Final
+from typing import Any, Final
 
-from schemas.node_events import Fault
-from schemas.records import FaultNote, HealthRecord
+from schemas.node_events import Fault, Uncordoned
+from schemas.records import FaultNote, HealthRecord, is_after
 from services.health_monitor.policy import Judgement
 
 RECENT_MAX: Final = 32
@@ -23,6 +23,7 @@ def noted(record: HealthRecord, fault: Fault, judged: Judgement) -> tuple[FaultN
         result=judged.result,
         action=judged.action,
         rule=judged.rule,
+        boot_id=fault.boot_id,
     )
     return (*record.recent, note)[-RECENT_MAX:]
 
@@ -35,3 +36,20 @@ def reason_of(fault: Fault, judged: Judgement) -> str:
     where = f" (GPU {fault.gpu_index})" if fault.gpu_index >= 0 else ""
     times = f", {judged.counted} times" if judged.counted > 1 else ""
     return f"{head}: {what}{where}{times}"
+
+
+def again_after(record: HealthRecord, event: Uncordoned) -> dict[str, Any] | None:
+    """What a node that was mended has reported since, as its health says it; None: nothing."""
+    for note in reversed(record.recent):
+        if note.result == "unhealthy" and is_after(note, event.since, event.boot_id):
+            name = f"{note.kind} {note.code}" if note.code else note.kind
+            return {
+                "action": note.action,
+                "rule": note.rule,
+                "reason": f"{name} again after it was mended: {note.message}",
+                "fault": note.id,
+                "kind": note.kind,
+                "code": note.code,
+                "gpu_index": note.gpu_index,
+            }
+    return None

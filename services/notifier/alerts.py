@@ -17,6 +17,7 @@ from schemas.pool_events import (
     Incident,
     InstanceLeaked,
     NodeReplaced,
+    PersonNeeded,
     SagaFailed,
     SagaIsStuck,
     SagaOverdue,
@@ -80,6 +81,8 @@ def alert_of(event: Message) -> Alert | None:
             return _saga(event)
         case SagaOverdue():
             return _overdue(event)
+        case PersonNeeded():
+            return _person(event)
         case InstanceLeaked():
             return _leak(event)
         case _:
@@ -196,6 +199,20 @@ def _overdue(event: SagaOverdue) -> Alert:
         pool=event.pool,
         node=event.node,
         key=f"saga/{event.saga}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _person(event: PersonNeeded) -> Alert:
+    state = "It is cordoned until then." if event.cordoned else "It stays in service until then."
+    return Alert(
+        severity="critical",
+        title=f"{event.node} needs a person",
+        text=f"{_because(event.reason).strip()} {event.remedy.rstrip('.')}. {state}",
+        pool=event.pool,
+        node=event.node,
+        key=f"person/{event.pool}/{event.node}",
         event=event.id,
         time=event.time,
     )

@@ -53,6 +53,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_kind=event.kind,
                 health_code=event.code,
                 health_job=event.job,
+                health_gpu=event.gpu_index,
             )
         case Lost():
             if record.lost or _stale(record, event):

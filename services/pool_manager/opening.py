@@ -36,10 +36,17 @@ def begin(
         action=node.health_action if node else "none",
         fault=node.health_fault if node else "",
         sickness=incidents.sickness(node) if node else "",
+        gpus=_gpus(node) if node and kind == "reset-gpu" else (),
+        boot_id=node.boot_id if node else "",
         trace=node.health_trace if node else "",
         since=now,
     )
     return saga_id(kind, node, new_node), opened, record
+
+
+def _gpus(node: NodeRecord) -> tuple[str, ...]:
+    """The GPU that the node's verdict is about; none where it is about the node, or unknown."""
+    return tuple(gpu.uuid for gpu in node.gpus if gpu.index == node.health_gpu and gpu.uuid)
 
 
 def saga_id(kind: SagaKind, node: NodeRecord | None, new_node: str = "") -> str:

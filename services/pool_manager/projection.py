@@ -6,15 +6,15 @@ in, so an older view of the log changes nothing. Steps mean the same in every sa
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas.messages import Message
-from schemas.reasons import DEADLINE_PASSED, HealthStatus, NodeState
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.reasons import DEADLINE_PASSED, AttemptOutcome, HealthStatus, NodeState
+from schemas.records import Attempt, NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import (
     SagaDone,
     SagaEntry,
@@ -26,8 +26,12 @@ from schemas.sagas import (
     StepSucceeded,
     UndoSucceeded,
 )
-from services.pool_manager.world import REMOVING
+from services.pool_manager.sagas.steps import booted, mended_at
+from services.pool_manager.world import CURING, REMOVING
 from services.saga.log import SagaState
+
+ATTEMPTS_MAX: Final = 16
+"""Resets and reboots that a node's record remembers: more than any ladder has rungs."""
 
 # --- records -------------------------------------------------------------------------------------
 
@@ -47,6 +51,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         cordoned=cordoned,
         drained=cordoned and drained,
         health=_health(record, state),
+        attempts=_attempts(record, state),
     )
 
 
@@ -109,7 +114,34 @@ def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
     """
     uncordon = state.step("uncordon")
     fresh = uncordon.status == "succeeded" and uncordon.sequence > record.saga_entry
-    return "unknown" if fresh and record.health == "unhealthy" else record.health
+    return "unknown" if fresh and record.health in ("degraded", "unhealthy") else record.health
+
+
+def _attempts(record: NodeRecord, state: SagaState) -> tuple[Attempt, ...]:
+    """The resets and reboots of a node, with this one as its log tells it now."""
+    if state.kind not in CURING:
+        return record.attempts
+    told = Attempt(
+        saga=state.saga,
+        kind=state.kind,
+        sickness=state.params.sickness,
+        at=state.started_at,
+        outcome=_outcome(state),
+        ended_at=max((e.ended_at for e in state.steps.values() if e.ended_at), default=None)
+        if state.ended
+        else None,
+        reason=state.reason,
+    )
+    others = tuple(each for each in record.attempts if each.saga != state.saga)
+    return (*others, told)[-ATTEMPTS_MAX:]
+
+
+def _outcome(state: SagaState) -> AttemptOutcome:
+    if not state.ended:
+        return "open"
+    if state.status == "done":
+        return "back"
+    return "cancelled" if state.cancelled else "failed"
 
 
 def _drained_now(record: NodeRecord, state: SagaState) -> bool:
@@ -188,6 +220,10 @@ def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
             return (_uncordoned_fact(state, entry),)
         case SagaDone() if state.kind == "replace":
             return (_replaced_fact(state, entry),)
+        case SagaDone() if state.kind in CURING:
+            return (_remediated_fact(state, entry),)
+        case SagaUnwound() if state.kind in CURING:
+            return (_remediated_fact(state, entry), _failed_fact(state, entry))
         case SagaUnwound():
             return (_failed_fact(state, entry),)
         case SagaStuck(step=step, reason=reason, remedy=remedy):
@@ -238,7 +274,28 @@ def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Mess
 
 def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
     about = _node(state, entry, "uncordoned", state.params.node)
-    return ne.Uncordoned(**about, reason=state.params.reason)
+    outputs = state.outputs
+    return ne.Uncordoned(
+        **about,
+        reason=state.params.reason,
+        since=mended_at(outputs),
+        boot_id=booted(outputs),
+    )
+
+
+def _remediated_fact(state: SagaState, entry: SagaEntry) -> Message:
+    params = state.params
+    return ne.Remediated(
+        **_node(state, entry, "remediated", params.node),
+        remedy=state.kind,
+        outcome=_outcome(state),
+        attempt=params.attempt,
+        attempts_max=params.attempts_max,
+        sickness=params.sickness,
+        step=state.failed_step,
+        reason=_spoken(state.reason, state.failed_step) if state.reason else params.reason,
+        duration_seconds=(entry.time - state.started_at).total_seconds(),
+    )
 
 
 def _drained_fact(state: SagaState, entry: SagaEntry, *, expired: bool) -> Message:
@@ -282,8 +339,7 @@ def _failed_fact(state: SagaState, entry: SagaUnwound) -> Message:
             new_node=state.params.new_node,
             then=state.then,
         )
-    if reason == DEADLINE_PASSED:
-        reason = f"{entry.step} was not done when its deadline passed"
+    reason = _spoken(reason, entry.step)
     return pe.SagaFailed(
         **_pool(state, entry, "failed"),
         saga=state.saga,
@@ -292,3 +348,7 @@ def _failed_fact(state: SagaState, entry: SagaUnwound) -> Message:
         node=state.params.node,
         new_node=state.params.new_node,
     )
+
+
+def _spoken(reason: str, step: str) -> str:
+    return f"{step} was not done when its deadline passed" if reason == DEADLINE_PASSED else reason

@@ -18,7 +18,7 @@ from schemas.records import OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
 from services.pool_manager.core import plan
 from services.pool_manager.store import Store
-from services.pool_manager.world import Plan
+from services.pool_manager.world import CURING, Plan
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict, Retry
@@ -152,6 +152,11 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         action=opened.action,
         fault=opened.fault,
         by=opened.by,
+        sickness=opened.sickness,
+        gpus=opened.gpus,
+        boot_id=opened.boot_id,
+        attempt=opened.attempt,
+        attempts_max=opened.attempts_max,
         launch=launch if opened.new_node else None,
         drain=opened.drain or spec.drain,
         drain_timeout_seconds=float(
@@ -160,6 +165,6 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
             else opened.drain_timeout_seconds
         ),
         launch_timeout_seconds=float(spec.launch_timeout),
-        diagnostic=spec.admission.diagnostic if opened.new_node else "",
+        diagnostic=spec.admission.diagnostic if opened.new_node or opened.kind in CURING else "",
         diagnostic_timeout_seconds=float(spec.admission.timeout),
     )

@@ -27,7 +27,7 @@ from schemas.sagas import SagaEntry
 from services.pool_manager.budget import limit
 from services.pool_manager.opening import open_for
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.world import World, unavailable
+from services.pool_manager.world import DISRUPTIVE, World, unavailable
 from services.saga.decide import Impossible, cancel, proceed, retry
 from services.saga.log import SagaState
 
@@ -36,8 +36,12 @@ VERBS: dict[str, SagaKind] = {
     "uncordon": "uncordon",
     "drain": "drain",
     "replace": "replace",
+    "reset-gpu": "reset-gpu",
+    "reboot": "reboot",
 }
-UNWOUND_BY_UNCORDON: frozenset[SagaKind] = frozenset({"replace", "drain", "scale-down", "cordon"})
+UNWOUND_BY_UNCORDON: frozenset[SagaKind] = frozenset(
+    {"replace", "drain", "scale-down", "cordon", "reset-gpu", "reboot"}
+)
 """Kinds that an uncordon of their node cancels."""
 DETAIL_CHARS_MAX = 300
 
@@ -285,12 +289,13 @@ def _afterwards(log: SagaState, world: World) -> str:
     name = log.params.node
     node = next((each for each in world.nodes if each.node == name), None)
     match log.kind:
-        case "replace" if node is not None and (node.health == "unhealthy" or node.lost):
+        case "replace" | "reset-gpu" | "reboot" if node is not None and _ails(node):
+            again = "replaced" if log.kind == "replace" else "acted on"
             return (
-                f"{name} stays cordoned and, as it is still sick, will be replaced again; to keep "
+                f"{name} stays cordoned and, as it is still sick, will be {again} again; to keep "
                 f"it: navarch uncordon {name}"
             )
-        case "replace":
+        case "replace" | "reset-gpu" | "reboot":
             return f"{name} stays cordoned; to have it back: navarch uncordon {name}"
         case "scale-up" | "scale-down":
             return (
@@ -301,10 +306,14 @@ def _afterwards(log: SagaState, world: World) -> str:
             return f"it leaves behind: {DEFINITIONS[log.kind].leaves}"
 
 
+def _ails(node: NodeRecord) -> bool:
+    return node.health == "unhealthy" or node.lost
+
+
 def _check(verb: str, node: NodeRecord, world: World) -> None:
     if node.state != "active":
         raise _Refused("not-active", f"{node.node} is {node.state}, not active")
-    takes_out = verb in ("drain", "replace") and not node.cordoned
+    takes_out = VERBS[verb] in DISRUPTIVE and not node.cordoned
     record = world.record
     allowed = limit(record.spec.budget.max_unavailable, record.desired)
     spent = unavailable(record, world.nodes)

@@ -112,7 +112,9 @@ class PoolManager:
         )
 
     async def _look(self, state: SagaState) -> NodeRecord | None:
-        return await self.store.fresh_node(state.params.pool, state.params.new_node)
+        """The node a waiting step is about: the one that comes, else the one that comes back."""
+        params = state.params
+        return await self.store.fresh_node(params.pool, params.new_node or params.node)
 
     # --- start --------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reb
 """Kinds that take a node out of service by our own doing."""
 UNASKED: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-up", "scale-down"})
 """Kinds that the reconciler starts by itself, and so must not repeat in a spin."""
+CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
+"""Kinds that try to cure a node in its place; its record remembers them as attempts."""
 REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
 """Kinds whose node will be gone."""
 

@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Bootstraps, Instance, Provider, ProvisionRequest, Resumes
+from services.provisioner.provider import (
+    Bootstraps,
+    Instance,
+    Provider,
+    ProvisionRequest,
+    Reboots,
+    Resumes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +47,17 @@ class ProviderCalls:
         """Bring the agent onto the instance where it does not come up by itself."""
         if isinstance(self.provider, Bootstraps):
             await self._bounded("bootstrap", self.provider.bootstrap(instance), timeout_seconds)
+
+    @property
+    def can_reboot(self) -> bool:
+        """Whether it can reboot an instance."""
+        return self.provider.capabilities.reboot and isinstance(self.provider, Reboots)
+
+    async def reboot(self, instance: Instance) -> None:
+        """Begin to reboot an instance, or raise ProviderError."""
+        if not isinstance(self.provider, Reboots):
+            raise ProviderError("INVALID", f"{self.provider.name} cannot reboot an instance")
+        await self._bounded("reboot", self.provider.reboot(instance), self._timeout)
 
     async def resume(self) -> None:
         """Start what was stopped with the host."""

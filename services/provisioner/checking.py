@@ -13,8 +13,10 @@ import msgspec
 from schemas import subjects
 from schemas.messages import encode
 from schemas.reasons import NOT_ADMITTED
+from schemas.records import HealthRecord, decoder, is_after, node_key
 from schemas.requests import DiagnoseRequest, Diagnosis
 from schemas.sagas import CheckInputs, CheckOutputs
+from schemas.topology import HEALTH
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError
@@ -27,6 +29,7 @@ SECONDS_MAX: Final = 86_400.0
 """For a command without a deadline."""
 DETAIL_CHARS_MAX: Final = 1_000
 
+_health = decoder(HealthRecord)
 _diagnosis: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(Diagnosis)
 
 
@@ -50,10 +53,23 @@ class Checker:
         while True:
             found = await self._ask(subject, request, self._left(command.deadline))
             if found is not None and not found.refused:
-                return _passed(asked, found)
+                passed = _passed(asked, found)
+                await self._refuse_if_sick_again(asked)
+                return passed
             if found is not None:
                 log.info("not tested yet", extra={"node": asked.node, "reason": found.refused})
             await self._clock.sleep(ASK_AGAIN_SECONDS)
+
+    async def _refuse_if_sick_again(self, asked: CheckInputs) -> None:
+        """What was seen since the node was mended speaks against it, whatever the tests say."""
+        if asked.since is None and not asked.boot_id:
+            return
+        entry = await self._bus.get(HEALTH, node_key(asked.pool, asked.node))
+        record: HealthRecord | None = _health.decode(entry.value) if entry else None
+        for note in reversed(record.recent if record else ()):
+            if note.result == "unhealthy" and is_after(note, asked.since, asked.boot_id):
+                what = f"{note.kind} {note.code}" if note.code else note.kind
+                raise StepFailure(f"it has {what} again: {note.message}", error=NOT_ADMITTED)
 
     def _left(self, deadline: datetime | None) -> float:
         if deadline is None:

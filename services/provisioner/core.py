@@ -77,6 +77,22 @@ def request_for(record: InstanceRecord, zone: str) -> ProvisionRequest:
     )
 
 
+def instance_of(record: InstanceRecord) -> Instance:
+    """The instance that a running record stands for."""
+    return Instance(
+        name=record.instance,
+        provider_id=record.provider_id,
+        status="running",
+        fleet=record.launch.fleet,
+        pool=record.pool,
+        token=record.token,
+        instance_type=record.launch.instance_type,
+        region=record.region,
+        zone=record.zone,
+        address=record.address,
+    )
+
+
 def is_of(record: InstanceRecord, instance: Instance) -> bool:
     """Whether a listed instance was made for this record."""
     if record.provider_id and instance.provider_id == record.provider_id:

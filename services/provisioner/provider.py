@@ -83,6 +83,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     prices: bool = False
     capacity_hints: bool = False
     host_identity: bool = False
+    reboot: bool = False
+    """An instance can be rebooted in its place (`Reboots`): it keeps its id, disks and address."""
     list_lag_seconds: float = 0.0
     """How long a new instance may be missing from `list`: until then absence proves nothing."""
 
@@ -123,6 +125,15 @@ class Bootstraps(Protocol):
 
     async def bootstrap(self, instance: Instance) -> None:
         """Bring the agent onto the instance; idempotent."""
+        ...
+
+
+@runtime_checkable
+class Reboots(Protocol):
+    """A provider that can reboot an instance; it says so in its capabilities as well."""
+
+    async def reboot(self, instance: Instance) -> None:
+        """Begin to reboot it; INVALID where there is none. It may be asked for twice."""
         ...
 
 

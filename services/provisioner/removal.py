@@ -33,6 +33,17 @@ class Timing:
     retry_first_seconds: float = 0.1
     retry_max_seconds: float = 15.0
     bootstrap_timeout_seconds: float = 1200.0
+    agent_reply_seconds: float = 10.0
+    """How long an agent may take to say that it reboots."""
+    reset_reply_seconds: float = 400.0
+    """How long it may take to reset GPUs: longer than its own bound."""
+    agent_again_seconds: float = 1.0
+    agent_gone_seconds: float = 20.0
+    """When nobody has answered for an agent so long, it is gone."""
+    refusals_seconds: float = 60.0
+    """How long what an agent refuses is asked for again: the last processes are leaving."""
+    reboot_tries_max: int = 5
+    """Of the provider."""
     leak_after_seconds: float = 120.0
     """How long a removal may take before it is called a leak."""
     sweep_interval_seconds: float = 30.0

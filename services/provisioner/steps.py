@@ -1,13 +1,10 @@
-"""The steps of sagas that the provisioner performs: provision, bootstrap, terminate.
+"""The steps of sagas that the provisioner performs: provision, bootstrap, terminate; and to mend.
 
 Undoing a provision is a termination that must also be right where the launch never began or is
 still under way at another replica: it leaves a record that a late launch cannot pass.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-import msgspec
 
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import (
@@ -21,7 +18,7 @@ from services.provisioner.calls import Providers
 from services.provisioner.checking import Checker
 from services.provisioner.errors import ProviderError
 from services.provisioner.launch import Launcher
-from services.provisioner.provider import Instance
+from services.provisioner.mending import Mender, inputs_of
 from services.provisioner.removal import Remover, Timing
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
@@ -29,7 +26,6 @@ from services.runtime.clock import Clock
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.reading import read_state
 
-T = TypeVar("T", bound=msgspec.Struct)
 Ask = Callable[[], Awaitable[bool]]
 
 
@@ -47,6 +43,7 @@ class Steps:
         self._timing = timing
         self.remover = Remover(bus, clock, store, providers, timing)
         self._checker = Checker(bus, clock)
+        self._mender = Mender(bus, clock, store, providers, timing)
         self._launcher = Launcher(clock, store, providers, self.remover, timing)
 
     @property
@@ -57,6 +54,7 @@ class Steps:
             "bootstrap": self.bootstrap,
             "terminate": self.terminate,
             "check": self._checker.check,
+            **self._mender.actions,
         }
 
     @property
@@ -66,7 +64,7 @@ class Steps:
 
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Bring about the instance."""
-        inputs = _inputs(command, ProvisionInputs)
+        inputs = inputs_of(command, ProvisionInputs)
         return await self._launcher.launch(inputs, command.saga, self._overtaken(command))
 
     async def provision_undo(self, command: Command) -> None:
@@ -75,22 +73,11 @@ class Steps:
 
     async def bootstrap(self, command: Command) -> None:
         """Bring the agent onto the instance; most come up with it by themselves."""
-        inputs = _inputs(command, BootstrapInputs)
+        inputs = inputs_of(command, BootstrapInputs)
         record = await self._store.get(node_key(inputs.pool, inputs.node))
         if record is None or record.state != "running":
             raise StepFailure(f"there is no running instance {inputs.node}")
-        instance = Instance(
-            name=record.instance,
-            provider_id=record.provider_id,
-            status="running",
-            fleet=record.launch.fleet,
-            pool=record.pool,
-            token=record.token,
-            instance_type=record.launch.instance_type,
-            region=record.region,
-            zone=record.zone,
-            address=record.address,
-        )
+        instance = core.instance_of(record)
         try:
             calls = self._providers.get(record.provider)
             await calls.bootstrap(instance, timeout_seconds=self._timing.bootstrap_timeout_seconds)
@@ -102,7 +89,7 @@ class Steps:
         await self._remove(command, undo=False)
 
     async def _remove(self, command: Command, *, undo: bool) -> None:
-        inputs = _inputs(command, TerminateInputs)
+        inputs = inputs_of(command, TerminateInputs)
         key = node_key(inputs.pool, inputs.node)
 
         def decide(record: InstanceRecord | None) -> InstanceRecord:
@@ -124,11 +111,3 @@ class Steps:
             return state is not None and state.step(command.step).status != wanted
 
         return ask
-
-
-def _inputs(command: Command, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(command.inputs, kind)
-    except msgspec.ValidationError as error:
-        reason = f"the inputs of {command.key} cannot be used: {error}"
-        raise StepFailure(reason, error="INVALID") from error

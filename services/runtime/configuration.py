@@ -236,7 +236,12 @@ def _pool(document: Document, name: str, raw: dict[str, Any], path: Path_) -> Po
             document.lines.setdefault(
                 (*path, ALIASES.get(key, key)), document.lines[(*path, "scaling", key)]
             )
-    spec: PoolSpec = convert(document, _unalias(flat), PoolSpec, path)
+    flat = _unalias(flat)
+    if isinstance(flat.get("health"), dict) and "remediation" in flat["health"]:
+        here = (*path, "health", "remediation")
+        plugin = _remediation(document, flat["health"]["remediation"], here)
+        flat["health"] |= {"remediation": plugin}
+    spec: PoolSpec = convert(document, flat, PoolSpec, path)
     if spec.min_nodes > spec.max_nodes:
         raise document.error(
             (*path, "min_nodes"),
@@ -271,6 +276,13 @@ def _plugin(document: Document, value: Any, path: Path_, *, default_type: str) -
     if not kind:
         raise document.error(path, "`type` is missing; add it")
     return PluginSettings(type=kind, options=options, path=".".join(map(str, path)))
+
+
+def _remediation(document: Document, value: Any, path: Path_) -> dict[str, Any]:
+    """`remediation: ladder`, or a mapping of `type` and its options."""
+    value = {"type": value} if isinstance(value, str) else value
+    plugin: dict[str, Any] = msgspec.to_builtins(_plugin(document, value, path, default_type=""))
+    return plugin
 
 
 def _notifier(document: Document, value: Any, path: Path_) -> PluginSettings:

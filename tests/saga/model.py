@@ -41,6 +41,9 @@ class World:
     cordoned: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     performed: list[str] = field(default_factory=list)
+    mended: set[str] = field(default_factory=set)
+    disturbed: list[str] = field(default_factory=list)
+    """Nodes that were reset or rebooted with work on them."""
     undrained_terminations: list[str] = field(default_factory=list)
 
     def act(self, step: str, inputs: dict[str, Any]) -> None:
@@ -60,6 +63,10 @@ class World:
                 self.instances.discard(node)
             case "provision":
                 self.instances.add(node)
+            case "reset" | "reboot":
+                if node not in self.cordoned or node not in self.drained:
+                    self.disturbed.append(node)
+                self.mended.add(node)
 
     def undo(self, step: str, inputs: dict[str, Any]) -> None:
         """Take a step back, whether or not it was ever performed."""
@@ -73,7 +80,7 @@ class World:
 
     def snapshot(self) -> tuple[frozenset[str], ...]:
         """What is so now."""
-        return tuple(map(frozenset, (self.instances, self.cordoned, self.drained)))
+        return tuple(map(frozenset, (self.instances, self.cordoned, self.drained, self.mended)))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -89,6 +96,11 @@ KINDS: dict[str, tuple[str, ...]] = {
 """Variant -> the kinds of saga that it makes a difference to; absent: all."""
 
 
+def waiting(definition: Definition, given: SagaParams) -> list[str]:
+    """Steps that nobody performs: they wait for a node."""
+    return [step.name for step in definition.steps(given) if step.waits is not None]
+
+
 def params(definition: Definition, variant: str = "terminate_first") -> SagaParams:
     """Parameters that fit any saga."""
     brings = definition.kind in ("replace", "scale-up")
@@ -96,6 +108,7 @@ def params(definition: Definition, variant: str = "terminate_first") -> SagaPara
         pool="training",
         node="" if definition.kind == "scale-up" else "old",
         new_node="new" if brings else "",
+        boot_id="b1",
         launch=LaunchSpec(fleet="f", provider="p", instance_type="t") if brings else None,
         **VARIANTS[variant],
     )
@@ -197,6 +210,9 @@ class Run:
         raise AssertionError(f"does not end: {[type(each).__name__ for each in self.log]}")
 
     def _node(self) -> NodeRecord | None:
+        if not self.params.new_node:
+            boot = self.params.boot_id if self.fail == "return" else "b2"
+            return NodeRecord(pool="training", node="old", boot_id=boot)
         if "new" not in self.world.instances:
             return None
         failing = self.fail == "admit"
@@ -219,7 +235,7 @@ class Run:
             if self._unwinding():
                 self._append(StepFailed(id="x", reason="stopped", **names))
                 return
-            if step in ("register", "admit"):
+            if step in waiting(self.definition, self.params):
                 assert command.deadline is not None
                 self.now = command.deadline
                 return

@@ -12,7 +12,7 @@ from typing import Self
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered, Verdict
-from schemas.sagas import ProvisionOutputs
+from schemas.sagas import ActedOutputs, ProvisionOutputs
 from schemas.topology import NOTIFIER_STEPS, PROVISIONER_STEPS
 from services.runtime.clock import SystemClock
 from services.runtime.consumer import ConsumerLoop
@@ -57,6 +57,8 @@ class Peers:
                 "bootstrap": self._plain,
                 "terminate": self._terminate,
                 "check": self._plain,
+                "reset": self._plain,
+                "reboot": self._reboot,
             },
             {"provision": self._undo_provision},
         )
@@ -107,6 +109,14 @@ class Peers:
         await self._asked("terminate", command)
         self.instances.discard(str(command.inputs["node"]))
 
+    async def _reboot(self, command: Command) -> ActedOutputs:
+        await self._asked("reboot", command)
+        node, pool = str(command.inputs["node"]), str(command.inputs["pool"])
+        boot = f"after-{command.inputs['boot_id']}"
+        if not self.silent:
+            await self.register(pool, node, boot=boot)
+        return ActedOutputs(by="agent")
+
     async def _undo_provision(self, command: Command) -> None:
         await self._asked("undo-provision", command)
         self.instances.discard(str(command.inputs["node"]))
@@ -121,16 +131,21 @@ class Peers:
             msg_id=event.id,
         )
 
-    async def register(self, pool: str, node: str, *, ok: bool = True) -> None:
+    async def register(self, pool: str, node: str, *, ok: bool = True, boot: str = "b1") -> None:
         """Speak as a node's agent does when it starts, and as the health-monitor answers."""
         now = datetime.now(UTC)
         gpus = tuple(GpuIdentity(index=i, uuid=f"GPU-{node}-{i}") for i in range(self.gpus))
         about = {"time": now, "pool": pool, "node": node}
+        again = "" if boot == "b1" else f"-{boot}"
         await self.publish(
-            Registered(id=f"registered-{node}", instance=node, boot_id="b1", gpus=gpus, **about)
+            Registered(
+                id=f"registered-{node}{again}", instance=node, boot_id=boot, gpus=gpus, **about
+            )
         )
-        await self.publish(BootChecked(id=f"boot-{node}", ok=ok, boot_id="b1", **about))
-        await self.publish(Verdict(id=f"verdict-registered-{node}", status="healthy", **about))
+        await self.publish(BootChecked(id=f"boot-{node}{again}", ok=ok, boot_id=boot, **about))
+        if not again:
+            # A boot lifts no verdict: that the node is well is said when it is uncordoned.
+            await self.publish(Verdict(id=f"verdict-registered-{node}", status="healthy", **about))
 
     async def sicken(self, pool: str, node: str, fault: str = "f1") -> None:
         """Publish what the health-monitor makes of a fatal fault."""

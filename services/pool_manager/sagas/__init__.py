@@ -4,13 +4,24 @@ from typing import Final
 
 from schemas.reasons import SagaKind
 from services.pool_manager.sagas.drain import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
+from services.pool_manager.sagas.reboot import REBOOT_NODE
 from services.pool_manager.sagas.replace import REPLACE
+from services.pool_manager.sagas.reset_gpu import RESET_GPU
 from services.pool_manager.sagas.scale_down import SCALE_DOWN
 from services.pool_manager.sagas.scale_up import SCALE_UP
 from services.saga.definition import Definition
 
 DEFINITIONS: Final[dict[SagaKind, Definition]] = {
     each.kind: each
-    for each in (REPLACE, SCALE_UP, SCALE_DOWN, DRAIN_NODE, CORDON_NODE, UNCORDON_NODE)
+    for each in (
+        REPLACE,
+        RESET_GPU,
+        REBOOT_NODE,
+        SCALE_UP,
+        SCALE_DOWN,
+        DRAIN_NODE,
+        CORDON_NODE,
+        UNCORDON_NODE,
+    )
 }
 """Every saga there is; the generic checks run over all of them."""

@@ -7,6 +7,8 @@ was when the saga began.
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from schemas.reasons import NOT_ADMITTED
 from schemas.records import NodeRecord
 from schemas.sagas import (
@@ -14,6 +16,8 @@ from schemas.sagas import (
     CheckInputs,
     NodeInputs,
     ProvisionInputs,
+    RebootInputs,
+    ResetInputs,
     SagaParams,
     TerminateInputs,
 )
@@ -25,6 +29,12 @@ IMMEDIATE_SECONDS: Final = 15.0
 """How long the order to drain may take where nobody waits for the work to leave."""
 TERMINATE_SECONDS: Final = 86_400.0
 """After a day the saga goes on without the confirmation; the sweep never gives up."""
+
+RESET_SECONDS: Final = 900.0
+"""To wait for the last process to leave the GPUs, to reset one, and then all where one alone
+cannot be."""
+REBOOT_SECONDS: Final = 600.0
+"""To tell the agent; or to be sure that nobody answers there, and to tell the provider."""
 
 
 def _node(params: SagaParams, _: Outputs) -> NodeInputs:
@@ -80,10 +90,38 @@ def _new_node(params: SagaParams, _: Outputs) -> NodeInputs:
     return NodeInputs(pool=params.pool, node=params.new_node)
 
 
-def _check(params: SagaParams, _: Outputs) -> CheckInputs:
+def _reset(params: SagaParams, _: Outputs) -> ResetInputs:
+    return ResetInputs(pool=params.pool, node=params.node, gpus=params.gpus)
+
+
+def _reboot(params: SagaParams, _: Outputs) -> RebootInputs:
+    return RebootInputs(pool=params.pool, node=params.node, boot_id=params.boot_id)
+
+
+def _check(params: SagaParams, outputs: Outputs) -> CheckInputs:
     checks, level = diagnostic(params.diagnostic)
-    node = params.new_node or params.node
-    return CheckInputs(pool=params.pool, node=node, checks=checks, level=level)
+    if not params.new_node and "boot" not in checks:
+        # A node that comes has its boot checks from its agent by itself.
+        checks = ("boot", *checks)
+    return CheckInputs(
+        pool=params.pool,
+        node=params.new_node or params.node,
+        checks=checks,
+        level=level,
+        since=mended_at(outputs),
+        boot_id=booted(outputs),
+    )
+
+
+def mended_at(outputs: Outputs) -> datetime | None:
+    """When the node's GPUs were reset, by its own clock."""
+    at = outputs.get("reset", {}).get("at")
+    return msgspec.convert(at, datetime | None)
+
+
+def booted(outputs: Outputs) -> str:
+    """The boot that a reboot has begun; empty where nothing was rebooted."""
+    return str(outputs.get("return", {}).get("boot_id", ""))
 
 
 def diagnostic(name: str) -> tuple[tuple[str, ...], int]:
@@ -117,6 +155,13 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
     if node.health == "unhealthy":
         return Unmeetable(f"unhealthy on arrival: {node.health_reason}", NOT_ADMITTED)
     return Met({})
+
+
+def returned(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | None:
+    """Whether the node's agent speaks of another boot than the one that was to end."""
+    if node is None or node.lost or node.boot_id in ("", params.boot_id):
+        return None
+    return Met({"boot_id": node.boot_id, "gpu_count": len(node.gpus)})
 
 
 CORDON: Final = Step(name="cordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS)
@@ -162,6 +207,19 @@ ADMIT: Final = Step(
     waits=admitted,
     pivot=True,
 )
+RESET: Final = Step(
+    name="reset",
+    inputs=_reset,
+    deadline_seconds=lambda _: RESET_SECONDS,
+    irrevocable=True,
+)
+REBOOT: Final = Step(
+    name="reboot",
+    inputs=_reboot,
+    deadline_seconds=lambda _: REBOOT_SECONDS,
+    irrevocable=True,
+)
+RETURN: Final = Step(name="return", inputs=_node, deadline_seconds=_launch_seconds, waits=returned)
 RESERVE: Final = Step(name="reserve", inputs=_new_node, deadline_seconds=_launch_seconds)
 """Before anything is placed on the new node; undone with its instance. The workload system may
 come to know the node only now, so it is asked for as long as a launch may take."""

@@ -22,7 +22,7 @@ from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
 
-Call = Literal["provision", "terminate", "list"]
+Call = Literal["provision", "terminate", "list", "reboot"]
 
 CALLS_KEPT_MAX: Final = 10_000
 
@@ -75,6 +75,8 @@ class FakeProvider:
         """So many lists do not show a new instance yet."""
         list_lag_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0
         """What the provider says of its lag."""
+        reboots: bool = True
+        """Whether it can reboot an instance; real clouds differ."""
         dollars_per_hour: float = 0.0
         latency_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
         """How long a launch and a termination take: half before their effect, half after."""
@@ -99,6 +101,7 @@ class FakeProvider:
         return Capabilities(
             idempotency_token=self._options.idempotent,
             list_lag_seconds=self._options.list_lag_seconds,
+            reboot=self._options.reboots,
         )
 
     def order(self, fault: Order) -> None:
@@ -107,7 +110,7 @@ class FakeProvider:
             state.orders.append(fault)
 
     def calls(self, call: Call) -> list[str]:
-        """What was asked so far, oldest first: names for provision, ids for terminate."""
+        """What was asked so far, oldest first: names for provision, else ids."""
         with self._state() as state:
             return [about for made, about in state.calls if made == call]
 
@@ -160,6 +163,17 @@ class FakeProvider:
                 state.made.pop(provider_id, None)
         await self._take_time()
         await self._fail(order)
+
+    async def reboot(self, instance: Instance) -> None:
+        """Reboot an instance: nothing runs there, so it is only noted."""
+        await self._take_time()
+        with self._state() as state:
+            _log(state, "reboot", instance.provider_id)
+            order = _take(state, "reboot", instance.name, "")
+            there = instance.provider_id in state.made
+        await self._fail(order)
+        if not there:
+            raise ProviderError("INVALID", f"there is no instance {instance.provider_id}")
 
     async def list(self) -> list[Instance]:
         """Every instance, but those that are too new to show."""
