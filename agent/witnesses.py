@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from agent.nvml.events import XidEvent
 from agent.xid import NVLINK5_CODES, RECOVERY_ACTION_CODE
+from schemas.reasons import PROGRAM_CODES
 
 MERGE_SECONDS: Final = 3.0
 """How far the two may be apart and still speak of the same."""
@@ -17,9 +18,7 @@ LINE_SECONDS: Final = 0.5
 """How long an event waits for its line."""
 KEYS_MAX: Final = 1024
 EVENTS_MAX: Final = 1024
-OF_PROGRAMS: Final = frozenset({8, 13, 31, 43, 45, 68, 69})
-"""The line names the process, and so the job that brought it."""
-DETAILED: Final = frozenset({*NVLINK5_CODES, RECOVERY_ACTION_CODE, *OF_PROGRAMS})
+DETAILED: Final = frozenset({*NVLINK5_CODES, RECOVERY_ACTION_CODE, *PROGRAM_CODES})
 
 Word = Literal["tell", "wait", "known"]
 Key = tuple[str, int]

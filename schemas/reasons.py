@@ -34,6 +34,9 @@ FaultKind = Literal[
 ]
 """One observed hardware event's kind; `event.event_type` of a health policy."""
 
+PROGRAM_CODES: Final = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
+"""XIDs that a program can bring about; the kernel's line names its process."""
+
 IncidentScope = Literal["pool", "job", "rack", "zone", "provider", "driver"]
 """What the nodes of one incident have in common; narrow before wide."""
 

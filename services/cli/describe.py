@@ -143,7 +143,8 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case p.Incident():
             what = f"{event.kind} {event.code}" if event.code else event.kind
             state: Mood = "bad" if event.status == "opened" else "good"
-            nodes = f"{what} on {event.nodes} nodes. {event.reason}"
+            where = f" of {event.scope} {event.within}" if event.within else ""
+            nodes = f"{what} on {event.nodes} nodes{where}. {event.reason}"
             return Told(event.pool, f"incident {event.status}", nodes, state)
         case p.BreakerClosed():
             counts = f"{event.unavailable} out of service, {event.limit} allowed"

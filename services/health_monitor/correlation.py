@@ -6,9 +6,12 @@ told stands in EVENTS, from where whoever takes the lease over learns what is op
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
+
+import msgspec
 
 from schemas import pool_events as pe
 from schemas import subjects
@@ -16,10 +19,12 @@ from schemas.messages import encode
 from schemas.node_events import Fault, node_codec
 from schemas.settings import HealthSpec, IncidentSpec, Settings
 from schemas.topology import EVENTS, NODES
+from services.health_monitor.jobs import of_program
 from services.health_monitor.level_faults import is_over
+from services.health_monitor.places import Place, Places
 from services.health_monitor.policy import Policy
 from services.health_monitor.telling import while_held
-from services.health_monitor.waves import NAMED_MAX, Crash, Wave, Waves, What, is_wave, reason
+from services.health_monitor.waves import NAMED_MAX, Crash, Wave, Waves, What, reason
 from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError
@@ -31,10 +36,12 @@ LEASE: Final = "health-waves"
 SWEEP_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 60.0
 """A wave to which no node was added for so long is over."""
-SIZE_SECONDS: Final = 30.0
-"""How long a pool's counted size is good enough."""
+PLACES_SECONDS: Final = 30.0
+"""How long it is good enough where a pool's nodes stood."""
 TRIES_MAX: Final = 20
 RETRY_SECONDS: Final = 0.5
+
+_place: Final = msgspec.json.Decoder(Place)
 
 
 class Correlation:
@@ -55,7 +62,7 @@ class Correlation:
         self._policy = policy
         self._settings = settings
         self._waves = Waves()
-        self._sizes: dict[str, tuple[int, float]] = {}
+        self._places: dict[str, tuple[Places, float]] = {}
 
     async def run(self) -> None:
         """Contend for the lease and watch while it is held, for ever."""
@@ -83,7 +90,7 @@ class Correlation:
             if event.status == "opened":
                 opened[event.pool, event.incident] = event
         for event in opened.values():
-            what = What(event.pool, event.kind, event.code)
+            what = What(event.pool, event.kind, event.code, event.scope, event.within)
             self._waves.adopt(what, event.first.timestamp(), event.last.timestamp())
 
     async def _take(self, stored: Stored) -> None:
@@ -94,13 +101,18 @@ class Correlation:
         if (subject.pool, subject.node) != (fault.pool, fault.node):
             return
         at, spec = stored.time.timestamp(), self._spec(fault.pool)
-        fatal = self._policy().judge(fault, {}, stored.time).result == "unhealthy"
-        if fatal:
-            crash = Crash(fault.node, fault.kind, fault.code, fault.id, at)
+        judged = self._policy().judge(fault, {}, stored.time)
+        if judged.result == "unhealthy" and (judged.fatal or not of_program(fault)):
+            crash = Crash(fault.node, fault.kind, fault.code, fault.id, at, fault.job)
             self._waves.crashed(fault.pool, crash)
             return
-        wave = self._waves.take(What(fault.pool, fault.kind, fault.code), fault.node, at, spec)
-        if wave is not None and is_wave(wave, spec, await self._size(fault.pool)):
+        places = await self._places_of(fault.pool)
+        what, groups = (
+            What(fault.pool, fault.kind, fault.code),
+            places.groups(fault.node, fault.job),
+        )
+        wave = self._waves.take(what, fault.node, at, groups, spec)
+        if wave is not None:
             await self._tell(wave, "opened", reason(wave))
             self._waves.open(wave)
 
@@ -110,13 +122,19 @@ class Correlation:
             for wave in self._waves.over(self._clock.now().timestamp(), QUIET_SECONDS):
                 await self._tell(wave, "closed", f"no node was added for {QUIET_SECONDS:g} s")
 
-    async def _size(self, pool: str) -> int:
-        """How many nodes a pool has, or 0 where nothing is known of it."""
-        size, until = self._sizes.get(pool, (0, 0.0))
+    async def _places_of(self, pool: str) -> Places:
+        """Where a pool's nodes stand; none where nothing is known of it."""
+        places, until = self._places.get(pool, (Places(), 0.0))
         if self._clock.monotonic() >= until:
-            size = len(await self._bus.entries(NODES, f"{pool}.>"))
-            self._sizes[pool] = size, self._clock.monotonic() + SIZE_SECONDS
-        return size
+            found: list[Place] = []
+            for entry in await self._bus.entries(NODES, f"{pool}.>"):
+                try:
+                    found.append(_place.decode(entry.value))
+                except msgspec.DecodeError as error:
+                    log.warning("unreadable record", extra={"key": entry.key, "error": str(error)})
+            places = Places.of(found)
+            self._places[pool] = places, self._clock.monotonic() + PLACES_SECONDS
+        return places
 
     def _spec(self, pool: str) -> IncidentSpec:
         found = self._settings.pools.get(pool)
@@ -124,7 +142,8 @@ class Correlation:
 
     async def _tell(self, wave: Wave, status: Literal["opened", "closed"], why: str) -> None:
         what = wave.what
-        name = f"{what.kind.replace('_', '-')}-{what.code}-{wave.first:.0f}"
+        within = f"{_token(what.within)}-" if what.within else ""
+        name = f"{what.kind.replace('_', '-')}-{what.code}-{within}{wave.first:.0f}"
         event = pe.Incident(
             id=f"wave-{what.pool}-{name}-{status}",
             time=self._clock.now(),
@@ -139,6 +158,8 @@ class Correlation:
             first=datetime.fromtimestamp(wave.first, UTC),
             last=datetime.fromtimestamp(wave.last, UTC),
             reason=why,
+            scope=what.scope,
+            within=what.within,
         )
         subject = subjects.pool_event(what.pool, pe.FACTS[pe.Incident])
         for _ in range(TRIES_MAX):
@@ -150,3 +171,9 @@ class Correlation:
             else:
                 log.warning("incident %s", status, extra={"incident": name, "reason": why})
                 return
+
+
+def _token(within: str) -> str:
+    """A rack's or job's name as part of an id: anybody may have named it."""
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in within.lower())[:40]
+    return plain if plain == within else f"{plain}-{zlib.crc32(within.encode()):08x}"

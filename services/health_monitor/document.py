@@ -51,9 +51,20 @@ _HOW: Final = """\
   one fault, judged by the same rules. It is told of once however long it lasts, degrades the node
   until it is over (or for a day, should nobody see its end), and is told of again after an uncordon
   or a boot.
-- The same fault on many nodes of a pool within a minute (`health.incident` of the pool) is one
-  incident, published as `incident`. Where it makes nodes unhealthy, one of them is replaced at a
-  time while it is fresh; where it does not (XID 45 after another node's crash), people are told.
+- Each GPU has its own health beside its node's (`navarch get NODE`): the worst condition that
+  stands against it, or unhealthy for as long as its node is.
+- The same fault on many nodes within a minute is one incident, published as `incident`, which
+  names what they share: a job, a rack, a zone, a provider or the pool (`health.incident` of the
+  pool says how many nodes that takes; three of one job are enough, two where another node of it
+  crashed first, and a whole rack from three on). Where it makes nodes unhealthy, one of them is
+  replaced at a time while it is fresh; where it does not, people are told.
+- What a program can bring about (XIDs 8, 13, 31, 32, 43, 45, 68, 69) is **its job's and not the
+  node's** where another node of the same job shows the same within a minute, or, for the clean-up
+  XID 45, showed anything in the half hour before. It is noted as healthy with the rule `(one job)`
+  and counts in no window. Where such a fault would degrade a node or make it unhealthy, its
+  verdict waits two seconds for the other nodes; what is fatal (*at once*) never waits and is never
+  forgiven. The agent learns the job from the kernel line's process: Slurm's number, or the pod;
+  the pods of one Kubernetes job have nothing in common there, so they are judged one by one.
 - A changed policy file is in force within a second; a wrong one is refused and the old one
   stays. Each verdict names its rule and the policy (the first 12 digits of the file's SHA-256).
 """

@@ -25,14 +25,16 @@ from schemas.records import HealthRecord, NodeRecord, decoder, node_key
 from schemas.sagas import TimerDue, timer_codec
 from schemas.settings import HealthSpec, Settings
 from schemas.topology import NODES
-from services.health_monitor import core
+from services.health_monitor import core, jobs
 from services.health_monitor.effects import HealthInstruments, Performer
+from services.health_monitor.jobs import Jobs
 from services.health_monitor.level_faults import is_over
 from services.health_monitor.policy import Judgement, Policy
 from services.health_monitor.store import Decide, HealthStore, MayBegin, never
 from services.health_monitor.working import working_of
 from services.runtime.bus import Bus, Stored
 from services.runtime.consumer import Received
+from services.runtime.errors import Retry
 from services.runtime.tracing import traceparent
 
 log = logging.getLogger(__name__)
@@ -51,14 +53,16 @@ class Judge:
         policy: Callable[[], Policy],
         settings: Settings,
         instruments: HealthInstruments,
+        jobs: Jobs,
     ) -> None:
-        """`policy`: the one in force now."""
+        """`policy`: the one in force now; `jobs`: what their other nodes have."""
         self._bus = bus
         self._performer = performer
         self._store = store
         self._policy = policy
         self._settings = settings
         self._instruments = instruments
+        self._jobs = jobs
 
     async def handle(self, received: Received[NodeEvent]) -> None:
         """Handle one message of HEALTH_EVENTS."""
@@ -70,11 +74,11 @@ class Judge:
                     event.pool, event.node, lambda record: core.decide_over(record, event, seen)
                 )
             case Fault():
-                await self._fault(event, seen)
+                await self._fault(event, seen, first=received.deliveries == 1)
             case BootChecked():
                 fault = core.fault_of_boot(event)
                 if fault is not None:
-                    await self._fault(fault, seen)
+                    await self._fault(fault, seen, first=True)
             case Registered():
                 await self._change(
                     event.pool,
@@ -100,7 +104,7 @@ class Judge:
         seen = core.Seen(f"{due.id}-{received.stored.sequence}", 0, received.stored.time)
         await self._change(due.pool, due.node, lambda record: core.decide_review(record, seen))
 
-    async def _fault(self, fault: Fault, seen: core.Seen) -> None:
+    async def _fault(self, fault: Fault, seen: core.Seen, *, first: bool) -> None:
         policy = self._policy()
         pool = self._settings.pools.get(fault.pool)
         health = pool.health if pool is not None else HealthSpec()
@@ -108,7 +112,9 @@ class Judge:
 
         def decide(record: HealthRecord) -> core.Decision:
             nonlocal judged
-            judged = policy.judge(fault, working_of(record).windows, seen.now)
+            judged = self._judged(policy, record, fault, seen)
+            if first and jobs.waits(fault, judged) and not core.applied(record, seen):
+                raise Retry(f"{fault.job}: what its other nodes have", jobs.WAIT_SECONDS)
             return core.decide_fault(
                 record, fault, judged, seen, unhealthy_after=health.unhealthy_after
             )
@@ -116,6 +122,15 @@ class Judge:
         await self._change(fault.pool, fault.node, decide, may_begin=self._stands)
         if judged is not None:
             self._count(fault, judged)
+
+    def _judged(
+        self, policy: Policy, record: HealthRecord, fault: Fault, seen: core.Seen
+    ) -> Judgement:
+        """What the policy makes of a fault, unless it is its job's."""
+        windows = working_of(record).windows
+        judged = policy.judge(fault, windows, seen.now)
+        why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
+        return jobs.forgiven(judged, why, windows) if why else judged
 
     async def _change(
         self, pool: str, node: str, decide: Decide, *, may_begin: MayBegin = never

@@ -4,6 +4,7 @@ Pure, and by the service's own decisions, timers included: the stored times stan
 that a replay of the same policy tells the same verdicts. Nothing is published.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +25,7 @@ from schemas.node_events import (
 from schemas.reasons import Action, HealthStatus
 from schemas.records import HealthRecord
 from services.health_monitor import core
+from services.health_monitor.jobs import WAIT_SECONDS, Jobs, forgiven, of_program
 from services.health_monitor.level_faults import is_over
 from services.health_monitor.policy import Policy
 from services.health_monitor.working import working_of
@@ -71,11 +73,28 @@ class Replay:
         self._policy = policy
         self._after = unhealthy_after
         self._nodes: dict[tuple[str, str], _Node] = {}
+        self._jobs = Jobs()
+        self._ahead: deque[Fact] = deque()
+        """Facts that wait for what others of a job tell right after, as the service does."""
         self.verdicts: list[Verdict] = []
         """What this policy would have told so far."""
         self.faults = 0
 
     def take(self, fact: Fact) -> None:
+        """Take the next fact; it is decided on when the service would have."""
+        of_job = False
+        if isinstance(fact.event, Fault) and not is_over(fact.event):
+            self.faults += 1
+            self._jobs.saw(fact.event, fact.stored.timestamp())
+            of_job = of_program(fact.event)
+        while self._ahead and (fact.stored - self._ahead[0].stored).total_seconds() > WAIT_SECONDS:
+            self._decide(self._ahead.popleft())
+        if self._ahead or of_job:
+            self._ahead.append(fact)
+        else:
+            self._decide(fact)
+
+    def _decide(self, fact: Fact) -> None:
         """Decide on one fact, after the timers that were due before it."""
         event, key = fact.event, (fact.event.pool, fact.event.node)
         node = self._nodes.setdefault(key, _Node(HealthRecord(pool=event.pool, node=event.node)))
@@ -88,6 +107,7 @@ class Replay:
                 self._fault(node, event, seen)
             case BootChecked():
                 if (fault := core.fault_of_boot(event)) is not None:
+                    self.faults += 1
                     self._fault(node, fault, seen)
             case Registered():
                 self._apply(node, core.decide_registered(node.record, event, seen))
@@ -99,14 +119,17 @@ class Replay:
                 return
 
     def finish(self, now: datetime) -> None:
-        """Let the timers run that are due by now."""
+        """Decide on what is left; let the timers run that are due by now."""
+        while self._ahead:
+            self._decide(self._ahead.popleft())
         for node in self._nodes.values():
             self._timers(node, now)
 
     def _fault(self, node: _Node, fault: Fault, seen: core.Seen) -> None:
-        self.faults += 1
         windows = working_of(node.record).windows
         judged = self._policy.judge(fault, windows, seen.now)
+        why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
+        judged = forgiven(judged, why, windows) if why else judged
         self._apply(
             node,
             core.decide_fault(

@@ -8,6 +8,8 @@ from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.health_monitor.correlation import LEASE as WAVE_LEASE
 from services.health_monitor.correlation import Correlation
 from services.health_monitor.effects import HealthInstruments, Performer
+from services.health_monitor.job_watch import JobWatch
+from services.health_monitor.jobs import Jobs
 from services.health_monitor.judge import Judge, decode_event, decode_timer, node_of, timer_node_of
 from services.health_monitor.liveness import LEASE, Liveness
 from services.health_monitor.policy import Policy
@@ -84,7 +86,8 @@ async def build(context: Context) -> Service:
     policy = PolicyInForce(path, context.clock, instruments)
     store = HealthStore(context.bus)
     performer = Performer(context.bus, instruments)
-    judge = Judge(context.bus, store, performer, policy, context.settings, instruments)
+    jobs = Jobs()
+    judge = Judge(context.bus, store, performer, policy, context.settings, instruments, jobs)
     liveness = Liveness(
         context.bus,
         context.clock,
@@ -121,5 +124,11 @@ async def build(context: Context) -> Service:
                 key=timer_node_of,
             ),
         ),
-        tasks=(policy.keep, liveness.run, levels.run, correlation.run),
+        tasks=(
+            policy.keep,
+            liveness.run,
+            levels.run,
+            correlation.run,
+            JobWatch(context.bus, context.clock, jobs).run,
+        ),
     )

@@ -139,10 +139,13 @@ def _incident(event: Incident) -> Alert:
     what = f"{event.kind} {event.code}".strip() if event.code else event.kind
     named = f" Among them: {', '.join(event.named)}." if event.named else ""
     opened = event.status == "opened"
+    where = f" of {event.scope} {event.within}" if event.within else ""
+    # A job that fails is its owner's affair; what fails in a rack or a pool is the operator's.
+    grave: Severity = "warning" if event.scope == "job" else "critical"
     return Alert(
-        severity="critical" if opened else "info",
+        severity=grave if opened else "info",
         title=(
-            f"{event.pool}: {event.nodes} nodes have {what} at once"
+            f"{event.pool}: {event.nodes} nodes{where} have {what} at once"
             if opened
             else f"{event.pool}: the incident of {what} is closed"
         ),

@@ -1,0 +1,47 @@
+"""Follows every fault of the fleet, so that this replica knows what each job's nodes have.
+
+Every replica does it for itself: a fault is judged by one of them, and what the job's other nodes
+have was perhaps judged by another. What is known is memory alone, learnt anew at every start.
+"""
+
+import logging
+from datetime import timedelta
+from typing import Final
+
+from schemas import subjects
+from schemas.node_events import Fault
+from schemas.topology import EVENTS
+from services.health_monitor.jobs import AFTER_SECONDS, Jobs
+from services.health_monitor.judge import decode_event
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.runtime.errors import BusError
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+
+
+class JobWatch:
+    """Keeps `jobs` as it is on the bus."""
+
+    def __init__(self, bus: Bus, clock: Clock, jobs: Jobs) -> None:
+        """Note in `jobs` what is published on `bus`."""
+        self._bus = bus
+        self._clock = clock
+        self._jobs = jobs
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        since = self._clock.now() - timedelta(seconds=AFTER_SECONDS)
+        faults = [subjects.node_event_wildcard("fault")]
+        while True:
+            try:
+                async for stored in self._bus.follow(EVENTS.name, faults, "new", after=since):
+                    since = stored.time
+                    fault = decode_event(stored)
+                    if isinstance(fault, Fault):
+                        self._jobs.saw(fault, stored.time.timestamp())
+            except BusError as error:
+                log.info("jobs are not followed just now", extra={"reason": str(error)})
+            await self._clock.sleep(RETRY_SECONDS)
