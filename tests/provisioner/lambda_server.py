@@ -30,7 +30,7 @@ KNOWN = REQUIRED | {
     "firewall_rulesets",
 }
 PRICES = {"gpu_8x_h100_sxm5": 2392, "gpu_1x_a10": 75, "h100": 299}
-REGIONS = {"us-west-2", "us-east-1", "here"}
+REGIONS = {"us-west-2", "us-east-1"}
 NAME_CHARS_MAX = 64
 
 CAPACITY = (400, "instance-operations/launch/insufficient-capacity")

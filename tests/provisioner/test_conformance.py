@@ -36,9 +36,9 @@ async def make_lambda(tmp_path: Path) -> AsyncIterator[Make]:
         yield lambda: LambdaProvider(options=options, environment=environment)
 
 
-@pytest.fixture(params=["fake", "fake-file", "local", "lambda"])
+@pytest.fixture(params=["fake", "fake-file", "local", "lambda", "aws"])
 async def make(
-    request: pytest.FixtureRequest, tmp_path: Path, make_lambda: Make
+    request: pytest.FixtureRequest, tmp_path: Path, make_lambda: Make, make_aws: Make
 ) -> AsyncIterator[Make]:
     """Makes the provider anew, as a restarted provisioner does: what it holds must outlive it."""
     kind: str = request.param
@@ -52,6 +52,8 @@ async def make(
         provider: Provider
         if kind == "lambda":
             provider = make_lambda()
+        elif kind == "aws":
+            provider = make_aws()
         elif kind == "local":
             options = LocalProvider.Options(gpu_count=0)
             provider = LocalProvider(options=options, environment=environment, command=SLEEP)
@@ -71,7 +73,7 @@ async def make(
 
 def wanted(name: str = "web-1", **changes: object) -> ProvisionRequest:
     """A request without GPUs, so that no compiler is needed."""
-    return request(name, gpu_count=0, **({"region": "here"} | changes))
+    return request(name, gpu_count=0, **({"region": "us-east-1"} | changes))
 
 
 async def test_a_provider_says_its_name_and_what_it_can(make: Make) -> None:
@@ -84,14 +86,19 @@ async def test_a_provider_says_its_name_and_what_it_can(make: Make) -> None:
 async def test_an_instance_says_what_it_was_made_for(make: Make) -> None:
     """Name, fleet, pool, token, type and place come back from `provision` and from `list`."""
     provider = make()
-    asked = wanted(region="here", zone="a")
+    asked = wanted(zone="us-east-1a")
     made = await provider.provision(asked)
     (listed,) = await provider.list()
     for each in (made, listed):
         assert (each.name, each.fleet, each.pool) == ("web-1", FLEET, "web")
         assert (each.token, each.instance_type) == (asked.token, "h100")
-        assert (each.region, each.status) in {("here", "running"), ("here", "pending")}
-        assert each.zone == ("" if provider.name == "lambda" else "a")  # Lambda has no zones
+        assert (each.region, each.status) in {
+            ("us-east-1", "running"),
+            ("us-east-1", "pending"),
+        }
+        assert each.zone == (
+            "" if provider.name == "lambda" else "us-east-1a"
+        )  # Lambda has no zones
         assert each.provider_id == made.provider_id
 
 

@@ -1,0 +1,272 @@
+"""AWS EC2: instances of one account in one region.
+
+RunInstances takes a client token and drops a repeated launch by itself; the token is derived from
+the intention, the place and the market, because EC2 refuses the same token with other parameters.
+The node's fleet, pool and name are tags. Instances end, not stop, when they shut down, so that a
+machine that turns itself off costs nothing more.
+"""
+
+import asyncio
+import hashlib
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, Final, Literal
+
+import aioboto3
+import msgspec
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    InstanceStatus,
+    ProvisionRequest,
+)
+from services.provisioner.providers.aws_errors import ABSENT, code_of, error_of
+
+FLEET_TAG: Final = "navarch-fleet"
+POOL_TAG: Final = "navarch-pool"
+NODE_TAG: Final = "navarch-node"
+TOKEN_TAG: Final = "navarch-token"  # noqa: S105 - a tag's name
+CLIENT_TOKEN_CHARS: Final = 64
+PAGE: Final = 1000
+TRIES_MAX: Final = 3
+"""Of one request, by the SDK itself; the client token makes repeating harmless."""
+LIST_LAG_SECONDS: Final = 5.0
+
+STATUSES: Final[dict[str, InstanceStatus]] = {
+    "pending": "pending",
+    "running": "running",
+    "shutting-down": "stopping",
+    "stopping": "stopped",
+    "stopped": "stopped",
+}
+"""EC2's state -> ours; `terminated` costs nothing any more."""
+
+
+class AwsProvider:
+    """Instances of one account in one region."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`providers: {aws: {type: aws, region: us-east-1, image: ami-…}}`."""
+
+        region: str
+        image: str
+        """AMI with the driver and the agent."""
+        profile: str = ""
+        """Of the shared AWS configuration; empty: the SDK's own search for credentials."""
+        market: Literal["on-demand", "spot"] = "on-demand"
+        max_price: str = ""
+        """Spot only, in dollars per hour; empty: up to the on-demand price."""
+        subnets: dict[str, str] = {}  # noqa: RUF012 - msgspec makes each its own
+        """Zone -> subnet; empty: the zone's default subnet."""
+        security_groups: tuple[str, ...] = ()
+        ssh_key: str = ""
+        """Name of the key pair, for pools that name none under `ssh_keys`."""
+        instance_profile: str = ""
+        placement_group: str = ""
+        root_gb: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 0
+        """0: as the image has it."""
+        root_device: str = "/dev/sda1"
+        endpoint_url: str = ""
+        """Another endpoint than AWS's own."""
+        timeout: Duration = Duration(30)
+        """Of one request, from connecting to the last byte."""
+
+    def __init__(self, *, options: Options, environment: Environment) -> None:
+        """Connect nowhere yet."""
+        self.options = options
+        self._name = environment.name
+        self._stack = AsyncExitStack()
+        self._connecting = asyncio.Lock()
+        self._client: Any = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """EC2 drops a repeated launch by itself."""
+        return Capabilities(idempotency_token=True, list_lag_seconds=LIST_LAG_SECONDS)
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Launch an instance, or return the one of this token."""
+        answer = await self._call("run_instances", **self._launch(request))
+        [made] = answer["Instances"]
+        return _instance(made, self.options.region)
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove an instance; one that EC2 does not know is gone."""
+        try:
+            await self._call("terminate_instances", InstanceIds=[provider_id])
+        except ProviderError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, ClientError) and code_of(cause.response) in ABSENT):
+                raise
+
+    async def list(self) -> list[Instance]:
+        """Every instance with a fleet's tag that may still cost money."""
+        wanted = [
+            {"Name": "tag-key", "Values": [FLEET_TAG]},
+            {"Name": "instance-state-name", "Values": list(STATUSES)},
+        ]
+        found: list[Instance] = []
+        more: dict[str, Any] = {}
+        while True:
+            page = await self._call("describe_instances", Filters=wanted, MaxResults=PAGE, **more)
+            for reservation in page["Reservations"]:
+                found += [_instance(each, self.options.region) for each in reservation["Instances"]]
+            if not page.get("NextToken"):
+                return found
+            more = {"NextToken": page["NextToken"]}
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._stack.aclose()
+        self._client = None
+
+    def _launch(self, request: ProvisionRequest) -> dict[str, Any]:
+        """RunInstances' parameters; INVALID with the remedy where the pool asks the impossible."""
+        options = self.options
+        if request.region not in ("", options.region):
+            raise ProviderError(
+                "INVALID",
+                f"pool {request.pool} wants region {request.region}, provider {self._name} is "
+                f"{options.region}; add a provider of type aws for it",
+            )
+        if options.subnets and request.zone and request.zone not in options.subnets:
+            raise ProviderError(
+                "INVALID",
+                f"provider {self._name} has no subnet in zone {request.zone}; add it to `subnets`",
+            )
+        tags = [
+            {"Key": key, "Value": value} for key, value in sorted(_tags(request).items()) if value
+        ]
+        given: dict[str, Any] = {
+            "MinCount": 1,
+            "MaxCount": 1,
+            "ClientToken": _client_token(request, options),
+            "ImageId": options.image,
+            "InstanceType": request.instance_type,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+            "TagSpecifications": [
+                {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")
+            ],
+        }
+        keys = request.ssh_keys or ((options.ssh_key,) if options.ssh_key else ())
+        if len(keys) > 1:
+            raise ProviderError(
+                "INVALID", f"EC2 takes one key pair, pool {request.pool} names {len(keys)}"
+            )
+        given |= {"KeyName": keys[0]} if keys else {}
+        given |= {"UserData": request.user_data} if request.user_data else {}
+        return given | _place(request, options) | _market(options) | _machine(options)
+
+    async def _call(self, what: str, **given: Any) -> Any:
+        """One request; anything but a good answer is a ProviderError."""
+        try:
+            client = await self._connected()
+            return await getattr(client, what)(**given)
+        except ClientError as error:
+            raise error_of(error.response) from error
+        except NoCredentialsError as error:
+            raise ProviderError(
+                "AUTH", f"{error}; set AWS_PROFILE, AWS_ACCESS_KEY_ID or an instance role"
+            ) from error
+        except BotoCoreError as error:
+            raise ProviderError("TRANSIENT", f"{what}: {error}") from error
+
+    async def _connected(self) -> Any:
+        async with self._connecting:
+            if self._client is None:
+                session = aioboto3.Session(
+                    region_name=self.options.region, profile_name=self.options.profile or None
+                )
+                timeout = float(self.options.timeout)
+                client = session.client(
+                    "ec2",
+                    endpoint_url=self.options.endpoint_url or None,
+                    config=Config(
+                        connect_timeout=timeout,
+                        read_timeout=timeout,
+                        retries={"mode": "standard", "total_max_attempts": TRIES_MAX},
+                    ),
+                )
+                self._client = await self._stack.enter_async_context(client)
+            return self._client
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _tags(request: ProvisionRequest) -> dict[str, str]:
+    return request.labels | {
+        "Name": request.name,
+        FLEET_TAG: request.fleet,
+        POOL_TAG: request.pool,
+        NODE_TAG: request.name,
+        TOKEN_TAG: request.token,
+    }
+
+
+def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
+    """Other parameters under the same token are refused, so what may differ is part of it."""
+    about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
+    return hashlib.sha256(f"{about}/{options.market}".encode()).hexdigest()[:CLIENT_TOKEN_CHARS]
+
+
+def _place(request: ProvisionRequest, options: AwsProvider.Options) -> dict[str, Any]:
+    placement: dict[str, str] = {}
+    if request.zone:
+        placement["AvailabilityZone"] = request.zone
+    if options.placement_group:
+        placement["GroupName"] = options.placement_group
+    given: dict[str, Any] = {"Placement": placement} if placement else {}
+    subnet = options.subnets.get(request.zone) or next(iter(options.subnets.values()), "")
+    given |= {"SubnetId": subnet} if subnet else {}
+    groups = list(options.security_groups)
+    return given | ({"SecurityGroupIds": groups} if groups else {})
+
+
+def _market(options: AwsProvider.Options) -> dict[str, Any]:
+    if options.market == "on-demand":
+        return {}
+    spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+    spot |= {"MaxPrice": options.max_price} if options.max_price else {}
+    return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": spot}}
+
+
+def _machine(options: AwsProvider.Options) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if options.instance_profile:
+        given["IamInstanceProfile"] = {"Name": options.instance_profile}
+    if options.root_gb:
+        disk = {"VolumeSize": options.root_gb, "VolumeType": "gp3", "DeleteOnTermination": True}
+        given["BlockDeviceMappings"] = [{"DeviceName": options.root_device, "Ebs": disk}]
+    return given
+
+
+def _instance(made: Any, region: str) -> Instance:
+    tags = {each["Key"]: each["Value"] for each in made.get("Tags", ())}
+    return Instance(
+        name=tags.get(NODE_TAG) or made["InstanceId"],
+        provider_id=made["InstanceId"],
+        # A state that is new to us belongs to something that stands, and must not be forgotten.
+        status=STATUSES.get(made["State"]["Name"], "running"),
+        fleet=tags.get(FLEET_TAG, ""),
+        pool=tags.get(POOL_TAG, ""),
+        token=tags.get(TOKEN_TAG, ""),
+        instance_type=made["InstanceType"],
+        region=region,
+        zone=made.get("Placement", {}).get("AvailabilityZone", ""),
+        address=made.get("PublicIpAddress") or made.get("PrivateIpAddress", ""),
+        created_at=made.get("LaunchTime"),
+        tags=tags,
+    )
