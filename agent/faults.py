@@ -16,7 +16,7 @@ from agent.code_names import name_of
 from agent.diagnostics.findings import Finding
 from agent.nvml.events import XidEvent
 from agent.xid import Sighting
-from schemas.node_events import Fault, GpuIdentity, Metric
+from schemas.node_events import Fault, GpuIdentity, Metric, Preempting
 from schemas.reasons import FaultKind
 
 PCIE: Final = "DCGM_HEALTH_WATCH_PCIE"
@@ -229,6 +229,36 @@ def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
         message=notice.message,
         metrics=metrics,
         source="cloud",
+        boot_id=who.boot_id,
+    )
+
+
+def preempting(who: NodeIdentity, notice: Notice, now: datetime) -> Preempting:
+    """Say that the cloud takes this node."""
+    return Preempting(
+        id=f"{who.prefix}.preempting.{notice.digest}.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        notice=notice.digest,
+        kind=notice.kind,
+        action=notice.subcode,
+        message=notice.message,
+        deadline=notice.deadline,
+        boot_id=who.boot_id,
+    )
+
+
+def withdrawn(who: NodeIdentity, digest: str, now: datetime) -> Preempting:
+    """Say that the cloud announces it no more."""
+    return Preempting(
+        id=f"{who.prefix}.withdrawn.{digest}.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        notice=digest,
+        message="the cloud announces it no more",
+        withdrawn=True,
         boot_id=who.boot_id,
     )
 

@@ -66,6 +66,8 @@ class Reporter:
         self._witnesses = Witnesses()
         self._echoes = Echoes()
         self._events = 0
+        self._harmless: set[str] = set()
+        """Notices told that take nothing: their end is no news."""
 
     def line(self, line: Line) -> None:
         """Take a kernel log line."""
@@ -113,7 +115,19 @@ class Reporter:
 
     def notice(self, notice: Notice) -> None:
         """Take what the cloud announces."""
-        self.send(faults.from_notice(self.who, notice, self._clock.now()))
+        now = self._clock.now()
+        self.send(faults.from_notice(self.who, notice, now))
+        if notice.takes:
+            self.send(faults.preempting(self.who, notice, now))
+        else:
+            self._harmless.add(notice.digest)
+
+    def notice_over(self, digest: str) -> None:
+        """Take the news that the cloud announces something no more."""
+        if digest in self._harmless:
+            self._harmless.discard(digest)
+            return
+        self.send(faults.withdrawn(self.who, digest, self._clock.now()))
 
     def finding(self, finding: Finding) -> None:
         """Take a test that failed."""

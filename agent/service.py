@@ -118,6 +118,7 @@ class Agent:
             outside.clock,
             told=self._memory.notices if self._same_boot else (),
             on_notice=self._reporter.notice,
+            on_over=self._reporter.notice_over,
         )
         self._bus: Bus | None = None
         self._diagnostics = self._make_diagnostics()

@@ -77,6 +77,21 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     """Where the host stands, as people or its cloud name it: what fails together."""
 
 
+class Preempting(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.preempting"):
+    """The cloud takes the node back, or has withdrawn its word that it would."""
+
+    notice: str
+    """Which announcement; the same when it is withdrawn."""
+    kind: Literal["preemption", "maintenance"] = "preemption"
+    action: str = ""
+    """The cloud's word for what it does: terminate, stop, hibernate …"""
+    message: str = ""
+    deadline: UtcTime | None = None
+    """When it happens at the earliest; None: at any moment."""
+    withdrawn: bool = False
+    boot_id: str = ""
+
+
 class BootChecked(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.boot_checked"
 ):
@@ -244,6 +259,7 @@ class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.even
 NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Fault,
     Registered,
+    Preempting,
     BootChecked,
     Verdict,
     Lost,
@@ -260,6 +276,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
 FACTS: dict[type[NodeEvent], str] = {
     Fault: "fault",
     Registered: "registered",
+    Preempting: "preempting",
     BootChecked: "boot-checked",
     Verdict: "verdict",
     Lost: "lost",

@@ -60,6 +60,12 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     attempt: int = 0
     """Which attempt at curing the node it is, of `attempts_max`."""
     attempts_max: int = 0
+    drain_until: UtcTime | None = None
+    """The cloud takes the node then."""
+    order: str = ""
+    """Empty: as the pool says."""
+    notice: str = ""
+    """The cloud's announcement that led to it, if one did."""
     since: UtcTime
 
 
@@ -113,6 +119,18 @@ class Attempt(Record, frozen=True, kw_only=True):
     """Why it failed or was cancelled."""
 
 
+class CloudNotice(Record, frozen=True, kw_only=True):
+    """The cloud's word that it takes a node, as the agent heard it."""
+
+    kind: Literal["preemption", "maintenance"] = "preemption"
+    action: str = ""
+    reason: str = ""
+    deadline: UtcTime | None = None
+    at: UtcTime
+    """Of the last event about it; an older one changes nothing."""
+    withdrawn: bool = False
+
+
 class NodeRecord(Record, frozen=True, kw_only=True):
     """NODES `<pool>.<node>`: a node from its intention until its instance is gone."""
 
@@ -151,6 +169,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     """The last resets and reboots, oldest first."""
     health_trace: str = ""
     """traceparent of the verdict, so that what it leads to is one trace."""
+    notices: dict[str, CloudNotice] = {}
+    """What the cloud has announced, by the announcement's id; withdrawn ones too."""
     launch: LaunchSpec | None = None
     hostname: str = ""
     address: str = ""

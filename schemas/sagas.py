@@ -228,6 +228,14 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     wait: bool = True
     """drain: whether to wait until the work has left."""
+    told: bool = False
+    """drain: the workload system has been told already (`vacate`)."""
+
+
+class VacateOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """vacate: the workload system has taken the order to drain."""
+
+    told: bool = True
 
 
 class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -232,7 +232,7 @@ POOL_NODE_EVENTS: Final = DurableSpec(
     description="pool-manager: what changes a node",
     filters=tuple(
         subjects.node_event_wildcard(fact)
-        for fact in ("registered", "boot-checked", "verdict", "lost", "returned")
+        for fact in ("registered", "boot-checked", "verdict", "lost", "returned", "preempting")
     ),
 )
 POOL_REQUESTS: Final = DurableSpec(
@@ -279,6 +279,7 @@ NOTIFIER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("reserve", "started"),
         subjects.saga_step_wildcard("open", "started"),
         subjects.saga_step_wildcard("drain", "started"),
+        subjects.saga_step_wildcard("vacate", "started"),
     ),
     in_flight_max=4096,
 )

@@ -20,6 +20,8 @@ GCP_PREEMPTION_SECONDS: Final = 30.0
 GCP_GPU_STOP_SECONDS: Final = 3600.0
 """VMs with GPUs are told an hour ahead that they will be stopped; the answer names no time."""
 GCP_MIGRATION_SECONDS: Final = 60.0
+AWS_TAKING: Final = frozenset({"instance-stop", "instance-retirement"})
+"""Scheduled events after which the instance does not go on by itself."""
 
 NoticeKind = Literal["preemption", "maintenance"]
 
@@ -36,6 +38,8 @@ class Notice:
     deadline: datetime | None = None
     """When it happens, at the earliest."""
     metrics: dict[str, Metric] = field(default_factory=dict)
+    takes: bool = False
+    """Whether the node will be gone, or stopped, then."""
 
     @property
     def digest(self) -> str:
@@ -99,6 +103,7 @@ def aws_spot(body: bytes) -> Notice:
         f"AWS takes the spot instance back: {action} at {_text(found.time) or 'any moment'}",
         moment(found.time),
         {"action": action},
+        takes=True,
     )
 
 
@@ -129,6 +134,7 @@ def aws_scheduled(body: bytes) -> list[Notice]:
             f"{_text(each.description)}",
             moment(each.not_before),
             {"event_id": _text(each.event_id), "until": _text(each.not_after)},
+            takes=each.code in AWS_TAKING,
         )
         for each in events[:NOTICES_MAX]
         if each.state.lower() == "active" and not each.description.startswith("[")
@@ -146,6 +152,7 @@ def gcp_preempted(value: str, now: datetime) -> list[Notice]:
             "preempted",
             "Google Cloud takes the spot instance back, within 30 s",
             now + timedelta(seconds=GCP_PREEMPTION_SECONDS),
+            takes=True,
         )
     ]
 
@@ -165,6 +172,7 @@ def gcp_maintenance(value: str, now: datetime) -> list[Notice]:
             f"Google Cloud announces maintenance: {_text(value)}",
             now + timedelta(seconds=seconds),
             {"event": _text(value)},
+            takes=stops,
         )
     ]
 
@@ -197,6 +205,7 @@ def _azure_event(event: _AzureEvent) -> Notice:
         f"Azure announces {_text(kind)} from {when} on: {_text(event.description)}".rstrip(": "),
         moment(event.not_before),
         metrics,
+        takes=taken,
     )
 
 

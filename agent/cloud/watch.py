@@ -38,11 +38,16 @@ class CloudWatch:
         *,
         told: Iterable[str],
         on_notice: Callable[[Notice], None],
+        on_over: Callable[[str], None],
     ) -> None:
-        """Tell each notice once; those `told` by an earlier run not again."""
+        """Tell each notice once, and by its digest when it stands no more.
+
+        Those `told` by an earlier run are not told again.
+        """
         self._looks = tuple(looks)
         self._clock = clock
         self._on_notice = on_notice
+        self._on_over = on_over
         self._told_before = frozenset(told)
         self._standing: dict[str, frozenset[str]] = {}
 
@@ -85,6 +90,13 @@ class CloudWatch:
             if notice.digest not in told:
                 self._on_notice(notice)
         now = frozenset(notice.digest for notice in notices)
-        if over := self._standing.get(name, frozenset()) - now:
-            log.info("%s: %s notices are withdrawn or over", name, len(over))
+        over = self._standing.get(name, frozenset()) - now
         self._standing[name] = now
+        if len(self._standing) == len(self._looks):
+            # All have been looked at: what an earlier run told and nobody announces any more.
+            over |= self._told_before - frozenset().union(*self._standing.values())
+            self._told_before = frozenset()
+        if over:
+            log.info("%s: %s notices are withdrawn or over", name, len(over))
+        for digest in sorted(over):
+            self._on_over(digest)

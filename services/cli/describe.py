@@ -65,6 +65,10 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case n.Registered():
             host = f"on {event.hostname}" if event.hostname else ""
             return Told(about, "registered", f"{len(event.gpus)} GPUs {host}".strip(), "good")
+        case n.Preempting():
+            when = f", at {event.deadline:%m-%d %H:%M:%S} UTC" if event.deadline else ""
+            what = "notice withdrawn" if event.withdrawn else "notice"
+            return Told(about, what, event.message + when, "good" if event.withdrawn else "bad")
         case n.BootChecked():
             failed = [f"{each.name}: {each.detail}" for each in event.checks if not each.ok]
             passed = f"{len(event.checks)} boot checks passed"

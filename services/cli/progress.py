@@ -17,6 +17,7 @@ WAITS: Final[dict[str, str]] = {
     "cordon": "the notifier to cordon {node} at the workload system",
     "uncordon": "the notifier to uncordon {node} at the workload system",
     "drain": "the work on {node} to leave",
+    "vacate": "the notifier to tell the work on {node} to leave",
     "terminate": "the provider to confirm that {node} is gone",
     "provision": "the provider to bring up {new_node}",
     "bootstrap": "the agent to be brought onto {new_node}",

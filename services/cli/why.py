@@ -18,6 +18,7 @@ from schemas.records import NodeRecord, PoolRecord
 from services.cli.describe import tell
 from services.cli.progress import Progress, progress
 from services.cli.timeline import decode
+from services.pool_manager.notices import taken
 from services.runtime.bus import Stored
 from services.saga.log import SagaState
 
@@ -83,7 +84,8 @@ def _node_now(
         return (_waits(where),), _then(where)
     if node.state == "terminated":
         return ("It is gone; nothing is under way about it.",), ""
-    sick = node.state == "active" and (node.health == "unhealthy" or node.lost)
+    leaving = node.health == "unhealthy" or node.lost or taken(node)
+    sick = node.state == "active" and leaving
     if sick:
         asked = pool is not None and pool.spec.health.auto_replace
         by_hand = f"navarch replace {node.node}, or navarch uncordon {node.node} if it is well"
@@ -261,7 +263,7 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return "judged", f"{name} is {event.status}{rule}{policy}: {event.reason}{calls}"
         case n.Lost() | n.Returned():
             return "seen", f"{name}: {told.detail}"
-        case n.BootChecked() | n.Registered():
+        case n.BootChecked() | n.Registered() | n.Preempting():
             return "seen", f"{name}: {told.what}, {told.detail}"
         case n.Admitted():
             return "done", f"{name} was admitted and is in service"

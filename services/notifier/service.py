@@ -18,7 +18,7 @@ from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.messages import Codec, Message
 from schemas.node_events import NODE_EVENT_TYPES
 from schemas.pool_events import POOL_EVENT_TYPES
-from schemas.sagas import NodeInputs
+from schemas.sagas import NodeInputs, VacateOutputs
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
 from schemas.topology import NOTIFIER_ALERTS, NOTIFIER_STEPS
 from services.notifier.alerts import alert_of
@@ -62,10 +62,18 @@ class WorkloadSteps:
         about = _inputs(command)
         await self._notifier.uncordon(about.node, idempotency_key=command.key)
 
+    async def vacate(self, command: Command) -> VacateOutputs:
+        """Have the node's work moved away, and wait for nothing."""
+        about = _inputs(command)
+        await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
+        return VacateOutputs()
+
     async def drain(self, command: Command) -> None:
         """Have the node's work moved away, and wait until it is; the deadline cancels it."""
         about = _inputs(command)
         if not about.wait:
+            if about.told:
+                return
             await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
             return
         self._drains += 1
@@ -73,7 +81,8 @@ class WorkloadSteps:
             if command.deliveries > 1 and await self._notifier.is_drained(about.node):
                 # An earlier try gave the order, and was cut short while it waited.
                 return
-            await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
+            if not about.told:
+                await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
             polls = 0
             while not await self._notifier.is_drained(about.node):
                 await self._clock.sleep(poll_seconds(polls, self._drains))
@@ -89,6 +98,7 @@ class WorkloadSteps:
             actions={
                 "cordon": self.cordon,
                 "drain": self.drain,
+                "vacate": self.vacate,
                 "uncordon": self.uncordon,
                 # Of a node that comes: kept from work until it has passed, then given to it.
                 "reserve": self.cordon,

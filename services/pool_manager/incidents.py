@@ -17,6 +17,7 @@ import msgspec
 from schemas.pool_events import Incident, PoolEvent
 from schemas.records import NodeRecord, OpenIncident, PoolRecord
 from schemas.settings import IncidentSpec
+from services.pool_manager import notices
 
 SILENCE: Final = "silence"
 NAMED_MAX: Final = 50
@@ -36,8 +37,11 @@ class Seen:
 def sickness(node: NodeRecord) -> str:
     """What a node has, as incidents tell it apart: `xid-79`, `silence`; empty: nothing to compare.
 
-    A silent node whose instance the provider says is gone is no riddle, and no incident's.
+    A silent node whose instance the provider says is gone is no riddle, and no incident's; nor is
+    one that the cloud has announced to take.
     """
+    if notices.taken(node):
+        return ""
     if node.health == "unhealthy":
         if not node.health_kind:
             return ""

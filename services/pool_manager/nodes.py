@@ -9,8 +9,17 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.node_events import BootChecked, Lost, NodeEvent, Registered, Returned, Verdict
+from schemas.node_events import (
+    BootChecked,
+    Lost,
+    NodeEvent,
+    Preempting,
+    Registered,
+    Returned,
+    Verdict,
+)
 from schemas.records import NodeRecord
+from services.pool_manager import notices
 
 FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_says": ""}
 """Of a node that is heard again."""
@@ -55,6 +64,8 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_job=event.job,
                 health_gpu=event.gpu_index,
             )
+        case Preempting():
+            return notices.noted(record, event)
         case Lost():
             if record.lost or _stale(record, event):
                 return record

@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager import incidents
+from services.pool_manager import incidents, notices
 
 
 def node_name(fleet: str, pool: str, serial: int) -> str:
@@ -41,6 +41,8 @@ def begin(
         trace=node.health_trace if node else "",
         since=now,
     )
+    if node is not None:
+        opened = msgspec.structs.replace(opened, **notices.departure(node, record.spec, now))
     return saga_id(kind, node, new_node), opened, record
 
 

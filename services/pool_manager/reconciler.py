@@ -17,6 +17,7 @@ from schemas.messages import encode
 from schemas.records import OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
 from services.pool_manager.core import plan
+from services.pool_manager.departing import Departures
 from services.pool_manager.store import Store
 from services.pool_manager.world import CURING, Plan
 from services.runtime.bus import Bus
@@ -49,6 +50,7 @@ class Reconciler:
         self._now: dict[str, asyncio.Task[None]] = {}
         self._begun: set[str] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
+        self._departures = Departures(clock, store, coordinator)
 
     async def reconcile(self, pool: str) -> None:
         """Return when a run that began after this call has ended; raise what it raised."""
@@ -75,6 +77,7 @@ class Reconciler:
             decided = await self._decide(pool)
         if decided is not None:
             await self.start_open(decided.record)
+            await self._departures.look(pool)
             if decided.wake_at is not None:
                 await self._wake(pool, decided.wake_at)
 
@@ -147,7 +150,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         pool=record.name,
         node=opened.node,
         new_node=opened.new_node,
-        order=spec.replace_order,
+        order=opened.order or spec.replace_order,
         reason=opened.reason,
         action=opened.action,
         fault=opened.fault,
@@ -164,6 +167,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
             if opened.drain_timeout_seconds is None
             else opened.drain_timeout_seconds
         ),
+        drain_until=opened.drain_until,
         launch_timeout_seconds=float(spec.launch_timeout),
         diagnostic=spec.admission.diagnostic if opened.new_node or opened.kind in CURING else "",
         diagnostic_timeout_seconds=float(spec.admission.timeout),

@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import incidents
+from services.pool_manager import incidents, notices
 from services.pool_manager.budget import limit
 from services.pool_manager.opening import begin, with_open
 from services.pool_manager.sickness import patience_seconds, sick
@@ -26,10 +26,15 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
     taken = busy(record)
     waiting = sorted(
         (node for node in world.nodes if node.node not in taken and sick(node, record, now)),
-        key=lambda node: (node.health_at or node.lost_at or now, node.node),
+        key=lambda node: (
+            not notices.urgent(node, spec, now),
+            node.health_at or node.lost_at or now,
+            node.node,
+        ),
     )
     wake_at = earlier(begun.wake_at, _next_loss(world, record, now))
     wake_at = earlier(wake_at, incidents.next_end(record, now))
+    wake_at = earlier(wake_at, notices.next_moment(record, world.nodes, now))
     if not spec.health.auto_replace:
         return replace(begun, wake_at=wake_at)
     allowed = limit(spec.budget.max_unavailable, record.desired)
@@ -39,14 +44,17 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
     start = dict(begun.start)
     left: list[NodeRecord] = []
     if _launches_fail(record, now):
-        # A node terminated now would leave a gap. Sick nodes wait in their places.
-        left, waiting = waiting, []
+        # A node terminated now would leave a gap. Sick nodes wait in their places; what the cloud
+        # takes leaves its gap anyway, so one try is made to be ahead of it.
+        ahead = [each for each in waiting if notices.urgent(each, spec, now) and not each.cordoned]
+        left, waiting = [each for each in waiting if each not in ahead], ahead
         wake_at = earlier(wake_at, record.retry_at)
     for node in waiting:
         if incidents.room(record, incidents.sickness(node), now) == 0:
             left.append(node)
             continue
-        if spent >= allowed and not node.cordoned:
+        # Nor does the cloud ask: what it takes passes, and counts.
+        if spent >= allowed and not node.cordoned and not notices.urgent(node, spec, now):
             left.append(node)
             continue
         saga, opened, record = begin(world.fleet, record, "replace", now, node=node)

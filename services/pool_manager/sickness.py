@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager import notices
 
 UNVERIFIED_TIMES: Final = 3
 """So many times `lost_after` a silent node is waited for while the provider cannot say of it."""
@@ -18,6 +19,8 @@ def sick(node: NodeRecord, record: PoolRecord, now: datetime) -> str:
     """Why a node must be replaced; empty where it need not be."""
     if node.state != "active":
         return ""
+    if reason := notices.taken(node):
+        return reason
     if node.health == "unhealthy":
         return node.health_reason or "unhealthy"
     if node.lost and node.lost_at is not None:

@@ -88,7 +88,10 @@ class Verifier:
     def _silent(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for record in self._store.nodes.records.values():
-            if record.lost and record.state == "active" and record.provider_says != "gone":
+            if not record.lost or record.provider_says == "gone":
+                continue
+            # One that leaves is asked about too: if it is gone, nothing is drained any more.
+            if record.state in ("active", "leaving"):
                 found.setdefault(record.pool, []).append(record.node)
         return found
 

@@ -68,7 +68,14 @@ class Watched:
     def __init__(self, looks: list[Look], told: tuple[str, ...] = ()) -> None:
         self.notices: list[Notice] = []
         self._came = asyncio.Event()
-        self.watch = CloudWatch(looks, CLOCK, told=told, on_notice=self._notice)
+        self.over: list[str] = []
+        self.watch = CloudWatch(
+            looks, CLOCK, told=told, on_notice=self._notice, on_over=self._ended
+        )
+
+    def _ended(self, digest: str) -> None:
+        self.over.append(digest)
+        self._came.set()
 
     def _notice(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -81,6 +88,14 @@ class Watched:
                 self._came.clear()
                 await self._came.wait()
         return [(each.kind, each.subcode) for each in self.notices]
+
+    async def ended(self, count: int) -> list[str]:
+        """Wait until so many are announced no more; give their digests."""
+        async with asyncio.timeout(10):
+            while len(self.over) < count:
+                self._came.clear()
+                await self._came.wait()
+        return self.over
 
 
 @asynccontextmanager
@@ -241,7 +256,7 @@ class Hurried(SystemClock):
 async def test_a_service_is_asked_until_it_is_back(caplog: pytest.LogCaptureFixture):
     """That it is away is logged once, and its notices come when it answers."""
     came = asyncio.Event()
-    watch = CloudWatch([Flaky()], Hurried(), told=(), on_notice=lambda _: came.set())
+    watch = CloudWatch([Flaky()], Hurried(), told=(), on_notice=lambda _: came.set(), on_over=print)
     with caplog.at_level("INFO"):
         task = asyncio.create_task(watch.run())
         async with asyncio.timeout(10):
@@ -364,7 +379,7 @@ async def test_an_agent_publishes_a_spot_notice(make, host: Host, bus: NatsBus):
         "NAVARCH_CLOUD_INTERVAL": "50ms",
     }
     await host.start(**cloud)
-    fault = _fault(await events(bus, host.node, 3))
+    fault = _fault(await events(bus, host.node, 4))
     assert (fault["kind"], fault["subcode"], fault["source"]) == (
         "preemption",
         "terminate",
@@ -375,7 +390,7 @@ async def test_an_agent_publishes_a_spot_notice(make, host: Host, bus: NatsBus):
     assert await host.stop() == 0
     server.items["events/maintenance/scheduled"] = [SCHEDULED]
     await host.start(**cloud)
-    found = [each for each in contents(await events(bus, host.node, 6)) if "fault" in each["type"]]
+    found = [each for each in contents(await events(bus, host.node, 7)) if "fault" in each["type"]]
     assert [each["kind"] for each in found] == ["preemption", "maintenance"]
 
 

@@ -158,7 +158,7 @@ def test_xid_154_asks_for_what_its_text_says(subcode: str, result: str, action: 
         ("probe_hung", {}, "degraded", "inspect"),
         ("probe_failed", {}, "degraded", "inspect"),
         ("diagnostic", {}, "degraded", "inspect"),
-        ("preemption", {}, "unhealthy", "replace"),
+        ("preemption", {}, "degraded", "replace"),
         ("maintenance", {}, "degraded", "inspect"),
         ("lines_lost", {}, "healthy", "none"),
     ],

@@ -86,11 +86,13 @@ class World:
 VARIANTS: dict[str, dict[str, Any]] = {
     "terminate_first": {},
     "provision_first": {"order": "provision_first"},
+    "launch_ahead": {"order": "launch_ahead"},
     "tested": {"diagnostic": "dcgm-2"},
 }
 """What a pool's choices make of a saga."""
 KINDS: dict[str, tuple[str, ...]] = {
     "provision_first": ("replace",),
+    "launch_ahead": ("replace",),
     "tested": ("replace", "scale-up"),
 }
 """Variant -> the kinds of saga that it makes a difference to; absent: all."""

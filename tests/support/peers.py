@@ -12,7 +12,7 @@ from typing import Self
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered, Verdict
-from schemas.sagas import ActedOutputs, ProvisionOutputs
+from schemas.sagas import ActedOutputs, ProvisionOutputs, VacateOutputs
 from schemas.topology import NOTIFIER_STEPS, PROVISIONER_STEPS
 from services.runtime.clock import SystemClock
 from services.runtime.consumer import ConsumerLoop
@@ -46,7 +46,10 @@ class Peers:
         notifier = Participant(
             self.bus,
             clock,
-            dict.fromkeys(("cordon", "drain", "uncordon", "reserve", "open"), self._plain),
+            {
+                **dict.fromkeys(("cordon", "drain", "uncordon", "reserve", "open"), self._plain),
+                "vacate": self._vacate,
+            },
             {"cordon": self._plain_undo},
         )
         provisioner = Participant(
@@ -92,6 +95,10 @@ class Peers:
 
     async def _plain(self, command: Command) -> None:
         await self._asked(command.step, command)
+
+    async def _vacate(self, command: Command) -> VacateOutputs:
+        await self._asked("vacate", command)
+        return VacateOutputs()
 
     async def _plain_undo(self, command: Command) -> None:
         await self._asked(f"undo-{command.step}", command)

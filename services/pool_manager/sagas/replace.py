@@ -4,6 +4,8 @@
 terminate_first:  cordon ─► drain ─► terminate ─► provision ─► bootstrap ─► register ─► admit
 provision_first:  cordon ─► provision ─► bootstrap ─► register ─► admit ─► drain ─► terminate
                                │◄──────── failed: undo provision (terminate the new instance)
+launch_ahead:     cordon ─► vacate ─► provision ─► bootstrap ─► register ─► admit ─► drain
+                  ─► terminate
 ```
 
 Where the pool asks for a diagnostic, `reserve ─► check ─► open` stand before `admit`: the new node
@@ -18,16 +20,22 @@ holds two instances; provision_first (new resource first, old one last) keeps th
 Once the new node is admitted there is no way back: a later failure is stuck, for a person to see,
 and never costs the healthy new node. Cordon comes first in both orders: from then on nothing new is
 placed on the sick node.
+
+launch_ahead is no choice of the pool: the cloud has announced that it takes the node soon. The work
+is told to leave at once (vacate, which waits for nothing) while the new node is launched; what is
+left of the time until the cloud's deadline is the drain's.
 """
 
 from typing import Final
 
 from schemas.sagas import SagaParams
-from services.pool_manager.sagas.steps import CORDON, DRAIN, TERMINATE, launch
+from services.pool_manager.sagas.steps import CORDON, DRAIN, TERMINATE, VACATE, launch
 from services.saga.definition import Definition, Step
 
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:
+    if params.order == "launch_ahead":
+        return (CORDON, VACATE, *launch(params), DRAIN, TERMINATE)
     if params.order == "provision_first":
         return (CORDON, *launch(params), DRAIN, TERMINATE)
     return (CORDON, DRAIN, TERMINATE, *launch(params))

@@ -27,6 +27,8 @@ CORDON_SECONDS: Final = 300.0
 """A workload system that is away this long is a matter for a person."""
 IMMEDIATE_SECONDS: Final = 15.0
 """How long the order to drain may take where nobody waits for the work to leave."""
+VACATE_SECONDS: Final = 5.0
+"""The same where a new node is to be launched without delay."""
 TERMINATE_SECONDS: Final = 86_400.0
 """After a day the saga goes on without the confirmation; the sweep never gives up."""
 
@@ -41,13 +43,18 @@ def _node(params: SagaParams, _: Outputs) -> NodeInputs:
     return NodeInputs(pool=params.pool, node=params.node, reason=params.reason)
 
 
-def _drain(params: SagaParams, _: Outputs) -> NodeInputs:
+def _drain(params: SagaParams, outputs: Outputs) -> NodeInputs:
     return NodeInputs(
         pool=params.pool,
         node=params.node,
         reason=params.reason,
         wait=params.drain != "immediate",
+        told=bool(outputs.get("vacate", {}).get("told")),
     )
+
+
+def _vacate(params: SagaParams, _: Outputs) -> NodeInputs:
+    return NodeInputs(pool=params.pool, node=params.node, reason=params.reason, wait=False)
 
 
 def _drain_seconds(params: SagaParams) -> float | None:
@@ -171,6 +178,13 @@ CORDON_UNDONE: Final = Step(
 UNCORDON: Final = Step(
     name="uncordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, irrevocable=True
 )
+VACATE: Final = Step(
+    name="vacate",
+    inputs=_vacate,
+    deadline_seconds=lambda _: VACATE_SECONDS,
+    on_deadline="proceed",
+)
+"""Tells the work to leave, so that it does while something else is done."""
 DRAIN: Final = Step(
     name="drain",
     inputs=_drain,

@@ -1,0 +1,91 @@
+"""Ends drains that have nothing left to wait for, and unwinds what a withdrawn notice has begun.
+
+Which those are, `notices` decides from the records alone; so whoever looks next does what a crashed
+replica has left undone. Each is one guarded entry in the saga's log, and a log that has gone on, or
+cannot go back any more, is left alone.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from schemas.records import NodeRecord
+from schemas.sagas import SagaEntry
+from services.pool_manager import notices
+from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.store import Store
+from services.runtime.clock import Clock
+from services.runtime.errors import Conflict
+from services.saga.coordinator import Coordinator
+from services.saga.decide import Impossible, cancel, proceed
+from services.saga.log import SagaState
+
+log = logging.getLogger(__name__)
+
+WITHDRAWN: Final = "the cloud has withdrawn its notice"
+TRIES_MAX: Final = 10
+
+Decide = Callable[[SagaState], "SagaEntry | Impossible"]
+
+
+class Departures:
+    """Brings sagas in step with what the cloud does to their nodes."""
+
+    def __init__(self, clock: Clock, store: Store, coordinator: Callable[[], Coordinator]) -> None:
+        """`coordinator` is asked for late: it and the reconciler call each other."""
+        self._clock = clock
+        self._store = store
+        self._coordinator = coordinator
+
+    async def look(self, pool: str) -> None:
+        """Do what is due in one pool."""
+        concerned = [each for each in self._store.nodes_of(pool) if each.notices or each.lost]
+        if not concerned:
+            return
+        found = await self._store.pool(pool)
+        if found is None:
+            return
+        record, now = found[0], self._clock.now()
+        for hurry in notices.hurries(record, concerned):
+            if hurry.at <= now:
+                await self._hurry(hurry)
+        for saga, node in notices.withdrawn(record, concerned):
+            await self._unwind(saga, node)
+
+    async def _hurry(self, hurry: notices.Hurry) -> None:
+        def entry(state: SagaState) -> SagaEntry | Impossible:
+            definition = DEFINITIONS[state.kind]
+            return proceed(definition, state, self._clock.now(), reason=hurry.reason)
+
+        await self._intervene(hurry.saga, entry)
+
+    async def _unwind(self, saga: str, node: NodeRecord) -> None:
+        def entry(state: SagaState) -> SagaEntry | Impossible:
+            return cancel(
+                DEFINITIONS[state.kind],
+                state,
+                self._clock.now(),
+                reason=WITHDRAWN,
+                cause=f"withdrawn-{saga}",
+                then=f"uncordon-{node.node}-{node.sagas + 2}",
+            )
+
+        await self._intervene(saga, entry)
+
+    async def _intervene(self, saga: str, decide: Decide) -> None:
+        coordinator = self._coordinator()
+        for _ in range(TRIES_MAX):
+            state = await coordinator.state(saga)
+            if state is None:
+                return
+            entry = decide(state)
+            if isinstance(entry, Impossible):
+                log.debug("left as it is", extra={"saga": saga, "reason": entry.reason})
+                return
+            try:
+                await coordinator.intervene(state, entry)
+            except Conflict:
+                continue
+            log.info("intervened", extra={"saga": saga, "entry": entry.id})
+            await coordinator.advance(saga)
+            return

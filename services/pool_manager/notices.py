@@ -1,0 +1,160 @@
+"""What the cloud's notices mean: which nodes it takes, how urgently, and how they leave. Pure.
+
+A notice is no fault of the node: the hardware is sound, and the cloud takes it whatever we decide.
+So its replacement passes the budget, which counts it all the same, and no incident holds it back.
+The new node is begun at once and the work is told at once; the drain ends before the cloud does.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from schemas.node_events import Preempting
+from schemas.records import CloudNotice, NodeRecord, PoolRecord
+from schemas.settings import PoolSpec
+
+MARGIN_SECONDS: Final = 5.0
+"""Before the cloud's deadline a drain ends: so long the rest may take."""
+AHEAD_SECONDS_MIN: Final = 15.0
+"""With less time than this left there is nothing to launch ahead of."""
+NOTICES_MAX: Final = 16
+"""Remembered of one node; the newest."""
+LAUNCH_AHEAD: Final = "launch_ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """A drain of a saga that is not to last beyond a moment."""
+
+    node: str
+    saga: str
+    at: datetime
+    reason: str
+
+
+def noted(record: NodeRecord, event: Preempting) -> NodeRecord:
+    """Take an announcement, or its withdrawal, into a node's record; an older event is stale."""
+    known = record.notices.get(event.notice)
+    if known is not None and event.time < known.at:
+        return record
+    if event.withdrawn and known is not None:
+        note = msgspec.structs.replace(known, at=event.time, withdrawn=True)
+    else:
+        note = CloudNotice(
+            kind=event.kind,
+            action=event.action,
+            reason=event.message,
+            deadline=event.deadline,
+            at=event.time,
+            withdrawn=event.withdrawn,
+        )
+    newest = sorted({**record.notices, event.notice: note}.items(), key=lambda each: each[1].at)
+    return msgspec.structs.replace(record, notices=dict(newest[-NOTICES_MAX:]))
+
+
+def standing(node: NodeRecord) -> tuple[str, CloudNotice] | None:
+    """The notice that takes the node first, if any stands."""
+    found = [(name, each) for name, each in node.notices.items() if not each.withdrawn]
+    return min(found, key=lambda each: (_moment(each[1]), each[0]), default=None)
+
+
+def taken(node: NodeRecord) -> str:
+    """Why the cloud takes a node; empty where it does not."""
+    found = standing(node)
+    if found is None:
+        return ""
+    return found[1].reason or f"the cloud takes it back ({found[1].kind})"
+
+
+def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
+    """Whether there is no time to wait for the budget: the cloud will not."""
+    found = standing(node)
+    return found is not None and (
+        found[1].deadline is None or now >= found[1].deadline - _needed(spec)
+    )
+
+
+def gone(node: NodeRecord, now: datetime) -> bool:
+    """Whether there is nothing left on a node that could be waited for."""
+    if node.lost and node.provider_says == "gone":
+        return True
+    found = standing(node)
+    return found is not None and found[1].deadline is not None and now >= found[1].deadline
+
+
+def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]:
+    """How a node leaves, as fields of the saga's opening; empty: as the pool says."""
+    if gone(node, now):
+        return {"drain": "immediate"}
+    found = standing(node)
+    if found is None:
+        return {}
+    name, notice = found
+    fields: dict[str, Any] = {"notice": name, "drain_until": _drained_by(notice)}
+    left = notice.deadline - now if notice.deadline is not None else None
+    if urgent(node, spec, now) and (left is None or left.total_seconds() >= AHEAD_SECONDS_MIN):
+        fields["order"] = LAUNCH_AHEAD
+    return fields
+
+
+def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
+    """Drains that are to end at a moment, because the node is gone or the cloud takes it then."""
+    about = {each.node: saga for saga, each in record.open.items() if each.node}
+    found: list[Hurry] = []
+    for node in nodes:
+        saga = about.get(node.node)
+        if saga is None or node.drained:
+            continue
+        if node.lost and node.lost_at is not None and node.provider_says == "gone":
+            found.append(Hurry(node.node, saga, node.lost_at, "its instance is gone"))
+        elif (notice := standing(node)) and (at := _drained_by(notice[1])):
+            found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken(node)}"))
+    return found
+
+
+def withdrawn(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[tuple[str, NodeRecord]]:
+    """Sagas whose notice has been withdrawn, with their nodes; nothing else takes those away."""
+    by_name = {node.node: node for node in nodes}
+    found: list[tuple[str, NodeRecord]] = []
+    for saga, opened in record.open.items():
+        node = by_name.get(opened.node)
+        if not opened.notice or node is None:
+            continue
+        note = node.notices.get(opened.notice)
+        sick = node.health == "unhealthy" or node.lost
+        if note is not None and note.withdrawn and standing(node) is None and not sick:
+            found.append((saga, node))
+    return found
+
+
+def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> datetime | None:
+    """When a notice next changes what is to be done: it turns urgent, or a drain must end."""
+    nodes = tuple(nodes)
+    moments = [each.at for each in hurries(record, nodes)]
+    for node in nodes:
+        found = standing(node)
+        if found is not None and found[1].deadline is not None:
+            moments.append(found[1].deadline - _needed(record.spec))
+    return min((each for each in moments if each > now), default=None)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _needed(spec: PoolSpec) -> timedelta:
+    """How long before the deadline a replacement must begin to be done by then."""
+    return timedelta(seconds=spec.drain_timeout + spec.launch_timeout + MARGIN_SECONDS)
+
+
+def _drained_by(notice: CloudNotice) -> datetime | None:
+    if notice.deadline is None:
+        return None
+    return notice.deadline - timedelta(seconds=MARGIN_SECONDS)
+
+
+def _moment(notice: CloudNotice) -> datetime:
+    """For ordering: what may happen at any moment comes first."""
+    return notice.deadline or notice.at

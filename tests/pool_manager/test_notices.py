@@ -1,0 +1,324 @@
+"""What the cloud's notices lead to: decided from records, and on a real server."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.duration import Duration
+from schemas.node_events import Preempting
+from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
+from schemas.settings import BudgetSpec, PoolSpec
+from services.pool_manager import notices
+from services.pool_manager.core import plan
+from services.pool_manager.incidents import sickness
+from services.pool_manager.reconciler import saga_params
+from services.pool_manager.service import build
+from services.pool_manager.world import World
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SPEC = PoolSpec(
+    provider="p",
+    instance_type="t",
+    min_nodes=0,
+    max_nodes=99,
+    budget=BudgetSpec(max_unavailable=1),
+    drain_timeout=Duration(600),
+    launch_timeout=Duration(300),
+)
+
+
+def after(seconds: float) -> datetime:
+    """So long from now."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def notice(seconds: float | None, **changes: Any) -> CloudNotice:
+    """Spot, so long ahead."""
+    deadline = None if seconds is None else after(seconds)
+    return msgspec.structs.replace(CloudNotice(at=NOW, deadline=deadline, reason="spot"), **changes)
+
+
+def node(name: str = "n1", **changes: Any) -> NodeRecord:
+    """A healthy node in service."""
+    plain = NodeRecord(pool="training", node=name, state="active", health="healthy")
+    return msgspec.structs.replace(plain, **changes)
+
+
+def world(*found: NodeRecord, **changes: Any) -> World:
+    """A pool of these nodes."""
+    record = PoolRecord(name="training", spec=SPEC, desired=len(found), serial=100)
+    record = msgspec.structs.replace(record, **changes)
+    return World(fleet="f", record=record, nodes=found, revision=7)
+
+
+def gone(**changes: Any) -> NodeRecord:
+    """Silent, and the provider says that its instance is gone."""
+    return node(lost=True, lost_at=NOW, provider_says="gone", **changes)
+
+
+@pytest.mark.parametrize(
+    ("found", "order", "drain", "until"),
+    [
+        (node(), "terminate_first", "deadline", None),
+        (node(notices={"a": notice(120)}), "launch_ahead", "deadline", after(115)),
+        (node(notices={"a": notice(None)}), "launch_ahead", "deadline", None),
+        (node(notices={"a": notice(8)}), "terminate_first", "deadline", after(3)),
+        (node(notices={"a": notice(-1)}), "terminate_first", "immediate", None),
+        (node(notices={"a": notice(86_400)}), "terminate_first", "deadline", after(86_395)),
+        (node(notices={"a": notice(120, withdrawn=True)}), "terminate_first", "deadline", None),
+        (
+            node(notices={"a": notice(900), "b": notice(120)}),
+            "launch_ahead",
+            "deadline",
+            after(115),
+        ),
+        (gone(), "terminate_first", "immediate", None),
+        (gone(notices={"a": notice(120)}), "terminate_first", "immediate", None),
+        (node(lost=True, lost_at=NOW), "terminate_first", "deadline", None),
+    ],
+)
+def test_how_a_node_leaves(
+    found: NodeRecord, order: str, drain: str, until: datetime | None
+) -> None:
+    """Ahead of the cloud where there is time; without waiting where nothing is left to wait for."""
+    opened = msgspec.structs.replace(
+        OpenSaga(kind="replace", node="n1", since=NOW), **notices.departure(found, SPEC, NOW)
+    )
+    params = saga_params("f", world(found).record, opened)
+
+    assert (order, drain, until) == (params.order, params.drain, params.drain_until)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "urgent"), [(120, True), (905, True), (906, False), (86_400, False), (None, True)]
+)
+def test_a_notice_is_urgent_when_a_drain_and_a_launch_fill_the_time(
+    seconds: float | None, urgent: bool
+) -> None:
+    """600 s of drain, 300 s of launch, 5 s for the rest; what comes at any moment is urgent."""
+    assert urgent == notices.urgent(node(notices={"a": notice(seconds)}), SPEC, NOW)
+
+
+def test_what_the_cloud_takes_passes_the_budget_and_counts() -> None:
+    """A budget of one lets three preempted nodes through; a sick one beside them must wait."""
+    taken = [node(f"n{i}", notices={"a": notice(120)}) for i in range(3)]
+    sick = node("s", health="unhealthy", health_at=NOW)
+    found = plan(world(sick, *taken, desired=4), NOW)
+
+    assert ["n0", "n1", "n2"] == sorted(each.node for each in found.start.values())
+    assert {"a"} == {each.notice for each in found.start.values()}
+    assert found.record.breaker_open
+    [opened] = found.events
+    assert ("s",) == opened.waiting  # type: ignore[attr-defined]
+
+
+def test_a_notice_days_ahead_waits_for_the_budget_and_for_its_moment() -> None:
+    """It is acted on within the budget; what waits is looked at again when it turns urgent."""
+    far = [node(f"n{i}", notices={"a": notice(86_400)}) for i in range(2)]
+    found = plan(world(*far), NOW)
+
+    assert ["n0"] == [each.node for each in found.start.values()]
+    assert after(86_400 - 905) == found.wake_at
+
+
+def test_failed_launches_hold_back_a_second_try_only() -> None:
+    """The cloud leaves its gap anyway: one try is made; then the wait of failed launches holds."""
+    fresh = node(notices={"a": notice(120)})
+    failing = {"failures": 2, "retry_at": after(60)}
+    first = plan(world(fresh, **failing), NOW)
+    tried = msgspec.structs.replace(fresh, cordoned=True)
+
+    assert 1 == len(first.start)
+    assert {} == plan(world(tried, **failing), NOW).start
+
+
+def test_a_wave_of_notices_is_no_incident() -> None:
+    """Though a policy calls each unhealthy: the cloud takes them, nothing is wrong with them."""
+    found = node(health="unhealthy", health_kind="preemption", notices={"a": notice(120)})
+
+    assert "" == sickness(found)
+
+
+def event(name: str, at: float, *, withdrawn: bool = False) -> Preempting:
+    """An agent's word, so many seconds after noon."""
+    return Preempting(
+        id=f"{name}-{at}",
+        time=after(at),
+        pool="training",
+        node="n1",
+        notice=name,
+        deadline=None if withdrawn else after(120),
+        withdrawn=withdrawn,
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "stands"),
+    [
+        ([event("a", 0)], "a"),
+        ([event("a", 0), event("a", 5, withdrawn=True)], ""),
+        ([event("a", 5, withdrawn=True), event("a", 0)], ""),
+        ([event("a", 5, withdrawn=True), event("a", 9)], "a"),
+        ([event("a", 0), event("b", 1), event("a", 5, withdrawn=True)], "b"),
+    ],
+)
+def test_announcements_and_withdrawals_count_in_the_order_of_their_times(
+    told: list[Preempting], stands: str
+) -> None:
+    """Whichever replica applies which first."""
+    record = node()
+    for each in told:
+        record = notices.noted(record, each)
+    found = notices.standing(record)
+
+    assert stands == (found[0] if found else "")
+
+
+def opened(**changes: Any) -> dict[str, OpenSaga]:
+    """A replacement of n1 under way."""
+    saga = OpenSaga(kind="replace", node="n1", new_node="n9", since=NOW)
+    return {"replace-n1-1": msgspec.structs.replace(saga, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("found", "at"),
+    [
+        (node(state="leaving"), None),
+        (node(state="leaving", lost=True, lost_at=NOW), None),
+        (gone(state="leaving"), NOW),
+        (gone(state="leaving", drained=True), None),
+        (node(state="leaving", notices={"a": notice(120)}), after(115)),
+        (node(state="leaving", notices={"a": notice(120, withdrawn=True)}), None),
+    ],
+)
+def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
+    found: NodeRecord, at: datetime | None
+) -> None:
+    """The instance is gone, or the cloud's deadline comes before the drain's."""
+    hurries = notices.hurries(world(found, open=opened()).record, [found])
+
+    assert ([] if at is None else [at]) == [each.at for each in hurries]
+
+
+@pytest.mark.parametrize(
+    ("found", "begun_by", "unwound"),
+    [
+        (node(notices={"a": notice(120, withdrawn=True)}), "a", True),
+        (node(notices={"a": notice(120)}), "a", False),
+        (node(notices={"a": notice(120, withdrawn=True)}), "", False),
+        (node(notices={"a": notice(120, withdrawn=True), "b": notice(300)}), "a", False),
+        (node(notices={"a": notice(120, withdrawn=True)}, health="unhealthy"), "a", False),
+        (node(notices={"a": notice(120, withdrawn=True)}, lost=True), "a", False),
+    ],
+)
+def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
+    found: NodeRecord, begun_by: str, unwound: bool
+) -> None:
+    """Not what a person or a sickness wants, nor what another notice still does."""
+    record = world(found, open=opened(notice=begun_by)).record
+
+    assert unwound == bool(notices.withdrawn(record, [found]))
+
+
+# --- on a real server ----------------------------------------------------------------------------
+
+
+def spot(name: str, seconds: float, *, withdrawn: bool = False) -> Preempting:
+    """What an agent publishes."""
+    now = datetime.now(UTC)
+    return Preempting(
+        id=f"{name}-{'withdrawn' if withdrawn else 'told'}",
+        time=now,
+        pool="training",
+        node=name,
+        notice="spot-1",
+        deadline=None if withdrawn else now + timedelta(seconds=seconds),
+        message="AWS takes the spot instance back",
+        withdrawn=withdrawn,
+    )
+
+
+async def test_a_notice_has_a_node_replaced_ahead_whatever_the_pools_order(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The work is told and the new node begun at once, while the old one still drains."""
+    peers.hold["drain"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        peers.calls.clear()
+        await peers.publish(spot(before[0], 120))
+
+        async def four() -> bool:
+            return 4 == len(await bus.read("EVENTS", subjects.node_event_wildcard("admitted")))
+
+        await eventually(four)
+        assert not peers.count("terminate")
+        peers.hold["drain"].set()
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        after_ = await eventually(settled(bus, 3))
+
+    steps = [step for step, _ in peers.calls]
+    assert ["cordon", "vacate", "provision", "bootstrap", "drain", "terminate"] == steps
+    assert before[0] == replaced["old_node"]
+    assert before[0] not in after_
+    assert "AWS takes the spot instance back" == replaced["reason"]
+
+
+async def test_a_withdrawn_notice_gives_the_node_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The launch under way is undone, the node uncordoned; nothing counts as a failed launch."""
+    peers.hold["provision"] = asyncio.Event()
+    peers.hold["provision"].set()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        peers.hold["provision"].clear()
+        peers.calls.clear()
+        await peers.publish(spot(before[0], 120))
+
+        async def launching() -> bool:
+            return bool(peers.count("provision"))
+
+        await eventually(launching)
+        await peers.publish(spot(before[0], 0, withdrawn=True))
+        [cancelled] = await eventually(lambda: events(bus, "saga-cancelled"))
+        await eventually(lambda: bus.read("EVENTS", subjects.node_event_wildcard("uncordoned")))
+        after_ = await eventually(settled(bus, 3))
+        views = {each.id: each for each in await nodes(bus)}
+
+    assert sorted(before) == sorted(after_)
+    assert "the cloud has withdrawn its notice" == cancelled["reason"]
+    assert not views[before[0]].cordoned
+    assert [] == await events(bus, "saga-failed")
+
+
+async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A person's replacement waits for an hour's drain when a notice of seconds comes."""
+    peers.hold["drain"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await ask(bus, "replace", node=before[0])
+
+        async def draining() -> bool:
+            return bool(peers.count("drain"))
+
+        await eventually(draining)
+        await peers.publish(spot(before[0], notices.MARGIN_SECONDS + 0.5))
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        drained = await bus.read("EVENTS", subjects.node_event_wildcard("drained"))
+
+    assert before[0] == replaced["old_node"]
+    assert msgspec.json.decode(drained[0].data)["expired"]
