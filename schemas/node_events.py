@@ -205,6 +205,26 @@ class Remediated(
     duration_seconds: float = 0.0
 
 
+class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.event.v1.repaired"):
+    """A node's time out of service has ended, and this is what it cost."""
+
+    saga: str = ""
+    """What ended it."""
+    outcome: Literal["replaced", "uncordoned", "removed"]
+    new_node: str = ""
+    sickness: str
+    """`xid-79`, `silence`, `by-hand` …"""
+    sick_at: UtcTime
+    """Since when it was judged unhealthy, lost or cordoned, whichever was first."""
+    back_at: UtcTime
+    """Since when its place is filled again."""
+    gpu_count: int = 0
+    lost_gpu_hours: float = 0.0
+    """gpu_count times the hours from `sick_at` to `back_at`."""
+    evidence: str = ""
+    """Name of the bundle in the object store EVIDENCE; empty: none is kept of what was by hand."""
+
+
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU's readings; a reading the GPU does not have is absent."""
 
@@ -270,6 +290,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Drained,
     Terminated,
     Remediated,
+    Repaired,
     Telemetry,
 )
 
@@ -287,6 +308,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Drained: "drained",
     Terminated: "terminated",
     Remediated: "remediated",
+    Repaired: "repaired",
 }
 """The last token of each event's subject."""
 

@@ -37,6 +37,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     delete_marker_ttl_seconds: float = 0
     rollup: bool = False
     deny_delete: bool = False
+    compression: str = "none"
     replicas_one: bool = False
     """True: one replica whatever the cluster has; the stream is worth little."""
 
@@ -62,7 +63,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
             "deny_purge": False,
             "allow_rollup_hdrs": self.rollup,
             "allow_direct": True,
-            "compression": "none",
+            "compression": self.compression,
         }
         if self.schedules:
             config["allow_msg_schedules"] = True
@@ -97,6 +98,34 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
             delete_marker_ttl_seconds=self.marker_ttl_seconds,
             rollup=True,
             deny_delete=True,
+        )
+
+
+class ObjectBucketSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket of the object store and who alone writes it."""
+
+    name: str
+    description: str
+    writer: str
+    age_max_seconds: float
+    bytes_max: int
+
+    @property
+    def stream_name(self) -> str:
+        """The stream behind the bucket."""
+        return f"OBJ_{self.name}"
+
+    def stream(self) -> StreamSpec:
+        """The stream behind the bucket, whose oldest makes room for what is new."""
+        return StreamSpec(
+            name=self.stream_name,
+            description=self.description,
+            subjects=(f"$O.{self.name}.C.>", f"$O.{self.name}.M.>"),
+            age_max_seconds=self.age_max_seconds,
+            bytes_max=self.bytes_max,
+            duplicate_window_seconds=120,
+            compression="s2",
+            rollup=True,
         )
 
 
@@ -209,7 +238,21 @@ LEASES: Final = BucketSpec(
     writer="every service, its own keys",
     marker_ttl_seconds=60,
 )
-BUCKETS: Final = (POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HEARTBEATS, LEASES)
+REPAIRS: Final = BucketSpec(
+    name="REPAIRS",
+    description="What sick nodes have cost up to now: the sum over all that was told",
+    writer="metrics",
+)
+BUCKETS: Final = (POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HEARTBEATS, LEASES, REPAIRS)
+
+EVIDENCE: Final = ObjectBucketSpec(
+    name="EVIDENCE",
+    description="What was known of each node that was sick, for whoever repairs it",
+    writer="metrics",
+    age_max_seconds=180 * DAY_SECONDS,
+    bytes_max=4 * GIB,
+)
+OBJECT_BUCKETS: Final = (EVIDENCE,)
 
 HEALTH_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,
@@ -314,6 +357,22 @@ METRICS_EVENTS: Final = DurableSpec(
     filters=(subjects.NODE_EVENTS, subjects.POOL_EVENTS),
     in_flight_max=1024,
 )
+METRICS_EVIDENCE: Final = DurableSpec(
+    stream=EVENTS.name,
+    name="metrics-evidence",
+    description="metrics: sick nodes, of which evidence is kept, and the ends of their sickness",
+    filters=(
+        *(
+            subjects.node_event_wildcard(fact)
+            for fact in ("verdict", "lost", "uncordoned", "terminated")
+        ),
+        *(
+            subjects.pool_event_wildcard(fact)
+            for fact in ("saga-began", "node-replaced", "saga-failed", "saga-cancelled")
+        ),
+    ),
+    in_flight_max=4,
+)
 DURABLES: Final = (
     HEALTH_EVENTS,
     HEALTH_TIMERS,
@@ -325,4 +384,5 @@ DURABLES: Final = (
     NOTIFIER_STEPS,
     NOTIFIER_ALERTS,
     METRICS_EVENTS,
+    METRICS_EVIDENCE,
 )

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from schemas.requests import DrainRequest, NodeRequest, Query, ScaleRequest
-from services.cli import policy, printing, sagas
+from services.cli import evidence, policy, printing, report, sagas
 from services.cli.options import Config, NatsUrl, Output, moment
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
@@ -204,6 +204,10 @@ def why(
             printing.say(page(answer))
 
     _run(work())
+
+
+app.command("evidence")(evidence.evidence)
+app.command("report")(report.report)
 
 
 # --- asking --------------------------------------------------------------------------------------

@@ -101,6 +101,11 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             return _remediated(about, event)
         case n.Terminated():
             return Told(about, "terminated", "the provider confirmed that it is gone")
+        case n.Repaired():
+            seconds = (event.back_at - event.sick_at).total_seconds()
+            cost = f"{event.lost_gpu_hours:.2f} GPU-hours"
+            text = f"{event.sickness}: {seconds:.1f} s out of service, {cost}; {event.outcome}"
+            return Told(about, "repaired", text, "good")
         case _:
             return Told(about, type(event).__name__)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from schemas import subjects
 from schemas.names import SAGA_TOKEN, TOKEN
+from schemas.node_events import Repaired
 from schemas.pool_events import BreakerOpened, Incident
 from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
@@ -118,7 +119,14 @@ async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> Answer:
     )
     causes = [each for each in own if params.fault and _led_to(each, params.fault)]
     results = [each for each in facts if getattr(decode(each), "saga", "") == state.saga]
-    return why_saga(state, [*entries, *causes, *results])
+    costs = [each for each in own if _cost(each, state.saga)]
+    return why_saga(state, [*entries, *causes, *results, *costs])
+
+
+def _cost(stored: Stored, saga: str) -> bool:
+    """Whether an event says what the sickness that a saga ended has cost."""
+    message = decode(stored)
+    return isinstance(message, Repaired) and message.saga == saga
 
 
 def _led_to(stored: Stored, fault: str) -> bool:

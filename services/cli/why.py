@@ -269,6 +269,11 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return "done", f"{name} was admitted and is in service"
         case n.Remediated(outcome=outcome):
             return ("done" if outcome == "back" else "tried"), f"{name}: {told.what}, {told.detail}"
+        case n.Repaired():
+            seconds = (event.back_at - event.sick_at).total_seconds()
+            where = f"; evidence: navarch evidence {name}" if event.evidence else ""
+            cost = f"{event.lost_gpu_hours:.2f} GPU-hours lost"
+            return "done", f"{name} was out of service for {span(seconds)} ({cost}){where}"
         case _:
             # What sagas do to a node stands in their logs already.
             return None

@@ -3,7 +3,9 @@
 Every replica follows all telemetry and both buckets, so each shows the same gauges: scrape one, or
 take `max by`. Facts come through one durable that the replicas share, so each counts a part, and
 the sum over replicas is the whole: `sum without (instance) (navarch_xid_errors_total)`. A counter
-begins at zero with its process, which `rate` and `increase` know how to read. It decides nothing.
+begins at zero with its process, which `rate` and `increase` know how to read. What repairs have
+cost is counted durably (`totals`), and evidence of sick nodes is kept (`collecting`). It decides
+nothing about nodes.
 """
 
 import logging
@@ -19,9 +21,11 @@ from schemas.node_events import NODE_EVENT_TYPES, Telemetry
 from schemas.pool_events import POOL_EVENT_TYPES
 from schemas.records import HealthRecord, NodeRecord, node_key
 from schemas.topology import HEALTH, METRICS_EVENTS, NODES, TELEMETRY
+from services.metrics.collecting import Collector
 from services.metrics.collector import Fleet
 from services.metrics.consumers import LEASE, Consumers
 from services.metrics.core import Latest, increments
+from services.metrics.totals import Totals
 from services.runtime.bus import Bus, Stored
 from services.runtime.consumer import Consumer, Received
 from services.runtime.leases import Lease
@@ -95,6 +99,8 @@ async def build(context: Context) -> Service:
     fleet.nodes, fleet.health = nodes.records, health.records
     registry = context.instruments.registry
     registry.register(fleet)
+    totals = Totals(context.bus, context.clock)
+    registry.register(totals)
     invalid = Counter(
         "navarch_telemetry_invalid_total", "Samples that could not be read", registry=registry
     )
@@ -102,10 +108,10 @@ async def build(context: Context) -> Service:
     lag = Consumers(context.bus, context.clock, lease, context.settings.lag, registry)
     return Service(
         description="The fleet's numbers for Prometheus",
-        consumers=[Facts(fleet).consumer()],
+        consumers=[Facts(fleet).consumer(), Collector(context.bus, context.clock).consumer()],
         tasks=[
             *(nodes.run, health.run, Samples(context.bus, fleet, invalid).run),
-            *(lease.keep, lag.run),
+            *(lease.keep, lag.run, totals.run),
         ],
         close=lease.release,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from schemas.topology import BucketSpec, DurableSpec, StreamSpec
+from schemas.topology import BucketSpec, DurableSpec, ObjectBucketSpec, StreamSpec
 
 Headers = Mapping[str, str]
 Start = Literal["new", "all", "last_per_subject"]
@@ -35,6 +35,25 @@ class Entry:
     revision: int
     time: datetime
     removed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """What an object store says of an object; `revision` guards the next write."""
+
+    name: str
+    size_bytes: int
+    revision: int
+    time: datetime
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object with its content."""
+
+    info: ObjectInfo
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +177,26 @@ class Bus(Protocol):
         """Remove a key; with a revision, only if it is still the last, else Conflict."""
         ...
 
+    async def put_object(
+        self,
+        bucket: ObjectBucketSpec,
+        name: str,
+        data: bytes,
+        *,
+        metadata: Mapping[str, str],
+        revision: int,
+    ) -> int:
+        """Write an object if `revision` is still its last (0: there is none), else Conflict."""
+        ...
+
+    async def get_object(self, bucket: ObjectBucketSpec, name: str) -> Object | None:
+        """An object, whole; None where there is none of this name."""
+        ...
+
+    async def objects(self, bucket: ObjectBucketSpec) -> list[ObjectInfo]:
+        """What objects there are, oldest first, without their content."""
+        ...
+
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
         """The stream's last sequence, from its leader; with a filter, of what stands under it."""
         ...
@@ -219,6 +258,9 @@ __all__ = [
     "Endpoint",
     "Entry",
     "Headers",
+    "Object",
+    "ObjectBucketSpec",
+    "ObjectInfo",
     "Reply",
     "Start",
     "Stored",

@@ -31,6 +31,7 @@ from services.runtime.cancelling import cancellable, unless
 from services.runtime.connecting import ConnectOptions as ConnectOptions
 from services.runtime.connecting import credentials
 from services.runtime.errors import BusError, Refused, SetupError, Unavailable
+from services.runtime.objects import Objects
 from services.runtime.pulling import Durable, Ephemeral, Puller
 from services.runtime.wire import check_version, firing, guard, read_ack, read_answer, read_direct
 
@@ -48,7 +49,7 @@ NOT_FOUND: Final = 404
 _json = msgspec.json.Encoder()
 
 
-class NatsBus(Buckets):
+class NatsBus(Buckets, Objects):
     """A connection to nats-server. Make one with `connect`."""
 
     def __init__(self, client: Client, name: str) -> None:

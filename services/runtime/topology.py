@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from schemas.topology import BUCKETS, DURABLES, STREAMS, DurableSpec, StreamSpec
+from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, DurableSpec, StreamSpec
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import Refused, SetupError, Unavailable
@@ -22,7 +22,7 @@ ATTEMPTS_MAX: Final = 120
 
 async def set_up(bus: Bus, clock: Clock, *, replicas: int) -> None:
     """Create or update every stream, bucket and durable; raise SetupError naming what differs."""
-    streams = (*STREAMS, *(bucket.stream() for bucket in BUCKETS))
+    streams = (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS)))
     for spec in streams:
         await _patiently(clock, lambda spec=spec: _set_up_stream(bus, spec, replicas))
     for durable in DURABLES:

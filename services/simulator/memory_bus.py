@@ -17,6 +17,7 @@ from services.runtime.answering import CODES, answer
 from services.runtime.buckets import Buckets
 from services.runtime.bus import Delivery, Endpoint, Headers, Reply, Start, Stored
 from services.runtime.errors import Refused, Unavailable
+from services.runtime.objects import Objects
 from services.runtime.wire import firing, guard
 from services.simulator.jetstream.state import Place
 from services.simulator.link import Link
@@ -30,7 +31,7 @@ RETRY_SECONDS: Final = 0.25
 SERVICE_ERROR_CODE: Final = "Nats-Service-Error-Code"
 
 
-class MemoryBus(Buckets):
+class MemoryBus(Buckets, Objects):
     """A connection to a server in this process."""
 
     def __init__(self, server: MemoryServer, link: Link) -> None:

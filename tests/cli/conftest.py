@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.duration import decode_hook
 from schemas.messages import encode
 from schemas.pool_events import (
     FACTS,
@@ -20,7 +21,16 @@ from schemas.pool_events import (
     Scaled,
     ScaleRefused,
 )
-from schemas.requests import HealthEvent, NodeRequest, NodeView, Page, PoolView, Query, ScaleRequest
+from schemas.requests import (
+    REQUESTS,
+    HealthEvent,
+    NodeRequest,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+    ScaleRequest,
+)
 from schemas.topology import POOL_REQUESTS
 from services.runtime.nats_bus import NatsBus
 
@@ -103,7 +113,8 @@ def _answer(pool: str, verb: str, data: bytes, ids: "itertools.count[int]") -> P
                 refusal="above-maximum", reason=reason, request=asked.request, **common
             )
         return Scaled(was=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
-    about = msgspec.json.decode(data, type=NodeRequest)
+    about = msgspec.json.decode(data, type=REQUESTS[verb], dec_hook=decode_hook)
+    assert isinstance(about, NodeRequest)
     told = {"verb": verb, "node": about.node, "request": about.request}
     if about.node == "training-2":
         reason = "replace-training-2-1 is under way"

@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from schemas import (
+    evidence,
     fleet_events,
     node_events,
     pool_events,
@@ -27,7 +28,7 @@ from schemas import (
 )
 from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
-from schemas.topology import BUCKETS, DURABLES, STREAMS, StreamSpec
+from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, StreamSpec
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
 
 DOCUMENT: Final = HERE.parents[1] / "docs" / "events.md"
@@ -80,6 +81,11 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[records.Record]], ...]]] =
     "INSTANCES": ((records.node_key("<pool>", "<node>"), records.InstanceRecord),),
     "HEARTBEATS": ((records.node_key("<pool>", "<node>"), records.HeartbeatRecord),),
     "LEASES": (("<name>", records.LeaseRecord),),
+    "REPAIRS": ((evidence.TOTALS_KEY, evidence.RepairTotals),),
+    "EVIDENCE": (
+        (evidence.capture_name("<pool>", "<node>"), evidence.EvidenceCapture),
+        (evidence.bundle_name("<pool>", "<node>", "<saga>"), evidence.EvidenceBundle),
+    ),
 }
 
 
@@ -244,7 +250,7 @@ def _buckets() -> Iterator[str]:
                 each.description,
                 ", ".join(f"`{key}`" for key, _ in BUCKET_RECORDS.get(each.name, ())) or "-",
             )
-            for each in BUCKETS
+            for each in (*BUCKETS, *OBJECT_BUCKETS)
         ),
     )
     for found in BUCKET_RECORDS.values():
@@ -257,7 +263,7 @@ def _parts() -> Iterator[str]:
     """Structs that stand inside of others and were not described yet."""
     yield "## Parts\n"
     described = {*(kind for found in BUCKET_RECORDS.values() for _, kind in found)}
-    for module in (node_events, sagas, records, requests):
+    for module in (node_events, sagas, records, evidence, requests):
         for kind in vars(module).values():
             if not isinstance(kind, type) or kind.__module__ != module.__name__:
                 continue
@@ -280,6 +286,7 @@ PARTS: Final = frozenset(
     {
         *("GpuIdentity", "CheckResult", "GpuSample", "LaunchSpec", "SagaParams"),
         *("OpenSaga", "FaultNote", "HealthEvent"),
+        *("JudgedFault", "KernelLine", "TimelineEntry", "RepairCount"),
     }
 )
 

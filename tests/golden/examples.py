@@ -101,6 +101,8 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "subcode": "0x1",
     },
     "FaultNote": {"kind": "xid", "result": "unhealthy", "metrics": {"xid_code": 79}},
+    "EvidenceBundle": {"outcome": "replaced", "timeline": [], "sickness": "xid-79"},
+    "EvidenceCapture": {"record": None, "health": None, "instance": None},
     "FleetRecord": {"id": "default"},
     "GpuHealth": {"kind": "xid"},
     "GpuIdentity": {"name": "NVIDIA H100 80GB HBM3"},
@@ -160,6 +162,14 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "Query": {"after": "training.training-2", "limit": 100},
     "QueryError": {"error": "invalid-request", "reason": "Expected `int`, got `str`"},
     "Registered": {"cause": "", "instance": "training-7", "node": "training-7"},
+    "RepairCount": {"sickness": "xid-79", "gpu_seconds": 3801.6, "seconds": 475.2},
+    "Repaired": {
+        "cause": "replaced-replace-training-3-0",
+        "outcome": "replaced",
+        "sickness": "xid-79",
+        "lost_gpu_hours": 1.056,
+        "evidence": "training.training-3.replace-training-3-0",
+    },
     "RequestRefused": {
         "refusal": "unknown-node",
         "reason": "pool training has no node training-99",

@@ -48,6 +48,7 @@ EVENTS_TOLD = [
     (f"node.training.{NEW}.event.boot-checked", "agent.event.v1.boot_checked"),
     (f"node.training.{NEW}.event.admitted", "pool_manager.event.v1.admitted"),
     ("pool.training.event.node-replaced", "pool_manager.event.v1.node_replaced"),
+    (f"node.training.{OLD}.event.repaired", "metrics.event.v1.repaired"),
 ]
 WELCOME = (f"node.training.{NEW}.event.verdict", "health_monitor.event.v1.verdict")
 """The health-monitor's answer to `registered`; it races with the agent's boot checks."""
@@ -111,6 +112,12 @@ async def story(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Story
         begun = datetime.now().astimezone()
         line = fleet.break_gpu(old)
         await fleet.replaced(old.node, places[EVENTS.name])
+        await fleet.first(
+            EVENTS.name,
+            subjects.node_event("training", old.node, "repaired"),
+            places[EVENTS.name],
+            lambda _: True,
+        )
         heartbeat = await beating
         await fleet.active("training", 7)
         stored = {name: await fleet.bus.read(name, ">", after=at) for name, at in places.items()}

@@ -1,6 +1,8 @@
 """Runs a service's loops inside the test, on a real server, and stops them as abruptly as asked."""
 
 import asyncio
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +76,21 @@ async def eventually(
                 await asyncio.sleep(every)  # between two looks at something that tells nobody
             return found
     raise AssertionError(f"not within {within_seconds:g} s; last answer: {found!r}")
+
+
+async def command(url: str, *arguments: str) -> str:
+    """Run `navarch` against a bus, as a process; return what it prints, or fail with its words."""
+    keep = {key: value for key, value in os.environ.items() if not key.startswith("NAVARCH_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=keep | {"NAVARCH_NATS_URL": url},
+        cwd=path_of("."),
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, (arguments, out.decode(), err.decode())
+    return out.decode()
 
 
 def path_of(name: str) -> Path:

@@ -1,0 +1,295 @@
+"""Writes evidence down for people, a vendor's support among them: a summary, and a file a part.
+
+Pure: a bundle in, text and bytes out.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from schemas.duration import format_duration
+from schemas.evidence import EvidenceBundle, JudgedFault
+from schemas.messages import encode
+from schemas.node_events import GpuSample
+from services.cli import render
+from services.cli.timeline import assemble
+from services.runtime.bus import Stored
+
+LINES_SHOWN_MAX: Final = 20
+FAULTS_SHOWN_MAX: Final = 20
+README: Final = "README.txt"
+FILES: Final[dict[str, str]] = {
+    README: "this summary",
+    "kernel.log": "the lines of the kernel log that the faults were read from, as they were",
+    "faults.json": "every fault, decoded, with what was made of it",
+    "samples.jsonl": "readings of every GPU around the fault, one sample of the node a line",
+    "gpus.json": "index, UUID, serial number and PCI address of every GPU",
+    "checks.json": "boot checks and diagnostics",
+    "timeline.txt": "what was done, from the first message on, with milliseconds",
+    "timeline.jsonl": "the same messages, whole",
+    "bundle.json": "all of it in one file",
+}
+
+
+def stamp(at: datetime | None) -> str:
+    """A moment that means the same everywhere."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC" if at else "-"
+
+
+def files(bundle: EvidenceBundle) -> dict[str, bytes]:
+    """Every part of a bundle, by file name."""
+    kernel = "".join(f"{stamp(each.time)}  {each.line}\n" for each in bundle.kernel_lines)
+    parts: dict[str, bytes] = {
+        "kernel.log": kernel.encode(),
+        "faults.json": _pretty(b"[" + b",".join(encode(each) for each in bundle.faults) + b"]"),
+        "samples.jsonl": b"".join(encode(each) + b"\n" for each in bundle.samples),
+        "gpus.json": _pretty(msgspec.json.encode(bundle.gpus)),
+        "checks.json": _pretty(b"[" + b",".join(encode(each) for each in bundle.checks) + b"]"),
+        "timeline.txt": f"{story(bundle)}\n".encode(),
+        "timeline.jsonl": b"".join(msgspec.json.encode(each) + b"\n" for each in bundle.timeline),
+        "bundle.json": _pretty(encode(bundle)),
+    }
+    listed = "\n".join(f"  {name:<16} {what}" for name, what in FILES.items())
+    readme = f"{summary(bundle)}\n\nFILES\n{listed}\n"
+    return {README: readme.encode(), **parts}
+
+
+def _pretty(data: bytes) -> bytes:
+    return msgspec.json.format(data, indent=2) + b"\n"
+
+
+def story(bundle: EvidenceBundle) -> str:
+    """The timeline as `navarch timeline` tells it."""
+    stored = [
+        Stored(each.subject, msgspec.json.encode(each.message), each.sequence, each.time)
+        for each in bundle.timeline
+    ]
+    return render.timeline(assemble(stored), colour=False)
+
+
+# --- the summary ---------------------------------------------------------------------------------
+
+
+def summary(bundle: EvidenceBundle) -> str:
+    """What happened to which machine, on one page."""
+    parts = [
+        f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.sickness}",
+        _facts("WHAT HAPPENED", _happened(bundle)),
+        _facts("MACHINE", _machine(bundle)),
+        _gpus(bundle),
+        _lines(bundle),
+        _faults(bundle),
+        _readings(bundle),
+        _checks(bundle),
+        _left_out(bundle),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _facts(title: str, facts: Sequence[tuple[str, str]]) -> str:
+    lines = [f"  {key:<20} {value}" for key, value in facts if value]
+    return "\n".join([title, *lines])
+
+
+def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
+    verdict = bundle.verdict
+    facts = [("out of service since", stamp(bundle.sick_at))]
+    if verdict is not None:
+        facts += [
+            ("judged", f"{verdict.status}: {verdict.reason}"),
+            ("by rule", f"{verdict.rule or '-'} (health policy {verdict.policy or '-'})"),
+            ("calls for", verdict.action),
+        ]
+    match bundle.outcome:
+        case "open":
+            ended = "not yet: this is what is known up to now"
+        case "replaced":
+            ended = f"replaced by {bundle.new_node}, in service since {stamp(bundle.back_at)}"
+        case "uncordoned":
+            ended = f"given back to work at {stamp(bundle.back_at)}"
+        case "removed":
+            ended = f"removed without a replacement, {stamp(bundle.back_at)}"
+    facts.append(("ended", ended))
+    if bundle.back_at is not None:
+        seconds = (bundle.back_at - bundle.sick_at).total_seconds()
+        cost = f"{format_duration(seconds)}, {bundle.lost_gpu_hours:.2f} GPU-hours lost"
+        if bundle.dollars_per_hour:
+            dollars = seconds / 3600 * bundle.dollars_per_hour
+            cost += f", ${dollars:.2f} paid for them"
+        facts.append(("out of service for", cost))
+    facts.append(("saga", bundle.saga))
+    return facts
+
+
+def _machine(bundle: EvidenceBundle) -> list[tuple[str, str]]:
+    place = "/".join(part for part in (bundle.region, bundle.zone) if part)
+    gone = bundle.terminated_at
+    price = f"${bundle.dollars_per_hour:g} an hour" if bundle.dollars_per_hour else ""
+    return [
+        ("provider", bundle.provider),
+        ("instance id", bundle.provider_id),
+        ("instance type", bundle.instance_type),
+        ("place", place),
+        ("host name", bundle.hostname),
+        ("address", bundle.address),
+        ("boot id", bundle.boot_id),
+        ("NVIDIA driver", bundle.driver_version),
+        ("Navarch agent", bundle.agent_version),
+        ("running since", stamp(bundle.running_at) if bundle.running_at else ""),
+        ("terminated", stamp(gone) if gone else ""),
+        ("price", price),
+    ]
+
+
+def _gpus(bundle: EvidenceBundle) -> str:
+    if not bundle.gpus:
+        return ""
+    counts: dict[str, int] = {}
+    for each in bundle.faults:
+        key = each.fault.gpu_uuid or str(each.fault.gpu_index)
+        counts[key] = counts.get(key, 0) + 1
+    rows = [
+        (
+            str(gpu.index),
+            str(counts.get(gpu.uuid) or counts.get(str(gpu.index)) or "-"),
+            gpu.serial or "-",
+            gpu.uuid or "-",
+            gpu.pci or "-",
+            gpu.name or "-",
+        )
+        for gpu in bundle.gpus
+    ]
+    head = ("gpu", "faults", "serial", "uuid", "pci", "name")
+    return "GPUS\n" + _indented(render.columns(head, rows, colour=False))
+
+
+def _lines(bundle: EvidenceBundle) -> str:
+    if not bundle.kernel_lines:
+        return ""
+    shown = bundle.kernel_lines[:LINES_SHOWN_MAX]
+    lines = [f"  {stamp(each.time)}  {each.line}" for each in shown]
+    if more := len(bundle.kernel_lines) - len(shown):
+        lines.append(f"  … {more} more in kernel.log")
+    return "\n".join(["KERNEL LOG", *lines])
+
+
+def _faults(bundle: EvidenceBundle) -> str:
+    if not bundle.faults:
+        return ""
+    shown = bundle.faults[:FAULTS_SHOWN_MAX]
+    text = _indented(
+        render.columns(
+            ("seen", "fault", "gpu", "serial", "judged", "rule", "witness"),
+            [_fault(each) for each in shown],
+            colour=False,
+        )
+    )
+    if more := len(bundle.faults) - len(shown):
+        text += f"\n  … {more} more in faults.json"
+    return f"FAULTS\n{text}"
+
+
+def _fault(judged: JudgedFault) -> tuple[str, ...]:
+    fault = judged.fault
+    return (
+        stamp(fault.time),
+        f"{fault.kind} {fault.code}" if fault.code else fault.kind,
+        str(fault.gpu_index) if fault.gpu_index >= 0 else "-",
+        fault.gpu_serial or "-",
+        judged.result,
+        judged.rule or "-",
+        fault.source,
+    )
+
+
+def _readings(bundle: EvidenceBundle) -> str:
+    """The last sample before the fault and the first after it, of the GPUs that had one."""
+    decided = next(
+        (
+            each.fault
+            for each in bundle.faults
+            if bundle.verdict and each.fault.id == bundle.verdict.fault
+        ),
+        None,
+    )
+    moment = decided.time if decided else bundle.sick_at
+    before = [each for each in bundle.samples if each.time <= moment]
+    after = [each for each in bundle.samples if each.time > moment]
+    if not bundle.samples:
+        return "READINGS\n  none: no sample of this node was left when it was judged"
+    ill = {each.fault.gpu_index for each in bundle.faults if each.fault.gpu_index >= 0}
+    rows = [
+        (stamp(sample.time), when, *_reading(gpu))
+        for when, sample in (
+            *(("before", each) for each in before[-1:]),
+            *(("after", each) for each in after[:1]),
+        )
+        for gpu in sample.gpus
+        if not ill or gpu.index in ill
+    ]
+    head = (
+        "taken",
+        "fault",
+        "gpu",
+        "°C",
+        "memory °C",
+        "W",
+        "load %",
+        "memory used",
+        "ecc dbe",
+        "ecc sbe",
+        "pcie",
+        "nvlinks",
+    )
+    count = f"{len(before)} samples before the fault and {len(after)} after it are in samples.jsonl"
+    if not rows:
+        return f"READINGS\n  {count}"
+    return f"READINGS\n{_indented(render.columns(head, rows, colour=False))}\n  {count}"
+
+
+def _reading(gpu: GpuSample) -> tuple[str, ...]:
+    memory = gpu.memory_used_bytes
+    return (
+        str(gpu.index),
+        *(
+            "-" if each is None else f"{each:g}"
+            for each in (
+                gpu.temperature_celsius,
+                gpu.memory_temperature_celsius,
+                gpu.power_watts,
+                gpu.utilization_percent,
+            )
+        ),
+        "-" if memory is None else f"{memory / 2**30:.1f} GiB",
+        *(
+            "-" if each is None else f"{each}"
+            for each in (
+                gpu.ecc_dbe_aggregate,
+                gpu.ecc_sbe_aggregate,
+                gpu.pcie_width,
+                gpu.nvlinks_up,
+            )
+        ),
+    )
+
+
+def _checks(bundle: EvidenceBundle) -> str:
+    lines = [
+        f"  {stamp(each.time)}  {'passed' if check.ok else 'FAILED'}  {check.name}: {check.detail}"
+        for each in bundle.checks
+        for check in each.checks
+    ]
+    return "\n".join(["CHECKS", *lines]) if lines else ""
+
+
+def _left_out(bundle: EvidenceBundle) -> str:
+    if not bundle.left_out:
+        return ""
+    named = ", ".join(f"{count} of {part}" for part, count in bundle.left_out.items())
+    return f"Left out, because more is not kept: {named}."
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,155 @@
+"""Keeps evidence of sick nodes, and tells what their sickness has cost once it has ended.
+
+A verdict, a loss or the beginning of a saga that takes a node out makes a capture: samples and
+records that would be gone soon. What ends the sickness makes the bundle, once, and then the event
+`repaired`. The bundle is written first and the event told second, both under names that derive from
+the saga: a crash between the two, or a second replica, changes nothing more.
+"""
+
+import logging
+from typing import Any, Final
+
+from schemas import evidence as e
+from schemas import node_events as n
+from schemas import pool_events as p
+from schemas import subjects
+from schemas.messages import Message, encode
+from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
+from services.metrics import evidence, gathering
+from services.runtime.bus import Bus, Stored
+from services.runtime.clock import Clock
+from services.runtime.consumer import Consumer, Received
+from services.runtime.errors import Conflict
+from services.runtime.tracing import current_headers
+
+log = logging.getLogger(__name__)
+
+DISTURBING: Final = frozenset({"replace", "reset-gpu", "reboot"})
+"""Sagas that change what could be asked of a node."""
+
+
+class Collector:
+    """Makes captures and bundles."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        """Read from and write to `bus`."""
+        self._bus = bus
+        self._clock = clock
+        self._pools = gathering.PoolLog(bus)
+
+    def consumer(self) -> Consumer:
+        """The consumer that drives it."""
+        return Consumer(
+            durable=METRICS_EVIDENCE, decode=_decode, handle=self.handle, key=lambda s: s.subject
+        )
+
+    async def handle(self, received: Received[Message]) -> None:
+        """Take in one fact."""
+        message, stored = received.message, received.stored
+        pool, node = gathering.pool_of(message), gathering.node_of(message)
+        if not node:
+            return
+        if begins(message):
+            await self._capture(pool, node, message)
+        elif ends(message):
+            await self._end(pool, node, message, stored)
+
+    async def _known(self, pool: str, node: str, message: Message) -> evidence.Known:
+        sagas = [str(getattr(message, "saga", ""))]
+        return await gathering.known(self._bus, self._pools, pool, node, sagas)
+
+    async def _capture(self, pool: str, node: str, message: Message) -> None:
+        known = await self._known(pool, node, message)
+        if known.record is None or known.record.state == "terminated":
+            # The last word of a heart that stopped because the node was taken away.
+            return
+        old, revision = await gathering.stored_capture(self._bus, pool, node)
+        made = evidence.capture(known, old, self._clock.now())
+        await self._bus.put_object(
+            EVIDENCE,
+            e.capture_name(pool, node),
+            encode(made),
+            metadata={"pool": pool, "node": node, "outcome": "open"},
+            revision=revision,
+        )
+
+    async def _end(self, pool: str, node: str, message: Message, stored: Stored) -> None:
+        known = await self._known(pool, node, message)
+        found = evidence.ending(known, message, stored.time)
+        if found is None or found.outcome == "open":
+            return
+        kept, _ = await gathering.stored_capture(self._bus, pool, node)
+        made = evidence.bundle(known, kept, found)
+        name = ""
+        if evidence.keeps(found):
+            name = e.bundle_name(pool, node, found.saga or message.id)
+            made = await self._keep(name, made)
+        await self._tell(message, made, name)
+
+    async def _keep(self, name: str, made: e.EvidenceBundle) -> e.EvidenceBundle:
+        """Write a bundle unless it stands; return the one that stands."""
+        try:
+            await self._bus.put_object(
+                EVIDENCE, name, encode(made), metadata=evidence.labels(made), revision=0
+            )
+        except Conflict:
+            stands = await gathering.stored_bundle(self._bus, name)
+            return stands or made
+        log.info("evidence kept", extra={"object": name})
+        return made
+
+    async def _tell(self, message: Message, made: e.EvidenceBundle, name: str) -> None:
+        """Publish `repaired` exactly once, however much later this is done again."""
+        assert made.outcome != "open"
+        assert made.back_at is not None
+        subject = subjects.node_event(made.pool, made.node, n.FACTS[n.Repaired])
+        event = n.Repaired(
+            id=f"repaired-{made.saga or message.id}",
+            time=self._clock.now(),
+            cause=message.id,
+            pool=made.pool,
+            node=made.node,
+            saga=made.saga,
+            outcome=made.outcome,
+            new_node=made.new_node,
+            sickness=made.sickness,
+            sick_at=made.sick_at,
+            back_at=made.back_at,
+            gpu_count=made.gpu_count,
+            lost_gpu_hours=made.lost_gpu_hours,
+            evidence=name,
+        )
+        told = await self._bus.read(EVENTS.name, subject)
+        if any(getattr(evidence.read(each), "id", "") == event.id for each in told):
+            return
+        await self._bus.append(
+            subject,
+            encode(event),
+            tree=subject,
+            expected=told[-1].sequence if told else 0,
+            headers=current_headers(),
+        )
+
+
+def begins(message: Message) -> bool:
+    """Whether a fact may be the beginning of a sickness, or of work on the node."""
+    match message:
+        case n.Verdict(status=status, action=action):
+            return status == "unhealthy" or (status == "degraded" and action != "none")
+        case n.Lost():
+            return True
+        case p.SagaBegan(kind=kind):
+            return kind in DISTURBING
+        case _:
+            return False
+
+
+def ends(message: Message) -> bool:
+    """Whether a fact may be the end of a sickness."""
+    return isinstance(
+        message, p.NodeReplaced | n.Uncordoned | n.Terminated | p.SagaFailed | p.SagaCancelled
+    )
+
+
+def _decode(stored: Stored) -> Any:
+    return evidence.read(stored)

@@ -1,0 +1,91 @@
+"""When a node was out of service, and of what. Pure: a node's stored facts in, outages out.
+
+An outage begins when the node is judged unhealthy, lost or cordoned, whichever is first; it ends
+when the node is uncordoned or gone, or gets well by itself before anything was done. Moments are
+those of storing, because they come from one clock, the server's.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from schemas import node_events as n
+from schemas.evidence import BY_HAND, SILENCE
+from schemas.messages import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A time out of service."""
+
+    since: datetime
+    moment: datetime
+    """When what led to it was seen: of the fault that decided, else `since`."""
+    verdict: n.Verdict | None = None
+    """The first that called the node unhealthy."""
+    suspicion: n.Verdict | None = None
+    """One that called it degraded, where nothing worse was said."""
+    unhealthy: bool = False
+    """As of the last verdict."""
+    lost: bool = False
+    silent: bool = False
+    """Whether its heart stopped at any time of it."""
+    cordoned: bool = False
+    ended_at: datetime | None = None
+    end: str = ""
+    """Id of the event that ended it."""
+
+    @property
+    def sickness(self) -> str:
+        """What the node has: `xid-79`, `silence`, the rule's name, `by-hand`."""
+        if self.silent and self.verdict is None:
+            return SILENCE
+        found = self.verdict or self.suspicion
+        if found is None:
+            return BY_HAND
+        if found.kind:
+            return f"{found.kind}-{found.code}" if found.code else found.kind
+        return found.rule or found.status
+
+
+def outages(facts: Iterable[tuple[datetime, Message]]) -> tuple[Outage, ...]:
+    """Every outage in a node's facts (in order); the last of them may not have ended."""
+    past: list[Outage] = []
+    now: Outage | None = None
+    degraded: n.Verdict | None = None
+    faults: dict[str, datetime] = {}
+    for at, event in facts:
+        match event:
+            case n.Fault():
+                faults[event.id] = at
+            case n.Verdict(status="degraded"):
+                degraded = event
+                now = replace(now, suspicion=now.suspicion or event) if now else None
+            case n.Verdict(status="unhealthy"):
+                fell = now or Outage(since=at, moment=faults.get(event.fault, at))
+                now = replace(fell, verdict=fell.verdict or event, unhealthy=True)
+            case n.Verdict(status="healthy"):
+                degraded = None
+                now = replace(now, unhealthy=False) if now else None
+            case n.Lost() | n.Returned():
+                now = _heard(now, at, lost=isinstance(event, n.Lost))
+            case n.Cordoned():
+                seen = faults.get(degraded.fault, at) if degraded else at
+                fell = now or Outage(since=at, moment=seen, suspicion=degraded)
+                now = replace(fell, cordoned=True)
+            case n.Uncordoned() | n.Terminated():
+                if now is not None:
+                    past.append(replace(now, ended_at=at, end=event.id))
+                now = degraded = None
+            case _:
+                pass
+        if now is not None and not (now.unhealthy or now.lost or now.cordoned):
+            now = None
+    return (*past, now) if now is not None else tuple(past)
+
+
+def _heard(now: Outage | None, at: datetime, *, lost: bool) -> Outage | None:
+    """A heart that stops, or beats again."""
+    if lost:
+        return replace(now or Outage(since=at, moment=at), lost=True, silent=True)
+    return replace(now, lost=False) if now else None

@@ -1,0 +1,204 @@
+"""Evidence and the cost of repairs on a real bus: once each, whoever dies when."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from schemas import evidence as e
+from schemas import node_events as n
+from schemas import pool_events as p
+from schemas import subjects
+from schemas.evidence import RepairTotals
+from schemas.messages import Message, encode
+from schemas.node_events import Repaired, Telemetry
+from schemas.records import LaunchSpec, NodeRecord, node_key
+from schemas.settings import Settings
+from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES
+from services.metrics import gathering
+from services.metrics.collecting import Collector
+from services.metrics.repairs import BUCKETS_SECONDS, OTHER, SERIES_MAX, add
+from services.metrics.service import build
+from services.metrics.totals import Totals
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import Received
+from tests.support.inprocess import Running, eventually
+from tests.support.settling import settled
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SAGA = "replace-n-1-1"
+REPAIRED = subjects.node_event("a", "n-1", "repaired")
+
+
+def repaired(number: int, seconds: float = 60, sickness: str = "xid-79") -> Repaired:
+    """A repair of an eight-GPU node."""
+    return Repaired(
+        id=f"repaired-{number}",
+        time=NOW,
+        pool="a",
+        node=f"n-{number}",
+        outcome="replaced",
+        sickness=sickness,
+        sick_at=NOW,
+        back_at=NOW + timedelta(seconds=seconds),
+        gpu_count=8,
+        lost_gpu_hours=seconds * 8 / 3600,
+    )
+
+
+def test_an_event_is_added_once_whatever_comes_again():
+    """By its place in the stream."""
+    once = add(RepairTotals(), repaired(1), 7)
+    assert add(once, repaired(1), 7) is once
+    assert add(once, repaired(2), 3) is once
+    (count,) = add(once, repaired(2, seconds=1e9), 9).counts
+    assert (count.buckets[BUCKETS_SECONDS.index(60.0)], count.buckets[-1]) == (1, 1)
+    assert count.gpu_seconds == pytest.approx((60 + 1e9) * 8)
+
+
+def test_the_number_of_series_is_bounded():
+    """Codes that nobody has heard of do not grow the record for ever."""
+    totals = RepairTotals()
+    for code in range(SERIES_MAX + 5):
+        totals = add(totals, repaired(1, sickness=f"xid-{code}"), code + 1)
+    assert len(totals.counts) == SERIES_MAX + 1
+    assert [sum(each.buckets) for each in totals.counts if each.sickness == OTHER] == [5]
+
+
+async def publish(bus, *events: Message) -> None:
+    """Publish facts as their services do."""
+    for event in events:
+        if isinstance(event, n.NodeEvent):
+            subject = subjects.node_event(event.pool, event.node, n.FACTS[type(event)])
+        else:
+            assert isinstance(event, p.PoolEvent)
+            subject = subjects.pool_event(event.pool, p.FACTS[type(event)])
+        await bus.publish(subject, encode(event), msg_id=event.id)
+
+
+def counted(totals: Totals) -> tuple[int, float]:
+    """How many repairs a replica shows, and their GPU-hours."""
+    found = totals._known.counts
+    return sum(sum(each.buckets) for each in found), sum(each.gpu_seconds for each in found) / 3600
+
+
+async def test_the_totals_go_on_where_they_were(bus):
+    """Two replicas at once count each event once; a third that starts later shows the same."""
+    clock = SystemClock()
+    both = [Totals(bus, clock), Totals(bus, clock)]
+    running = [asyncio.ensure_future(each.run()) for each in both]
+    await publish(bus, *(repaired(number) for number in range(20)))
+
+    async def all_counted() -> bool:
+        return [counted(each)[0] for each in both] == [20, 20]
+
+    await eventually(all_counted)
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+    # The events age out; what they came to stays.
+    await bus.purge(EVENTS.name, subjects.node_event_wildcard("repaired"))
+    third = Totals(bus, clock)
+    later = asyncio.ensure_future(third.run())
+    await publish(bus, repaired(20))
+
+    async def goes_on() -> bool:
+        return counted(third)[0] == 21
+
+    await eventually(goes_on)
+    later.cancel()
+    await asyncio.gather(later, return_exceptions=True)
+    assert counted(third)[1] == pytest.approx(21 * 60 * 8 / 3600)
+
+
+# --- the collector -------------------------------------------------------------------------------
+
+ABOUT = {"time": NOW, "pool": "a", "node": "n-1"}
+FAULT = n.Fault(id="f-1", **ABOUT, kind="xid", code=79, message="NVRM: Xid", source="kmsg")
+SICK = n.Verdict(id="v-1", **ABOUT, status="unhealthy", fault="f-1", kind="xid", code=79)
+BACK = n.Uncordoned(id="uncordoned-u-1", **ABOUT, saga="u-1")
+
+
+async def node_there(bus) -> None:
+    """A node with a record and two samples."""
+    launch = LaunchSpec(fleet="f", provider="fake", instance_type="t", gpu_count=8)
+    record = NodeRecord(pool="a", node="n-1", state="active", launch=launch, hostname="h-1")
+    await bus.put(NODES, node_key("a", "n-1"), encode(record))
+    now = datetime.now(UTC)
+    for number in range(2):
+        sample = Telemetry(id=f"t-{number}", time=now, pool="a", node="n-1", sequence=number)
+        await bus.publish(subjects.telemetry("a", "n-1"), encode(sample))
+
+
+async def ids(bus) -> list[str]:
+    """Every `repaired` that was told."""
+    found = [n.node_codec.decode(each.data) for each in await bus.read(EVENTS.name, REPAIRED)]
+    return [each.id for each in found if isinstance(each, Repaired)]
+
+
+async def test_evidence_is_kept_and_told_of_once(bus, server):
+    """Captured at the verdict, while the samples are there; put together without them."""
+    await node_there(bus)
+    async with Running(server.url, "metrics", build, Settings()):
+        await publish(bus, FAULT, SICK)
+        await settled(bus, EVENTS.name, METRICS_EVIDENCE.name)
+        await bus.purge("TELEMETRY", subjects.telemetry("a", "n-1"))
+        await bus.delete(NODES, node_key("a", "n-1"))
+        await publish(bus, BACK)
+        await settled(bus, EVENTS.name, METRICS_EVIDENCE.name)
+    kept = await gathering.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
+    assert kept is not None
+    assert (len(kept.samples), kept.hostname, kept.gpu_count) == (2, "h-1", 8)
+    assert [each.line for each in kept.kernel_lines] == ["NVRM: Xid"]
+    assert await ids(bus) == ["repaired-u-1"]
+
+
+class Killed(Exception):  # noqa: N818
+    """The process is gone."""
+
+
+class Dying:
+    """A bus whose process dies at its n-th call that changes something, before or after it."""
+
+    def __init__(self, bus, calls: int, *, after: bool) -> None:
+        self._bus, self._left, self._after = bus, calls, after
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._bus, name)
+        if name not in ("put_object", "append", "publish"):
+            return found
+
+        async def call(*args: Any, **more: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and not self._after:
+                raise Killed
+            result = await found(*args, **more)
+            if self._left == 0:
+                raise Killed
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_killed_at_any_write_it_is_still_one_bundle_and_one_event(bus, calls, after):
+    """The bundle first, then the event: done again, each is found done or is done now."""
+    await node_there(bus)
+    await publish(bus, FAULT, SICK)
+    subject = subjects.node_event("a", "n-1", "uncordoned")
+    await publish(bus, BACK)
+    (stored,) = await bus.read(EVENTS.name, subject)
+    received = Received(BACK, stored)
+    with pytest.raises(Killed):
+        await Collector(Dying(bus, calls, after=after), SystemClock()).handle(received)
+    first = await gathering.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
+    for _ in range(2):
+        await Collector(bus, SystemClock()).handle(received)
+    kept = await gathering.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
+    assert kept is not None
+    assert first in (None, kept)
+    assert await ids(bus) == ["repaired-u-1"]
+    assert [each.name for each in await bus.objects(EVIDENCE)] == ["a.n-1.u-1"]
