@@ -169,6 +169,23 @@ class Uncordoned(
     """The boot that a reboot has begun: what was reported of that counts still."""
 
 
+class Held(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.held"):
+    """Somebody holds the node: until then nothing automatic takes it out of service."""
+
+    until: UtcTime
+    by: str = ""
+    reason: str = ""
+
+
+class Released(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.released"
+):
+    """The node is held no more: its time is over, or somebody ended it."""
+
+    by: str = ""
+    reason: str = ""
+
+
 class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.drained"):
     """The node's work is gone, or its drain deadline passed."""
 
@@ -287,6 +304,8 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Admitted,
     Cordoned,
     Uncordoned,
+    Held,
+    Released,
     Drained,
     Terminated,
     Remediated,
@@ -305,6 +324,8 @@ FACTS: dict[type[NodeEvent], str] = {
     Admitted: "admitted",
     Cordoned: "cordoned",
     Uncordoned: "uncordoned",
+    Held: "held",
+    Released: "released",
     Drained: "drained",
     Terminated: "terminated",
     Remediated: "remediated",

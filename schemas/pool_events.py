@@ -110,6 +110,18 @@ class SagaBegan(
     reason: str = ""
 
 
+class WouldBegin(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.would_begin"
+):
+    """The pool's mode is observe: this was decided, and is not done."""
+
+    kind: str
+    node: str = ""
+    nodes: int = 0
+    """How many, where it is not about one."""
+    reason: str = ""
+
+
 class NodeReplaced(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_replaced"
 ):
@@ -209,6 +221,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     BreakerClosed,
     Incident,
     SagaBegan,
+    WouldBegin,
     NodeReplaced,
     SagaFailed,
     SagaCancelled,
@@ -227,6 +240,7 @@ FACTS: dict[type[PoolEvent], str] = {
     BreakerClosed: "breaker-closed",
     Incident: "incident",
     SagaBegan: "saga-began",
+    WouldBegin: "would-begin",
     NodeReplaced: "node-replaced",
     SagaFailed: "saga-failed",
     SagaCancelled: "saga-cancelled",

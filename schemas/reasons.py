@@ -87,6 +87,8 @@ Refusal = Literal[
     "budget-spent",
     "not-active",
     "wrong-state",
+    "held",
+    "observing",
 ]
 """Why a request was refused; stands in the refusal event and in its metric."""
 

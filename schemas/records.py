@@ -83,6 +83,19 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """Of the first node."""
 
 
+class Would(Record, frozen=True, kw_only=True):
+    """What a pool that only observes would have begun."""
+
+    kind: SagaKind
+    node: str = ""
+    nodes: int = 0
+    """How many, where it is not about one."""
+    cause: str = ""
+    """What makes it the same decision when it is taken again."""
+    reason: str = ""
+    since: UtcTime
+
+
 class PoolRecord(Record, frozen=True, kw_only=True):
     """POOLS `pool.<pool>`: what is wanted and what is under way.
 
@@ -101,6 +114,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Node -> id of what people were asked to look at: nobody is asked twice."""
     incidents: dict[str, OpenIncident] = {}
     """Sickness -> the incident that is open."""
+    would: dict[str, Would] = {}
+    """Under mode observe: what would be under way."""
     failures: int = 0
     """Launches that failed one after the other; sets the wait before the next."""
     retry_at: UtcTime | None = None
@@ -171,6 +186,10 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     """traceparent of the verdict, so that what it leads to is one trace."""
     notices: dict[str, CloudNotice] = {}
     """What the cloud has announced, by the announcement's id; withdrawn ones too."""
+    held_until: UtcTime | None = None
+    """Until then nothing automatic takes the node out of service."""
+    held_by: str = ""
+    held_reason: str = ""
     launch: LaunchSpec | None = None
     hostname: str = ""
     address: str = ""

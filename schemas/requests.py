@@ -53,6 +53,15 @@ class DrainRequest(NodeRequest, frozen=True, kw_only=True):
             raise ValueError("mode immediate does not wait, so it takes no timeout")
 
 
+class HoldRequest(Request, frozen=True, kw_only=True):
+    """Let nothing automatic take a node out of service for a while."""
+
+    node: str
+    for_: Duration = msgspec.field(name="for")
+    """At most seven days; it ends by itself."""
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
 class SagaRequest(Request, frozen=True, kw_only=True):
     """Cancel a saga, retry one that is stuck, or have one that drains wait no longer."""
 
@@ -68,6 +77,8 @@ REQUESTS: dict[str, type[Request]] = {
     "replace": DrainRequest,
     "reset-gpu": DrainRequest,
     "reboot": DrainRequest,
+    "hold": HoldRequest,
+    "release": NodeRequest,
     "cancel": SagaRequest,
     "retry": SagaRequest,
     "proceed": SagaRequest,
@@ -163,6 +174,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     job: str = ""
     """Whose process the fault was of that decided on its health."""
+    held_until: str = ""
+    held_by: str = ""
+    held_reason: str = ""
     registered_at: str = ""
     last_change: str = ""
     gpus: tuple[dict[str, Any], ...] = ()
@@ -185,6 +199,10 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     breaker: str
     """closed or open."""
     open_sagas: tuple[str, ...] = ()
+    mode: str = "act"
+    """act or observe."""
+    would: tuple[dict[str, Any], ...] = ()
+    """Under mode observe: what would be under way."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

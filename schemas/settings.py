@@ -62,6 +62,26 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     """A count, or a percentage of the desired size, rounded up: at least one."""
 
 
+Mode = Literal["act", "observe"]
+"""observe: every decision is taken and told, and nothing is touched."""
+WindowKind = Literal["service", "freeze"]
+
+
+class WindowSpec(Setting, frozen=True, kw_only=True):
+    """A time that comes again.
+
+    freeze: nothing automatic disturbs work in it; service: what can wait begins only in it.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
+    kind: WindowKind
+    start: str
+    """A cron expression of five fields: `0 22 * * 5`."""
+    duration: Duration
+    timezone: str = "UTC"
+    """Whose clocks `start` means: `Europe/Berlin`."""
+
+
 class AdmissionSpec(Setting, frozen=True, kw_only=True):
     """What a new node must pass before it has work; its GPUs and boot checks are always looked at.
 
@@ -101,6 +121,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     health: HealthSpec = HealthSpec()
     budget: BudgetSpec = BudgetSpec()
     admission: AdmissionSpec = AdmissionSpec()
+    mode: Mode = "act"
+    """The stricter of the pool's and the fleet's counts."""
+    windows: tuple[WindowSpec, ...] = ()
     replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
     drain: DrainMode = "deadline"
     """deadline: after `drain_timeout` the node goes all the same; wait: not before its work has
@@ -181,6 +204,8 @@ class Settings(Setting, frozen=True, kw_only=True):
     """The whole configuration file."""
 
     fleet: str = "default"
+    mode: Mode = "act"
+    """observe: for every pool."""
     nats: NatsSettings = NatsSettings()
     http: HttpSettings = HttpSettings()
     tracing: TracingSettings = TracingSettings()

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from schemas.requests import DrainRequest, NodeRequest, Query, ScaleRequest
-from services.cli import evidence, policy, printing, report, sagas
+from services.cli import evidence, holds, policy, printing, report, sagas
 from services.cli.options import Config, NatsUrl, Output, moment
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
@@ -323,6 +323,10 @@ def replace(
     where = Where(nats_url=nats_url, config=config, wait=wait)
     request = _drain_request(node, reason, mode, timeout)
     _ask_node("replace", node, reason, output, where, request=request)
+
+
+app.command("hold")(holds.hold)
+app.command("release")(holds.release)
 
 
 @app.command("scale")

@@ -26,6 +26,7 @@ from schemas.pool_events import (
     pool_codec,
 )
 from schemas.requests import (
+    HoldRequest,
     NodeRequest,
     NodeView,
     Page,
@@ -52,7 +53,7 @@ PAGE_NODES: Final = 1000
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
-Request = ScaleRequest | NodeRequest | SagaRequest
+Request = ScaleRequest | NodeRequest | HoldRequest | SagaRequest
 Answer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 _page = msgspec.json.Decoder(Page)

@@ -93,6 +93,12 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             return Told(about, "cordoned", event.reason)
         case n.Uncordoned():
             return Told(about, "uncordoned", event.reason, "good")
+        case n.Held():
+            by = f" by {event.by}" if event.by else ""
+            return Told(about, "held", f"until {event.until:%m-%d %H:%M} UTC{by}: {event.reason}")
+        case n.Released():
+            by = f" by {event.by}" if event.by else ""
+            return Told(about, "released", f"{event.reason}{by}".strip())
         case n.Drained():
             late = "waited for no longer, with work left" if event.expired else "no work left"
             late = late if event.waited else "its work was told to leave; nobody waited"
@@ -161,6 +167,9 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case p.SagaBegan():
             nodes = " -> ".join(name for name in (event.node, event.new_node) if name)
             return Told(event.pool, "saga began", f"{event.kind} {nodes}: {event.reason}")
+        case p.WouldBegin():
+            what = event.node or f"{event.nodes} nodes"
+            return Told(event.pool, "would begin", f"{event.kind} of {what}: {event.reason}")
         case p.NodeReplaced():
             took = f"{event.old_node} -> {event.new_node} in {event.duration_seconds:.1f} s"
             return Told(event.pool, "node replaced", f"{took}. {event.reason}", "good")

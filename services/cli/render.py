@@ -78,6 +78,9 @@ def _remarks(node: NodeView) -> str:
     words = [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
     if node.saga:
         words.append(f"saga {node.saga}")
+    if node.held_until:
+        by = f" by {node.held_by}" if node.held_by else ""
+        words.append(f"held until {node.held_until}{by}: {node.held_reason}")
     if node.reason and (node.health != "healthy" or node.status != "active"):
         words.append(node.reason)
     return ", ".join(words)

@@ -15,6 +15,7 @@ from schemas import pool_events as p
 from schemas import sagas as s
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.records import NodeRecord, PoolRecord
+from services.cli import keeping
 from services.cli.describe import tell
 from services.cli.progress import Progress, progress
 from services.cli.timeline import decode
@@ -64,6 +65,7 @@ def why_node(
     words += [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
     current = next((each for each in sagas if each.saga == node.saga), None)
     now, then = _node_now(node, pool, current, told)
+    now = (*keeping.node_kept(node, pool), *now)
     return _answer(
         Answer(
             about=node.node,
@@ -142,7 +144,7 @@ def why_pool(
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {breaker}."
     )
     told = _lines(stored, "")
-    now: list[str] = []
+    now: list[str] = [*keeping.pool_kept(pool)]
     if pool.breaker_open:
         last = next((each for each in reversed(told) if each.topic == "held back"), None)
         now.append(
@@ -265,6 +267,8 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return "seen", f"{name}: {told.detail}"
         case n.BootChecked() | n.Registered() | n.Preempting():
             return "seen", f"{name}: {told.what}, {told.detail}"
+        case n.Held() | n.Released():
+            return "asked", f"{name} {told.what} {told.detail}"
         case n.Admitted():
             return "done", f"{name} was admitted and is in service"
         case n.Remediated(outcome=outcome):
@@ -279,7 +283,7 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return None
 
 
-def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:
+def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # noqa: C901 - one case a fact
     detail = tell(event).detail
     match event:
         case p.Scaled() | p.RequestAccepted():
@@ -295,6 +299,8 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:
             return ("held back" if status == "opened" else "done"), f"incident {status}: {detail}"
         case p.SagaBegan():
             return "decided", f"{detail} (saga {event.saga})"
+        case p.WouldBegin():
+            return "held back", f"mode observe: it would begin {detail}"
         case p.NodeReplaced():
             return "done", f"replaced {detail}"
         case p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck():

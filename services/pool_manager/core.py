@@ -5,15 +5,18 @@ start, within the budget. The shell writes the new record by compare-and-set, an
 the sagas that it names; so two replicas cannot both fill one gap or spend one budget twice.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from schemas.records import PoolRecord
+from services.pool_manager import touching
+from services.pool_manager.observing import observed
 from services.pool_manager.repair import repair
 from services.pool_manager.sizing import resize
-from services.pool_manager.world import UNASKED, Plan, World
+from services.pool_manager.world import UNASKED, Plan, World, earlier
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
@@ -23,7 +26,13 @@ def plan(world: World, now: datetime) -> Plan:
     """Decide; with nothing to do the record comes back as it was."""
     # The size first: a surplus takes the sick nodes away, and a gap that is being filled is no
     # reason any more to let a sick node wait.
-    return repair(world, resize(world, Plan(record=world.record), now), now)
+    decided = repair(world, resize(world, Plan(record=world.record), now), now)
+    decided = replace(
+        decided,
+        wake_at=earlier(decided.wake_at, touching.next_change(world, now)),
+        released=touching.released(world, now),
+    )
+    return observed(world, decided, now)
 
 
 def close(record: PoolRecord, saga: str, *, failed: bool, now: datetime) -> PoolRecord:

@@ -38,6 +38,9 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         saga=record.saga,
         reason=record.reason or record.health_reason,
         job=record.health_job,
+        held_until=_moment(record.held_until),
+        held_by=record.held_by,
+        held_reason=record.held_reason,
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
         gpus=_gpus(record, health),
@@ -109,6 +112,8 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord]) -> PoolView:
         max_nodes=record.spec.max_nodes,
         breaker="open" if record.breaker_open else "closed",
         open_sagas=tuple(record.open),
+        mode=record.spec.mode,
+        would=tuple(msgspec.to_builtins(each) for each in record.would.values()),
     )
 
 

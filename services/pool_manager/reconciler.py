@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
+from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas import subjects
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
-from schemas.records import OpenSaga, PoolRecord
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
+from services.pool_manager import holding
 from services.pool_manager.core import plan
 from services.pool_manager.departing import Departures
 from services.pool_manager.store import Store
@@ -76,6 +78,8 @@ class Reconciler:
         async with self._store.deciding(pool):
             decided = await self._decide(pool)
         if decided is not None:
+            for node in decided.released:
+                await self._release(node)
             await self.start_open(decided.record)
             await self._departures.look(pool)
             if decided.wake_at is not None:
@@ -97,6 +101,18 @@ class Reconciler:
                 continue
             return decided
         raise Retry(f"pool {pool}: others keep deciding about it")
+
+    async def _release(self, node: NodeRecord) -> None:
+        """Take a hold whose time is over off a node's record."""
+        end, fact = holding.over(node, self._clock.now())
+
+        def ended(record: NodeRecord | None) -> NodeRecord | None:
+            same = record is not None and record.held_until == node.held_until
+            return holding.applied(record, end) if same else None
+
+        await self._store.change_node(node.pool, node.node, ended)
+        subject = subjects.node_event(node.pool, node.node, ne.FACTS[type(fact)])
+        await self._bus.publish(subject, encode(fact), msg_id=fact.id, headers=current_headers())
 
     async def start_open(self, record: PoolRecord) -> None:
         """Begin every saga that the record holds and that this process has not seen begun.

@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import incidents, notices
+from services.pool_manager import incidents, notices, touching
 from services.pool_manager.budget import limit
 from services.pool_manager.opening import begin, with_open
 from services.pool_manager.sickness import patience_seconds, sick
@@ -25,7 +25,13 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
     record, spec = begun.record, begun.record.spec
     taken = busy(record)
     waiting = sorted(
-        (node for node in world.nodes if node.node not in taken and sick(node, record, now)),
+        (
+            node
+            for node in world.nodes
+            if node.node not in taken
+            and sick(node, record, now)
+            and not touching.kept(node, record, now)
+        ),
         key=lambda node: (
             not notices.urgent(node, spec, now),
             node.health_at or node.lost_at or now,

@@ -22,9 +22,19 @@ from schemas.pool_events import (
 )
 from schemas.reasons import Refusal, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.requests import REQUESTS, DrainRequest, NodeRequest, Request, SagaRequest, ScaleRequest
+from schemas.requests import (
+    REQUESTS,
+    DrainRequest,
+    HoldRequest,
+    NodeRequest,
+    Request,
+    SagaRequest,
+    ScaleRequest,
+)
 from schemas.sagas import SagaEntry
+from services.pool_manager import touching
 from services.pool_manager.budget import limit
+from services.pool_manager.holding import Holding, holding, problem
 from services.pool_manager.opening import open_for
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.world import DISRUPTIVE, World, unavailable
@@ -51,6 +61,7 @@ EXAMPLES: dict[type[Request], str] = {
     NodeRequest: '{"node": "<name>"}',
     DrainRequest: '{"node": "<name>", "mode": "deadline", "timeout": "10m"}',
     SagaRequest: '{"saga": "<id>"}',
+    HoldRequest: '{"node": "<name>", "for": "2h", "reason": "<why>"}',
 }
 """What to write instead of what cannot be read."""
 
@@ -72,6 +83,8 @@ class Answer:
     """None: unchanged."""
     entry: SagaEntry | None = None
     """To be appended to the log that was decided on."""
+    hold: Holding | None = None
+    """To be noted in the node's record, before the pool's is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,8 @@ def decide(
             return _scale(asked, payload, there, now)
         if isinstance(payload, SagaRequest):
             return _about_saga(asked, payload, there, log, now)
+        if isinstance(payload, HoldRequest) or asked.verb == "release":
+            return _hold(asked, payload, there, now)
         assert isinstance(payload, NodeRequest)
         return _about_node(asked, payload, there, log, now)
     except _Refused as refused:
@@ -176,15 +191,39 @@ def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> 
     return Answer(event=scaled, record=msgspec.structs.replace(record, desired=payload.nodes))
 
 
+def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer:
+    """Hold a node, or release it; nothing is begun."""
+    assert isinstance(payload, HoldRequest | NodeRequest)
+    node = _node(world, payload.node)
+    if isinstance(payload, NodeRequest):
+        wish = Holding(pool=world.record.name, node=node.node, by=payload.by, reason=payload.reason)
+        note = "" if node.held_until else f"{node.node} was not held"
+    elif wrong := problem(payload):
+        raise _Refused("invalid-request", wrong)
+    else:
+        wish = holding(payload, world.record.name, asked.time)
+        opened = _open_saga(world.record, node.node)
+        note = f"{opened[0]} is under way and goes on" if opened else ""
+    accepted = RequestAccepted(
+        **_names(asked, payload, now, "accepted"), verb=asked.verb, node=node.node, note=note
+    )
+    return Answer(event=accepted, record=world.record, hold=wish)
+
+
+def _node(world: World, name: str) -> NodeRecord:
+    node = next((each for each in world.nodes if each.node == name), None)
+    if node is None:
+        raise _Refused(
+            "unknown-node", f"pool {world.record.name} has no node {name!r}; see navarch list"
+        )
+    return node
+
+
 def _about_node(
     asked: Asked, payload: NodeRequest, world: World, log: SagaState | None, now: datetime
 ) -> Answer:
     record = world.record
-    node = next((each for each in world.nodes if each.node == payload.node), None)
-    if node is None:
-        raise _Refused(
-            "unknown-node", f"pool {record.name} has no node {payload.node!r}; see navarch list"
-        )
+    node = _node(world, payload.node)
     opened = _open_saga(record, node.node)
     if opened is not None:
         saga, existing = opened
@@ -201,7 +240,7 @@ def _about_node(
         asked.verb == "uncordon" and not node.cordoned and node.health != "unhealthy"
     ):
         return Answer(event=_accepted(asked, payload, "", now))
-    _check(asked.verb, node, world)
+    _check(asked.verb, node, world, now)
     saga, fresh, record = open_for(world.fleet, record, VERBS[asked.verb], now, node)
     asked_for = msgspec.structs.replace(
         fresh,
@@ -310,9 +349,11 @@ def _ails(node: NodeRecord) -> bool:
     return node.health == "unhealthy" or node.lost
 
 
-def _check(verb: str, node: NodeRecord, world: World) -> None:
+def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:
     if node.state != "active":
         raise _Refused("not-active", f"{node.node} is {node.state}, not active")
+    if kept := touching.refusal(verb, node, world.record, now):
+        raise _Refused(*kept)
     takes_out = VERBS[verb] in DISRUPTIVE and not node.cordoned
     record = world.record
     allowed = limit(record.spec.budget.max_unavailable, record.desired)

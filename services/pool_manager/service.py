@@ -7,6 +7,7 @@ crashed replica left half done.
 
 import logging
 import secrets
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -16,10 +17,11 @@ from schemas.messages import Invalid
 from schemas.node_events import NodeEvent, Registered, node_codec
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import WHOLE, TimerDue, timer_codec
-from schemas.settings import PoolSpec
+from schemas.settings import Mode, PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.pool_manager import nodes
 from services.pool_manager.effects import Effects
+from services.pool_manager.holding import applied, fact
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.requests import Answer, Asked, decide, saga_asked_about
@@ -133,7 +135,8 @@ class PoolManager:
         settings = self._context.settings
         await self.store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
         for name, spec in settings.pools.items():
-            await self._record_pool(name, spec)
+            stricter: Mode = "observe" if "observe" in (settings.mode, spec.mode) else "act"
+            await self._record_pool(name, msgspec.structs.replace(spec, mode=stricter))
 
     async def _record_pool(self, name: str, spec: PoolSpec) -> None:
         fresh = PoolRecord(name=name, spec=spec, desired=spec.min_nodes)
@@ -184,6 +187,8 @@ class PoolManager:
         asked = received.message
         async with self.store.deciding(asked.pool):
             answer = await self._answer(asked)
+        if answer.hold is not None:
+            await self._effects.publish(fact(answer.hold, asked.id, self._clock.now()))
         await self._reconciler.publish(answer.event)
         if answer.record is not None:
             await self._reconciler.reconcile(asked.pool)
@@ -196,6 +201,10 @@ class PoolManager:
             try:
                 if answer.entry is not None and state is not None:
                     await self._coordinator.intervene(state, answer.entry)
+                if (hold := answer.hold) is not None:
+                    # The pool's record is then written as it is: whoever decided on the node as it
+                    # was before is refused, and decides again.
+                    await self.store.change_node(hold.pool, hold.node, partial(applied, hold=hold))
                 if answer.record is not None and world is not None:
                     await self.store.save_pool(answer.record, world.revision)
             except Conflict:

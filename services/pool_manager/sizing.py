@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager import touching
 from services.pool_manager.opening import begin, with_open
 from services.pool_manager.sickness import sick
 from services.pool_manager.world import Plan, World, busy, size
@@ -41,7 +42,13 @@ def resize(world: World, begun: Plan, now: datetime) -> Plan:
 def _surplus(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[NodeRecord]:
     """Nodes that may leave, those first that are of least use: sick, cordoned, then youngest."""
     taken = busy(record)
-    free = [node for node in nodes if node.node not in taken and node.state == "active"]
+    free = [
+        node
+        for node in nodes
+        if node.node not in taken
+        and node.state == "active"
+        and not touching.kept(node, record, now)
+    ]
 
     def use(node: NodeRecord) -> tuple[int, float, str]:
         rank = 0 if sick(node, record, now) else 1 if node.cordoned else 2

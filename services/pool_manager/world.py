@@ -41,6 +41,8 @@ class Plan:
     events: tuple[PoolEvent, ...] = ()
     wake_at: datetime | None = None
     """When to look again though nothing happens."""
+    released: tuple[NodeRecord, ...] = ()
+    """Nodes whose hold has come to its end."""
 
 
 def busy(record: PoolRecord) -> set[str]:

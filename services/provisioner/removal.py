@@ -11,18 +11,23 @@ from datetime import timedelta
 
 from schemas import subjects
 from schemas.messages import encode
+from schemas.names import TOKEN
 from schemas.pool_events import FACTS, InstanceLeaked
 from schemas.reasons import ProviderErrorKind
 from schemas.records import InstanceRecord, node_key
 from services.provisioner import core
 from services.provisioner.calls import Providers
 from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Instance
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
+
+TOLD_MAX = 10_000
+"""Instances remembered as told of; forgetting them tells again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class Remover:
         self._store = store
         self._providers = providers
         self._timing = timing
+        self._told: set[str] = set()
 
     async def until_gone(self, key: str, overtaken: Callable[[], Awaitable[bool]]) -> bool:
         """Try until the provider confirms the absence; False where the saga went on without it."""
@@ -149,12 +155,37 @@ class Remover:
             dollars_per_hour=record.dollars_per_hour,
         )
         log.warning("instance leaked", extra={"instance": record.instance, "reason": reason})
+        await self._publish(event)
+
+    async def _publish(self, event: InstanceLeaked) -> None:
         await self._bus.publish(
-            subjects.pool_event(record.pool, FACTS[InstanceLeaked]),
+            subjects.pool_event(event.pool, FACTS[InstanceLeaked]),
             encode(event),
             msg_id=event.id,
             headers=current_headers(),
         )
+
+    async def tell_only(self, provider: str, instance: Instance, why: str) -> None:
+        """Tell people of an instance that would be removed if its pool did not only observe."""
+        log.warning("would remove", extra={"instance": instance.name, "reason": why})
+        if not TOKEN.match(instance.pool):
+            return
+        event = InstanceLeaked(
+            id=f"observed-{provider}-{instance.provider_id}",
+            time=self._clock.now(),
+            pool=instance.pool,
+            instance=instance.name,
+            provider=provider,
+            provider_id=instance.provider_id,
+            reason=f"{why}; it would be removed, but the mode is observe",
+            dollars_per_hour=instance.dollars_per_hour,
+        )
+        if event.id in self._told:
+            return
+        await self._publish(event)
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told.add(event.id)
 
     async def at_once(self, provider: str, provider_id: str) -> bool:
         """Remove an instance that no record names; False where that could not be asked now."""

@@ -67,7 +67,13 @@ def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
     store = InstanceStore(bus)
     steps = Steps(bus, clock, store, providers, timing)
     participant = Participant(bus, clock, steps.actions, steps.undos)
-    sweeper = Sweeper(bus, clock, store, providers, steps.remover, timing)
+    settings = context.settings
+
+    def observed(pool: str) -> bool:
+        spec = settings.pools.get(pool)
+        return settings.mode == "observe" or (spec is not None and spec.mode == "observe")
+
+    sweeper = Sweeper(bus, clock, store, providers, steps.remover, timing, observed)
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
 
     async def close() -> None:

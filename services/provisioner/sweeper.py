@@ -7,6 +7,7 @@ that nobody finished. It never touches another fleet's instances, nor a launch u
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -48,14 +49,16 @@ class Sweeper:
         providers: Providers,
         remover: Remover,
         timing: Timing,
+        observed: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Work with these."""
+        """Work with these; of a pool that is `observed` nothing is removed, only told."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._providers = providers
         self._remover = remover
         self._timing = timing
+        self._observed = observed
         self._first_seen: dict[tuple[str, str], datetime] = {}
 
     async def run(self, lease: Lease) -> None:
@@ -150,6 +153,11 @@ class Sweeper:
         return frozenset(key for key in keys if key in nodes and _lives(nodes[key]))
 
     async def _perform(self, action: core.SweepAction) -> None:
+        if isinstance(action, core.Remove | core.RemoveSurplus) and self._observed(
+            action.instance.pool
+        ):
+            await self._remover.tell_only(action.provider, action.instance, action.why)
+            return
         log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
         match action:
             case core.Remove(key, provider, instance):

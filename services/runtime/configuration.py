@@ -18,6 +18,7 @@ from schemas.duration import decode_hook
 from schemas.names import InvalidNameError, pool_name
 from schemas.settings import ALIASES, PluginSettings, PoolSpec, Settings
 from services.runtime.errors import ConfigurationError
+from services.runtime.window_specs import window_problem
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PORT_MAX: Final = 65_535
@@ -247,6 +248,9 @@ def _pool(document: Document, name: str, raw: dict[str, Any], path: Path_) -> Po
             (*path, "min_nodes"),
             f"{spec.min_nodes} is above max_nodes {spec.max_nodes}; lower one or raise the other",
         )
+    for place, window in enumerate(spec.windows):
+        if wrong := window_problem(window, spec.windows[:place]):
+            raise document.error((*path, "windows", place, wrong[0]), wrong[1])
     problem = budget_problem(spec.budget.max_unavailable)
     if problem:
         raise document.error((*path, "budget", "max_unavailable"), problem)

@@ -140,6 +140,7 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "Page": {"items": [{"id": "training-3", "health": "unhealthy"}]},
     "OpenIncident": {"kind": "xid"},
     "PoolRecord": {"name": "training", "breaker_open": False, "desired": 5, "serial": 7},
+    "AdmissionSpec": {"diagnostic": "dcgm-2"},
     "PoolSpec": {
         "min_nodes": 2,
         "max_nodes": 10,
@@ -183,6 +184,12 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "Terminated": {"cause": "replace-training-3-0.terminate.succeeded"},
     "TimerDue": {"id": "timer-replace-training-3-0.drain"},
     "UndoStarted": {"step": "cordon"},
+    "WindowSpec": {
+        "name": "weekend",
+        "kind": "freeze",
+        "start": "0 22 * * 5",
+        "timezone": "Europe/Berlin",
+    },
     "Verdict": {"id": "verdict-training-3-fault-training-3-1841"},
 }
 """Class -> field -> value."""
@@ -208,9 +215,9 @@ def _struct(kind: type[Any]) -> dict[str, Any]:
         made["id"] = _id(kind)
     for field in info.fields:
         if field.name in particular:
-            made[field.name] = particular[field.name]
+            made[field.encode_name] = particular[field.name]
         elif field.encode_name not in made:
-            made[field.name] = _value(field.name, field.type)
+            made[field.encode_name] = _value(field.name, field.type)
     return made
 
 

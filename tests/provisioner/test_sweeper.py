@@ -198,3 +198,22 @@ async def test_an_unreadable_record_stops_the_sweep_and_not_the_service(
     with pytest.raises(Reject):
         await sweeper(fleet, provider).sweep()
     assert await names(provider) == ["web-1", "web-2"]
+
+
+async def test_of_a_pool_that_observes_nothing_is_removed_and_people_are_told_once(
+    fleet: NatsBus,
+) -> None:
+    """What stands without a record stays; the event names it and why, in the first sweep alone."""
+    provider = fake()
+    await provider.provision(request("web-2"))
+    parts = steps(fleet, provider)
+    store, clock = InstanceStore(fleet), SystemClock()
+    observing = Sweeper(
+        fleet, clock, store, providers(provider), parts.remover, QUICK, lambda pool: pool == "web"
+    )
+    await observing.sweep()
+    await observing.sweep()
+    [told] = await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
+
+    assert ["web-2"] == await names(provider)
+    assert b"no record of it; it would be removed, but the mode is observe" in told.data

@@ -1,0 +1,88 @@
+"""A person's hold on a node: how long it may last, and what it makes of the record. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from schemas.node_events import Held, NodeEvent, Released
+from schemas.records import NodeRecord
+from schemas.requests import HoldRequest
+
+SECONDS_MAX: Final = 7 * 86_400.0
+"""A hold is for the time that somebody looks at the node; what is kept for good has other means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """How a node is held from now on; `until` None: not any more."""
+
+    pool: str
+    node: str
+    until: datetime | None = None
+    by: str = ""
+    reason: str = ""
+
+
+def problem(request: HoldRequest) -> str:
+    """What is wrong with a request to hold; empty where nothing is."""
+    if not request.reason.strip():
+        return "a hold needs a reason, for whoever finds it at night; give one"
+    if not 0 < request.for_ <= SECONDS_MAX:
+        return f"a hold lasts up to {SECONDS_MAX / 86_400:.0f} days; ask for less, and again later"
+    return ""
+
+
+def holding(request: HoldRequest, pool: str, asked_at: datetime) -> Holding:
+    """The hold that is asked for, from when that was stored: repeating it changes nothing."""
+    return Holding(
+        pool=pool,
+        node=request.node,
+        until=asked_at + timedelta(seconds=request.for_),
+        by=request.by,
+        reason=request.reason,
+    )
+
+
+def applied(record: NodeRecord | None, hold: Holding) -> NodeRecord | None:
+    """The node's record with the hold, or without any."""
+    if record is None:
+        return None
+    if hold.until is None:
+        return msgspec.structs.replace(record, held_until=None, held_by="", held_reason="")
+    return msgspec.structs.replace(
+        record, held_until=hold.until, held_by=hold.by, held_reason=hold.reason
+    )
+
+
+def fact(hold: Holding, cause: str, now: datetime) -> NodeEvent:
+    """What is told of it."""
+    if hold.until is None:
+        return Released(
+            id=f"released-{cause}",
+            time=now,
+            cause=cause,
+            pool=hold.pool,
+            node=hold.node,
+            by=hold.by,
+            reason=hold.reason,
+        )
+    return Held(
+        id=f"held-{cause}",
+        time=now,
+        cause=cause,
+        pool=hold.pool,
+        node=hold.node,
+        until=hold.until,
+        by=hold.by,
+        reason=hold.reason,
+    )
+
+
+def over(record: NodeRecord, now: datetime) -> tuple[Holding, NodeEvent]:
+    """The end of a hold whose time has come, and the fact of it."""
+    assert record.held_until is not None
+    end = Holding(pool=record.pool, node=record.node, reason="its time is over")
+    ident = f"{record.node}-{record.held_until.timestamp():.0f}"
+    return end, msgspec.structs.replace(fact(end, ident, now), cause="")

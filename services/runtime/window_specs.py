@@ -1,0 +1,43 @@
+"""What is wrong with a window of the configuration, and what to write instead."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from schemas.settings import WindowSpec
+
+FIELDS: Final = 5
+"""Minute, hour, day of the month, month, day of the week; a sixth would be seconds."""
+DURATION_SECONDS_MAX: Final = 31 * 86_400.0
+_ANY: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def window_problem(window: WindowSpec, before: Iterable[WindowSpec]) -> tuple[str, str] | None:
+    """Return the key that is wrong, and why; None where all is right. `before`: those above it."""
+    if any(other.name == window.name for other in before):
+        return "name", f"{window.name!r} stands twice; rename one"
+    if wrong := _cron_problem(window.start):
+        return "start", (
+            f"{window.start!r} is not a cron expression ({wrong}); write minute, hour, day, month "
+            "and day of the week: 0 22 * * 5 is 22:00 on Fridays"
+        )
+    try:
+        ZoneInfo(window.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return "timezone", f"{window.timezone!r} is no time zone; write one like Europe/Berlin"
+    if not 60 <= window.duration <= DURATION_SECONDS_MAX:  # noqa: PLR2004 - a minute
+        return "duration", "a window lasts from 1m to 31 days (744h)"
+    return None
+
+
+def _cron_problem(expression: str) -> str:
+    if len(expression.split()) != FIELDS:
+        return "it needs five fields"
+    try:
+        CronSim(expression, _ANY)
+    except CronSimError as error:
+        return str(error)
+    return ""

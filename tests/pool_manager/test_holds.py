@@ -1,0 +1,111 @@
+"""Holds and observing pools on a real server with scripted peers."""
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.node_events import Held, Released, node_codec
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+from tests.support.settling import settled as dealt_with
+
+__all__ = ["peers"]
+
+
+async def facts(bus: NatsBus, fact: str) -> list[Held | Released]:
+    """Every stored node event of one kind."""
+    found = await bus.read("EVENTS", subjects.node_event_wildcard(fact))
+    return [node_codec.decode(each.data) for each in found]  # type: ignore[misc]
+
+
+async def test_a_held_node_is_not_replaced_until_it_is_released(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The hold is told and shown; the sick node stays; released, it is replaced."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        [name, *_] = await eventually(settled(bus, 3))
+        await ask(bus, "hold", node=name, reason="bisecting", **{"for": "2h"})
+        [accepted] = await eventually(lambda: events(bus, "request-accepted"))
+        await peers.sicken("training", name)
+        await dealt_with(bus, "EVENTS", "pool-node-events")
+        [view] = [each for each in await nodes(bus) if each.id == name]
+
+        assert ("unhealthy", "", "test") == (view.health, view.saga, view.held_by)
+        assert {} == peers.count("cordon")
+
+        await ask(bus, "release", node=name)
+        await eventually(lambda: events(bus, "node-replaced"))
+        [held], [released] = await facts(bus, "held"), await facts(bus, "released")
+
+    assert ("hold", name) == (accepted["verb"], accepted["node"])
+    assert isinstance(held, Held)
+    assert ("bisecting", "test", "test") == (held.reason, held.by, released.by)
+
+
+async def test_a_hold_that_is_over_is_told_and_the_node_is_replaced(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A second is enough: a timer ends the hold, and the repair that waited begins."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        [name, *_] = await eventually(settled(bus, 3))
+        await ask(bus, "hold", node=name, reason="a second", **{"for": "1s"})
+        await eventually(lambda: events(bus, "request-accepted"))
+        await peers.sicken("training", name)
+        await eventually(lambda: events(bus, "node-replaced"))
+        [released] = await eventually(lambda: facts(bus, "released"))
+
+    assert "its time is over" == released.reason
+
+
+@pytest.mark.parametrize(
+    ("payload", "refusal"),
+    [
+        ({"for": "2h"}, "invalid-request"),
+        ({"for": "2h", "reason": ""}, "invalid-request"),
+        ({"for": "2h", "reason": " "}, "invalid-request"),
+        ({"for": "0s", "reason": "x"}, "invalid-request"),
+        ({"for": "169h", "reason": "x"}, "invalid-request"),
+        ({"for": "2h", "reason": "x", "node": "nobody"}, "unknown-node"),
+    ],
+)
+@pytest.mark.usefixtures("peers")
+async def test_a_hold_without_reason_or_end_is_refused(
+    server: EmbeddedServer, bus: NatsBus, payload: dict[str, str], refusal: str
+) -> None:
+    """Every refusal says what would be accepted; the node is not held."""
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        [name] = await eventually(settled(bus, 1))
+        await ask(bus, "hold", **{"node": name, **payload})
+        [refused] = await eventually(lambda: events(bus, "request-refused"))
+        [view] = await nodes(bus)
+
+    assert (refusal, "") == (refused["refusal"], view.held_until)
+
+
+async def test_a_fleet_that_observes_touches_nothing(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Taken over by observe, a sick node is told of once, shown, and left; a person is refused."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        [name, *_] = await eventually(settled(bus, 3))
+    peers.calls.clear()
+    observing = msgspec.structs.replace(settings(), mode="observe")
+    async with Running(server.url, "pool-manager", build, observing):
+        await peers.sicken("training", name)
+        [told] = await eventually(lambda: events(bus, "would-begin"))
+        await ask(bus, "cordon", node=name)
+        [refused] = await eventually(lambda: events(bus, "request-refused"))
+        await ask(bus, "hold", node=name, reason="the pool is looked at again", **{"for": "1h"})
+        await dealt_with(bus, "REQUESTS", "pool-requests")
+        [pool] = await pools(bus)
+        again = await events(bus, "would-begin")
+
+    assert ("replace", name) == (told["kind"], told["node"])
+    assert [told] == again
+    assert "observing" == refused["refusal"]
+    assert ("observe", ()) == (pool.mode, pool.would)
+    assert [] == peers.calls
