@@ -111,7 +111,7 @@ def _any(kind: type[Message]) -> Message:
                 bool: True,
                 str: "x",
                 SagaParams: SagaParams(pool="p"),
-            }.get(field.type, NOW if field.name.endswith(("time", "_at")) else "healthy")
+            }.get(field.type, NOW if field.name.endswith(("time", "_at", "until")) else "healthy")
     return kind(**values)
 
 
