@@ -132,7 +132,7 @@ def is_open(info: "ObjectInfo") -> bool:
 
 
 def _row(info: "ObjectInfo") -> tuple[str, ...]:
-    from services.cli.why import moment, span  # noqa: PLC0415
+    from services.cli.saying import moment, span  # noqa: PLC0415
 
     about = info.metadata
     sick, back = (_moment(about.get(name, "")) for name in ("sick_at", "back_at"))

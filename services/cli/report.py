@@ -154,7 +154,7 @@ def out(nodes: "Iterable[NodeRecord]") -> tuple[Out, ...]:
 def page(told: Report) -> str:
     """The report as people read and paste it."""
     from services.cli import render  # noqa: PLC0415
-    from services.cli.why import moment as shown  # noqa: PLC0415
+    from services.cli.saying import moment as shown  # noqa: PLC0415
 
     count = sum(row.count for row in told.rows)
     hours = sum(row.lost_gpu_hours for row in told.rows)
@@ -177,7 +177,7 @@ def page(told: Report) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from services.cli.why import span  # noqa: PLC0415
+    from services.cli.saying import span  # noqa: PLC0415
 
     return (
         row.pool,

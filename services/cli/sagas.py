@@ -62,7 +62,7 @@ def list_sagas(
 
 def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
     """One row a saga."""
-    from services.cli.why import moment  # noqa: PLC0415
+    from services.cli.saying import moment  # noqa: PLC0415
 
     return [
         (
@@ -107,8 +107,8 @@ def show(
 def page(where: "Progress", stored: "Sequence[Stored]") -> str:
     """A saga as people read it: what it is, its log, and what it waits for."""
     from services.cli import render  # noqa: PLC0415
+    from services.cli.saying import moment  # noqa: PLC0415
     from services.cli.timeline import assemble  # noqa: PLC0415
-    from services.cli.why import moment  # noqa: PLC0415
 
     until = f", until {moment(where.deadline)} at the latest" if where.deadline else ""
     facts = (

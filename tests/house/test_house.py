@@ -59,6 +59,7 @@ PURE: Final = (
     "services/cli/keeping.py",
     "services/cli/progress.py",
     "services/cli/render.py",
+    "services/cli/saying.py",
     "services/cli/timeline.py",
     "services/cli/why.py",
     "services/simulator/jetstream/*.py",
