@@ -14,7 +14,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent_cost, cordon, ingest
+from benchmarks import agent_cost, cordon, ingest, judging
 from benchmarks.machine import machine
 
 LATEST = Path(__file__).parent / "latest.json"
@@ -25,6 +25,8 @@ ROWS = (
     ("Telemetry taken in, one core", "telemetry_ingest_samples_per_second", "/s", ">= 20000"),
     ("Telemetry lost", "telemetry_lost", "samples", "0"),
     ("Telemetry decoded, one core", "telemetry_decode_samples_per_second", "/s", ""),
+    ("Telemetry judged, one core", "judging_ingest_samples_per_second", "/s", ">= 20000"),
+    ("Telemetry not judged", "judging_lost", "samples", "0"),
     ("Agent, 8 GPUs: memory", "agent_resident_mib", "MiB", "<= 45"),
     ("Agent, sampling each 15 s", "agent_cores_15s", "cores", "<= 0.003"),
     ("Agent, sampling each 1 s", "agent_cores_1s", "cores", "<= 0.02"),
@@ -42,7 +44,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=LATEST, help="where to write the figures")
     parser.add_argument(
-        "--only", choices=["cordon", "ingest", "agent"], help="print one part, write nothing"
+        "--only",
+        choices=["cordon", "ingest", "judging", "agent"],
+        help="print one part, write nothing",
     )
     return parser.parse_args()
 
@@ -50,6 +54,7 @@ def _arguments() -> argparse.Namespace:
 async def _measure(told: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     parts: dict[str, tuple[str, Callable[[], Awaitable[dict[str, Any]]]]] = {
         "ingest": ("telemetry into the metrics service", ingest.measure),
+        "judging": ("telemetry into the health-monitor", judging.measure),
         "cordon": (
             f"{told.faults} faults under the telemetry of {told.agents} agents",
             lambda: cordon.measure(told.faults, told.agents),
@@ -93,7 +98,7 @@ def _setup(told: argparse.Namespace) -> dict[str, Any]:
         "everything_on": "one machine: nats-server, five services, agents, receiver, load",
         **{
             part.__name__.rpartition(".")[2]: " ".join((part.__doc__ or "").split())
-            for part in (cordon, ingest, agent_cost)
+            for part in (cordon, ingest, judging, agent_cost)
         },
     }
 
