@@ -149,6 +149,7 @@ async def _run(config: AgentConfig) -> None:
             looks=looks(config, clock),
             plugins=load_checks(config.health_checks),
             environment=os.environ,
+            root=os.geteuid() == 0,
             boot_id=boot_id_of(config),
             start_id=secrets.token_hex(4),
             hostname=hostname,

@@ -7,8 +7,8 @@ latest sample is worth anything.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from agent.changes import Change, after_pause, baseline, changes, merged
 from agent.faults import GpuMap
 from agent.known_gpus import missing
 from agent.memory import GpuMemory
-from agent.nvml import Inventory, NodeSample, NvmlUnavailable, Trouble
+from agent.nvml import GpuProcess, Inventory, NodeSample, NvmlUnavailable, Trouble
 from agent.probe import ProbeHung, ProbeThread
 from schemas.node_events import GpuIdentity, Metric
 
@@ -46,6 +46,14 @@ class NvmlSession(Protocol):
 
     def sample(self) -> NodeSample:
         """Read them."""
+        ...
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """Name the programs that compute on them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of them."""
         ...
 
 
@@ -92,6 +100,7 @@ class GpuWatch:
         self._troubled: set[tuple[int, str]] = set()
         if before.same_boot:
             self._troubled.update(before.gpus.troubled)
+        self._released = False
         self._reopen_at = 0.0
         self._look_again_at = 0.0
         self.inventory: Inventory | None = None
@@ -132,6 +141,30 @@ class GpuWatch:
             or (each.memory_used_bytes or 0) > IDLE_MEMORY_PART_MAX * (each.memory_total_bytes or 0)
             for each in self._samples.values()
         )
+
+    async def processes(self) -> tuple[GpuProcess, ...]:
+        """Name the programs that compute on the GPUs; none where NVML cannot say."""
+        try:
+            return await self._ask(self._nvml.processes, OPEN_SECONDS_MAX) or ()
+        except NvmlUnavailable as error:
+            log.warning("what runs on the GPUs is not known: %s", error)
+            return ()
+
+    @asynccontextmanager
+    async def released(self) -> AsyncIterator[None]:
+        """Be off the GPUs: they are reset only where nobody holds them. Then look anew."""
+        self._released = True
+        try:
+            async with self._alone():
+                try:
+                    await self._ask(self._nvml.close, OPEN_SECONDS_MAX)
+                except NvmlUnavailable as error:
+                    log.warning("the GPUs are perhaps still held: %s", error)
+                self._forget("the GPUs are being reset")
+                yield
+        finally:
+            self._released = False
+        await self.open()
 
     @property
     def current(self) -> bool:
@@ -174,6 +207,8 @@ class GpuWatch:
 
     async def _opened(self) -> bool:
         """Start NVML where it is not there, or does not show every GPU; False: it is not there."""
+        if self._released:
+            return False
         if self.inventory is None:
             return await self._reopen()
         now = asyncio.get_running_loop().time()
@@ -202,15 +237,22 @@ class GpuWatch:
             return None
 
     def _unavailable(self, problem: str) -> None:
+        if self._released:
+            # Our own doing; it is opened anew in a moment.
+            return
+        self._forget(problem)
+        if (-1, "probe_failed") not in self._troubled:
+            self._troubled.add((-1, "probe_failed"))
+            self._on_change(Change("probe_failed", -1, problem))
+
+    def _forget(self, problem: str) -> None:
+        """NVML is not to be asked for now."""
         self.inventory, self.problem = None, problem
         # A driver that starts anew brings its NVLinks up one by one.
         self._samples = {
             uuid: msgspec.structs.replace(each, nvlinks_up=None)
             for uuid, each in self._samples.items()
         }
-        if (-1, "probe_failed") not in self._troubled:
-            self._troubled.add((-1, "probe_failed"))
-            self._on_change(Change("probe_failed", -1, problem))
 
     def _tell(self, troubles: tuple[Trouble, ...]) -> None:
         """Tell troubles that are new, and forget those that are over."""

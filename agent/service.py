@@ -21,6 +21,7 @@ from agent.gpus import Before, GpuWatch, NvmlSession
 from agent.host import Host
 from agent.kmsg import KernelLog, PositionFile
 from agent.memory import NOTICES_MAX, MemoryFile
+from agent.mending import Means, Mending
 from agent.outbox import Outbox
 from agent.probe import ProbeThread
 from agent.processes import Processes
@@ -66,6 +67,8 @@ class Surroundings:
     plugins: Sequence[RunningCheck]
     environment: Mapping[str, str]
     """What the tools of diagnostics are given."""
+    root: bool
+    """Whether this process may do what only root may."""
     boot_id: str
     start_id: str
     """Different at every start of an agent."""
@@ -122,6 +125,7 @@ class Agent:
         )
         self._bus: Bus | None = None
         self._diagnostics = self._make_diagnostics()
+        self._mending = self._make_mending()
         self._watch = self._make_watch()
 
     def _make_gpu_watch(self) -> GpuWatch:
@@ -150,6 +154,19 @@ class Agent:
             on_failure=self._reporter.finding,
         )
         return Diagnostics(self._config, bench)
+
+    def _make_mending(self) -> Mending:
+        means = Means(
+            clock=self._clock,
+            environment=self._outside.environment,
+            boot_id=self._who.boot_id,
+            root=self._outside.root,
+            gpus=lambda: self._gpus.gpus,
+            cordoned=self._cordoned,
+            processes=self._gpus.processes,
+            released=self._gpus.released,
+        )
+        return Mending(self._config, means)
 
     def _make_watch(self) -> Watch:
         watched = Watched(
@@ -215,6 +232,8 @@ class Agent:
         pool, node = self._config.pool, self._config.node
         await bus.answer(subjects.node_command(pool, node, "diagnose"), self._diagnose)
         await bus.answer(subjects.node_command(pool, node, "ping"), self._ping)
+        await bus.answer(subjects.node_command(pool, node, "reset-gpu"), self._mending.reset)
+        await bus.answer(subjects.node_command(pool, node, "reboot"), self._mending.reboot)
         while True:
             beaten = await self._beat(bus)
             await self._clock.sleep(self._config.heartbeat_interval if beaten else RETRY_SECONDS)

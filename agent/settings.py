@@ -69,6 +69,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     health_checks: str = "all"
     """Plugins: all that are installed, none, or names and `module:Class` with commas."""
     health_check_deadline: Duration = Duration(30)
+    reset_command: str = ""
+    """What resets GPUs, called as `nvidia-smi --gpu-reset [-i UUID,…]` is; empty: nvidia-smi."""
+    reboot_command: str = ""
+    """What reboots the host; empty: `systemctl reboot`, else `shutdown -r now`."""
     cuda_library: str = ""
     """Empty: the host's libcuda.so.1; for the test `memory`."""
     address: str = ""

@@ -14,6 +14,7 @@ from agent.cloud.choose import DMI, detect
 from agent.code_names import name_of
 from agent.diagnostics.checks import CHECKS, program_of
 from agent.kernel_log import parse_kmsg, parse_text
+from agent.mending import reboot_command, reset_command
 from agent.nvml import Inventory, Nvml, NvmlUnavailable
 from agent.scanner import Scanner
 from agent.settings import AgentConfig
@@ -126,6 +127,7 @@ async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[Findi
         _check_state(config),
         _check_cloud(config),
         _check_tools(),
+        _check_mending(config),
         await _check_bus(config, connect),
     ]
 
@@ -145,6 +147,17 @@ def _check_nvml(config: AgentConfig) -> Finding:
     if found == 0 or (expected is not None and found != expected):
         return Finding("nvml", ok=False, detail=f"{detail}, expected {expected or 'at least one'}")
     return Finding("nvml", ok=True, detail=detail)
+
+
+def _check_mending(config: AgentConfig) -> Finding:
+    """A host that can do neither is fit all the same: its nodes are replaced then."""
+    reset = reset_command(config, os.environ)
+    resets = (
+        f"GPUs are reset by {reset[0]}" if reset else "cannot reset GPUs: nvidia-smi is missing"
+    )
+    reboot, problem = reboot_command(config, os.environ, root=os.geteuid() == 0)
+    reboots = f"rebooted by {' '.join(reboot)}" if reboot else f"cannot reboot: {problem}"
+    return Finding("mending", ok=True, detail=f"{resets}; {reboots}")
 
 
 def _check_kernel_log(config: AgentConfig) -> Finding:

@@ -5,6 +5,7 @@ Every call here may hang and must be made through a ProbeThread. A reading that 
 GPU that is lost, or whose calls fail, is a `Trouble`; what that means is decided elsewhere.
 """
 
+from agent.nvml.answers import GpuProcess as GpuProcess
 from agent.nvml.answers import Inventory as Inventory
 from agent.nvml.answers import NodeSample as NodeSample
 from agent.nvml.answers import NvmlUnavailable as NvmlUnavailable

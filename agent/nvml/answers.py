@@ -55,6 +55,14 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A program that computes on a GPU."""
+
+    index: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSample:
     """One sample of every GPU."""
 

@@ -9,6 +9,7 @@ import pynvml
 from agent.nvml.answers import (
     ABSENT,
     LIBRARY_GONE,
+    GpuProcess,
     Inventory,
     NodeSample,
     NvmlUnavailable,
@@ -110,6 +111,20 @@ class Nvml:
             if fields:
                 gpus.append(GpuSample(index=index, uuid=self._uuids[index], **fields))
         return NodeSample(tuple(gpus), tuple(troubles))
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """Name the programs that compute on the GPUs; a GPU that is lost has none."""
+        found: list[GpuProcess] = []
+        for index, handle in self._handles.items():
+            self.asking, self.calls = (index, "processes"), self.calls + 1
+            try:
+                running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            except pynvml.NVMLError as error:
+                if error.value in ABSENT or error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                    continue
+                raise NvmlUnavailable(f"NVML answers: {error}") from error
+            found += [GpuProcess(index, int(each.pid)) for each in running]
+        return tuple(found)
 
     def _read(self, index: int, handle: Any) -> tuple[Fields, Trouble | None]:
         """Read one GPU; one reading that fails does not take the others away."""

@@ -46,7 +46,7 @@ class Bed:
     """Tools that say what they are told to, and the tests that are run with them."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self.clock = Clock()
         self.cordoned: bool | None = False
         self.busy = False
@@ -55,7 +55,7 @@ class Bed:
 
     def install(self, program: str, output: str = "", code: int = 0, script: str = "") -> Path:
         """Put a tool on the path: it notes its arguments and prints a file of tests/outputs."""
-        path = self._directory / program
+        path = self.directory / program
         show = f"cat {OUTPUTS / output}\n" if output else ""
         path.write_text(f'#!/bin/sh\necho "$@" >> {path}.asked\n{script}\n{show}exit {code}\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -63,7 +63,7 @@ class Bed:
 
     def asked(self, program: str) -> list[str]:
         """With which arguments a tool was run."""
-        path = self._directory / f"{program}.asked"
+        path = self.directory / f"{program}.asked"
         return path.read_text().splitlines() if path.exists() else []
 
     def make(self, **settings: Any) -> Diagnostics:
@@ -73,7 +73,7 @@ class Bed:
             config,
             Bench(
                 clock=self.clock,
-                environment={"PATH": f"{self._directory}:/usr/bin:/bin"},
+                environment={"PATH": f"{self.directory}:/usr/bin:/bin"},
                 gpus=lambda: GpuMap(GPUS),
                 busy=lambda: self.busy,
                 cordoned=self._cordoned,

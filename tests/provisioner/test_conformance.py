@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas.duration import Duration
-from services.provisioner.provider import Environment, Provider, ProvisionRequest
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Environment, Provider, ProvisionRequest, Reboots
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.local import LocalProvider, stop_all
@@ -149,3 +150,29 @@ async def test_a_launch_and_a_removal_at_once_leave_one_or_none(make: Make) -> N
         for each in left:
             await make().terminate(each.provider_id)
     assert await make().list() == []
+
+
+async def test_a_reboot_keeps_the_instance(make: Make) -> None:
+    """Who can reboot says so and does: once, twice or at the same time, it stands as it stood."""
+    provider = make()
+    assert provider.capabilities.reboot == isinstance(provider, Reboots)
+    if not isinstance(provider, Reboots):
+        pytest.skip("it cannot reboot")
+    made = await provider.provision(wanted())
+    await provider.reboot(made)
+    await asyncio.gather(*(each.reboot(made) for each in (make(), make())))
+    (listed,) = await provider.list()
+    assert (listed.provider_id, listed.token) == (made.provider_id, made.token)
+
+
+async def test_a_reboot_of_nothing_is_refused(make: Make) -> None:
+    """What was removed is not brought back by it."""
+    provider = make()
+    if not isinstance(provider, Reboots):
+        pytest.skip("it cannot reboot")
+    made = await provider.provision(wanted())
+    await provider.terminate(made.provider_id)
+    with pytest.raises(ProviderError) as refused:
+        await provider.reboot(made)
+    assert refused.value.kind == "INVALID"
+    assert await provider.list() == []

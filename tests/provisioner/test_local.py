@@ -29,6 +29,7 @@ from tests.provisioner.support import (
 SLEEP = ("/bin/sleep", "1000")
 TELL = 'cd "$NAVARCH_EXIT_WITHOUT" && env >told.new && mv told.new told && exec sleep 1000'
 TELLING = ("/bin/sh", "-c", TELL)
+HOST = f"{sys.executable} -m services.provisioner.providers.local_host"
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
 Make = Callable[..., LocalProvider]
 
@@ -114,6 +115,8 @@ async def test_an_agent_is_told_all_it_needs(make: Make, tmp_path: Path) -> None
         "NAVARCH_SAMPLE_INTERVAL": "1s",
         "NAVARCH_TELEMETRY_INTERVAL": "15s",
         "NAVARCH_EXIT_WITHOUT": str(place),
+        "NAVARCH_RESET_COMMAND": f"{HOST} nvidia-smi",
+        "NAVARCH_REBOOT_COMMAND": f"{HOST} reboot {place}",
     }
     assert told["EXTRA"] == "1"
     assert (place / "kmsg").read_bytes() == b""

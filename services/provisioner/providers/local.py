@@ -8,6 +8,7 @@ agent and none that nobody knows. What was terminated is kept for a while as `.t
 
 import asyncio
 import os
+import shlex
 import shutil
 import sys
 import uuid
@@ -30,8 +31,19 @@ from services.provisioner.provider import (
     InstanceStatus,
     ProvisionRequest,
 )
+from services.provisioner.providers import local_host
 from services.provisioner.providers import local_process as process
 from services.provisioner.providers.local_gpus import build_library, simulated_gpus, write_state
+from services.provisioner.providers.local_host import (
+    BOOT_ID,
+    KMSG,
+    LOCKS,
+    MUTEX_SECONDS_MAX,
+    NVML_STATE,
+    Start,
+    boot_anew,
+    keep_start,
+)
 from services.runtime.errors import SetupError
 
 T = TypeVar("T")
@@ -39,19 +51,15 @@ Instances = list[Instance]
 """Named, because providers have a method `list`."""
 
 AGENT_COMMAND: Final = (sys.executable, "-m", "agent")
+HOST_COMMAND: Final = (sys.executable, "-m", local_host.MODULE)
 INSTANCE_FILE: Final = "instance.json"
-KMSG: Final = "kmsg"
-NVML_STATE: Final = "nvml-state"
-BOOT_ID: Final = "boot-id"
 STATE: Final = "state"
 NEW: Final = ".new-"
 TERMINATED: Final = ".terminated-"
 TERMINATED_KEPT_MAX: Final = 20
-LOCKS: Final = ".locks"
 LIBRARY: Final = ".nvml"
 HALTED: Final = "halted"
 """Marks an instance that was stopped with its host, and is to start with it."""
-MUTEX_SECONDS_MAX: Final = 15.0
 THREADS_MAX: Final = 16
 PASSED_ON: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"),
@@ -108,7 +116,7 @@ class LocalProvider:
     @property
     def capabilities(self) -> Capabilities:
         """The instance's name is its token: nothing is made twice."""
-        return Capabilities(idempotency_token=True)
+        return Capabilities(idempotency_token=True, reboot=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make the directory and start the agent, whichever is not there yet."""
@@ -121,6 +129,10 @@ class LocalProvider:
     async def list(self) -> list[Instance]:
         """Every directory that was not put aside, whether or not its agent lives."""
         return await self._in_thread(self._list)
+
+    async def reboot(self, instance: Instance) -> None:
+        """End the agent, where it lives, and start it as another boot."""
+        await self._in_thread(lambda: self._reboot(instance.provider_id))
 
     async def resume(self) -> None:
         """Start the agents that `stop_all` has stopped, as a host does with its machines."""
@@ -178,7 +190,9 @@ class LocalProvider:
     def _start(self, place: Path, kept: _Kept) -> None:
         if process.is_alive(place):
             return
-        pid = process.spawn(place, self._command, self._variables(place, kept.request))
+        variables = self._variables(place, kept.request)
+        keep_start(place, Start(command=self._command, environment=variables))
+        pid = process.spawn(place, self._command, variables)
         self._reap()
         if pid:
             self._children.add(pid)
@@ -207,6 +221,8 @@ class LocalProvider:
             "NAVARCH_SAMPLE_INTERVAL": f"{agent.sample_interval:g}s",
             "NAVARCH_TELEMETRY_INTERVAL": f"{agent.telemetry_interval:g}s",
             "NAVARCH_EXIT_WITHOUT": str(place),
+            "NAVARCH_RESET_COMMAND": shlex.join((*HOST_COMMAND, "nvidia-smi")),
+            "NAVARCH_REBOOT_COMMAND": shlex.join((*HOST_COMMAND, "reboot", str(place))),
             **self._options.variables,
         }
 
@@ -222,6 +238,15 @@ class LocalProvider:
             os.utime(aside)
         self._reap()
         self._forget_old()
+
+    def _reboot(self, name: str) -> None:
+        with self._alone(name) as place:
+            kept = _read(place)
+            if kept is None:
+                raise ProviderError("INVALID", f"there is no instance {name}")
+            process.stop(place)
+            boot_anew(place)
+            self._start(place, kept)
 
     def _forget_old(self) -> None:
         """Keep the last few that were terminated, for whoever wants to know why."""
@@ -258,7 +283,7 @@ class LocalProvider:
                 continue
             with self._alone(place.name):
                 if (place / HALTED).exists():
-                    _boot_anew(place)
+                    boot_anew(place)
                     self._start(place, kept)
 
     def _reap(self) -> None:
@@ -289,12 +314,6 @@ def stop_all(directory: Path) -> int:
     for _, victim in living:
         victim.end()
     return len(living)
-
-
-def _boot_anew(place: Path) -> None:
-    """What a host's start does to it: another boot, and an empty kernel log."""
-    (place / BOOT_ID).write_text(str(uuid.uuid4()), encoding="ascii")
-    (place / KMSG).write_bytes(b"")
 
 
 def _read(place: Path) -> _Kept | None:

@@ -22,6 +22,10 @@ from services.runtime.errors import SetupError
 SOURCE: Final = Path(__file__).with_name("local_nvml.c")
 SONAME: Final = "libnvidia-ml.so.1"
 COMPILE_SECONDS_MAX: Final = 120.0
+IDENTITY: Final = ("uuid", "serial", "pci", "name")
+GPU_WORDS: Final = 3
+BROKEN: Final = "# broken"
+"""Ends a line of the state file that no reset and no reboot cures."""
 GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
 BUSES: Final = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 """Where the GPUs of an eight-GPU server sit."""
@@ -119,12 +123,73 @@ def state_text(gpus: Iterable[GpuIdentity], orders: Sequence[str] = ()) -> str:
 
 
 def write_state(path: Path, gpus: Iterable[GpuIdentity], orders: Sequence[str] = ()) -> None:
+    """Replace the state file by what these say."""
+    write_text(path, state_text(gpus, orders))
+
+
+def write_text(path: Path, text: str) -> None:
     """Replace the state file in one stroke, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(state_text(gpus, orders))
+        file.write(text)
     Path(name).replace(path)
+
+
+def after_reset(text: str, uuids: Sequence[str] = ()) -> str:
+    """Write what a reset of these GPUs (none named: of all) leaves of a state file's text.
+
+    Counters and pending remaps are gone. A GPU that is lost stays so: only a reboot finds it again.
+    """
+    lines = text.splitlines()
+    chosen = _indexes(lines, uuids)
+
+    def stays(line: str) -> bool:
+        words = line.split()
+        if len(words) < GPU_WORDS or words[0] != "gpu" or line.endswith(BROKEN):
+            return True
+        every = words[1] == "*" and not uuids
+        return not (every or words[1] in chosen) or words[2] in (*IDENTITY, "lost", "none")
+
+    return "\n".join([*filter(stays, lines), ""])
+
+
+def after_reboot(text: str) -> str:
+    """Write what a reboot leaves of a state file's text: who the GPUs are, and what is broken."""
+
+    def stays(line: str) -> bool:
+        words = line.split()
+        if line.endswith(BROKEN) or words[:1] in (["count"], ["driver"]):
+            return True
+        return len(words) >= GPU_WORDS and words[0] == "gpu" and words[2] in (*IDENTITY, "none")
+
+    return "\n".join([*filter(stays, text.splitlines()), ""])
+
+
+def reset_problem(text: str, uuids: Sequence[str] = ()) -> str:
+    """Say why `nvidia-smi --gpu-reset` would fail, as it says it; empty where it would not."""
+    lines = text.splitlines()
+    chosen = _indexes(lines, uuids)
+    for line in lines:
+        match line.split():
+            case ["gpu", which, key, value, *_] if value != "0" and which in (*chosen, "*"):
+                if key == "processes":
+                    return f"GPU {which}: In use by another client"
+                if key == "lost":
+                    return f"GPU {which} is lost. Reboot the system to recover this GPU"
+    return ""
+
+
+def _indexes(lines: Iterable[str], uuids: Sequence[str]) -> set[str]:
+    """The GPUs of these UUIDs, as the file numbers them; no UUID: all of them."""
+    known = {}
+    for line in lines:
+        match line.split():
+            case ["gpu", index, "uuid", uuid, *_]:
+                known[uuid] = index
+            case _:
+                continue
+    return {index for uuid, index in known.items() if not uuids or uuid in uuids}
 
 
 def kmsg_record(sequence: int, microseconds: int, text: str, *, priority: int = 3) -> bytes:

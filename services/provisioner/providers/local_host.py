@@ -1,0 +1,101 @@
+"""What a simulated host does when its agent mends it: GPUs are reset, the host is rebooted.
+
+A program of its own, which the agents of the local provider are given in the place of `nvidia-smi`
+and of `systemctl reboot`. A reset takes the orders out of the GPUs' state file that a reset cures.
+A reboot ends the agent and starts it again as another boot with an empty kernel log; it outlives
+the agent that asked for it, and may be cut off anywhere: the provider's own reboot makes it good.
+"""
+
+import argparse
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from services.provisioner.providers import local_process as process
+from services.provisioner.providers.local_gpus import (
+    after_reboot,
+    after_reset,
+    reset_problem,
+    write_text,
+)
+
+MODULE: Final = "services.provisioner.providers.local_host"
+KMSG: Final = "kmsg"
+NVML_STATE: Final = "nvml-state"
+BOOT_ID: Final = "boot-id"
+LOCKS: Final = ".locks"
+START: Final = "start.json"
+MUTEX_SECONDS_MAX: Final = 15.0
+FAILED: Final = 1
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """How the instance's agent is started; only its owner may read the file."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; return the exit status."""
+    parser = argparse.ArgumentParser(prog="local_host", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    reset = commands.add_parser("nvidia-smi")
+    reset.add_argument("--gpu-reset", action="store_true", required=True)
+    reset.add_argument("-i", default="", help="UUIDs with commas; none: every GPU")
+    reboot = commands.add_parser("reboot")
+    reboot.add_argument("place", type=Path)
+    told = parser.parse_args(arguments)
+    if told.command == "reboot":
+        return _reboot(told.place)
+    return _reset(os.environ, [each for each in told.i.split(",") if each])
+
+
+def _reset(environment: Mapping[str, str], uuids: Sequence[str]) -> int:
+    path = Path(environment["NAVARCH_NVML_STATE"])
+    text = path.read_text(encoding="utf-8")
+    if problem := reset_problem(text, uuids):
+        print(problem)  # noqa: T201
+        return FAILED
+    write_text(path, after_reset(text, uuids))
+    print(f"{', '.join(uuids) or 'All GPUs'} successfully reset. All done.")  # noqa: T201
+    return 0
+
+
+def _reboot(place: Path) -> int:
+    with process.mutex(place.parent / LOCKS / place.name, MUTEX_SECONDS_MAX):
+        if not place.exists():
+            return FAILED
+        start = msgspec.json.decode((place / START).read_bytes(), type=Start)
+        process.stop(place)
+        boot_id = boot_anew(place)
+        environment = start.environment | {"NAVARCH_BOOT_ID": boot_id}
+        process.spawn(place, start.command, environment)
+    return 0
+
+
+def boot_anew(place: Path) -> str:
+    """Do to an instance what its host's start does: another boot, and an empty kernel log."""
+    boot_id = str(uuid.uuid4())
+    (place / BOOT_ID).write_text(boot_id, encoding="ascii")
+    (place / KMSG).write_bytes(b"")
+    state = place / NVML_STATE
+    write_text(state, after_reboot(state.read_text(encoding="utf-8")))
+    return boot_id
+
+
+def keep_start(place: Path, start: Start) -> None:
+    """Write down how the agent is started, before it is."""
+    new = place / f"{START}.new"
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(msgspec.json.encode(start))
+    new.replace(place / START)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Resets and reboots: refused where somebody may work there, done once under one key."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.faults import GpuMap
+from agent.mending import Means, Mending
+from agent.nvml import GpuProcess
+from agent.settings import AgentConfig
+from schemas.requests import Acted, RebootRequest, ResetRequest
+from services.runtime.clock import SystemClock
+from tests.agent.bed import GPUS, Bed
+
+BOOT = "b1"
+
+
+class Ward:
+    """A host to mend: its tools note how they are called."""
+
+    def __init__(self, directory: Path, bed: Bed) -> None:
+        self._directory = directory
+        self.bed = bed
+        self.cordoned: bool | None = True
+        self.running: tuple[GpuProcess, ...] = ()
+        self.held = True
+        self.root = True
+
+    def make(self, **settings: Any) -> Mending:
+        """An agent's part, as after a start."""
+        config = AgentConfig(pool="training", node="n1", state_dir=str(self._directory), **settings)
+        return Mending(
+            config,
+            Means(
+                clock=SystemClock(),
+                environment={"PATH": f"{self.bed.directory}:/usr/bin:/bin"},
+                boot_id=BOOT,
+                root=self.root,
+                gpus=lambda: GpuMap(GPUS),
+                cordoned=self._cordoned,
+                processes=self._processes,
+                released=self._released,
+            ),
+        )
+
+    async def _cordoned(self) -> bool | None:
+        return self.cordoned
+
+    async def _processes(self) -> tuple[GpuProcess, ...]:
+        return self.running
+
+    @asynccontextmanager
+    async def _released(self) -> AsyncIterator[None]:
+        self.held = False
+        yield
+        self.held = True
+
+
+@pytest.fixture
+def ward(tmp_path: Path, bed: Bed) -> Ward:
+    """A host that is cordoned and idle."""
+    return Ward(tmp_path, bed)
+
+
+async def reset(mending: Mending, key: str = "s/reset", *gpus: str) -> Acted:
+    """Ask for a reset."""
+    data = msgspec.json.encode(ResetRequest(key=key, gpus=gpus))
+    return msgspec.json.decode(await mending.reset(data, {}), type=Acted)
+
+
+async def reboot(mending: Mending, boot_id: str = BOOT) -> Acted:
+    """Ask for a reboot."""
+    data = msgspec.json.encode(RebootRequest(key="s/reboot", boot_id=boot_id))
+    return msgspec.json.decode(await mending.reboot(data, {}), type=Acted)
+
+
+async def test_the_gpu_that_is_named_is_reset(ward: Ward) -> None:
+    """By its UUID, with the agent off the GPUs; the answer says when and what was printed."""
+    ward.bed.install("nvidia-smi", script="echo All done.")
+    before = datetime.now(UTC)
+    acted = await reset(ward.make(), "s/reset", GPUS[1].uuid)
+
+    assert [f"--gpu-reset -i {GPUS[1].uuid}"] == ward.bed.asked("nvidia-smi")
+    assert (True, "All done.", "", BOOT) == (acted.ok, acted.detail, acted.refused, acted.boot_id)
+    assert acted.at is not None
+    assert before <= acted.at <= datetime.now(UTC)
+
+
+async def test_one_that_cannot_be_reset_alone_is_reset_with_all(ward: Ward) -> None:
+    """GPUs on one fabric go together; nobody works on any of them."""
+    ward.bed.install("nvidia-smi", script='[ "$2" = -i ] && echo "needs its peers" && exit 3')
+    acted = await reset(ward.make(), "s/reset", GPUS[0].uuid)
+
+    assert [f"--gpu-reset -i {GPUS[0].uuid}", "--gpu-reset"] == ward.bed.asked("nvidia-smi")
+    assert acted.ok
+    assert "needs its peers" in acted.detail
+
+
+async def test_what_fails_says_what_the_tool_said(ward: Ward) -> None:
+    """Exit status and words, and no refusal: asking again would not help."""
+    ward.bed.install("nvidia-smi", code=7, script="echo In use by another client")
+    acted = await reset(ward.make())
+
+    assert (False, "") == (acted.ok, acted.refused)
+    assert "exit status 7: In use by another client" in acted.detail
+
+
+@pytest.mark.parametrize(
+    ("cordoned", "running", "words"),
+    [
+        (False, (), "not cordoned"),
+        (None, (), "cannot be known now"),
+        (True, (GpuProcess(1, 4711),), "4711 on GPU 1"),
+    ],
+)
+async def test_a_reset_is_refused_where_somebody_may_work(
+    ward: Ward, cordoned: bool | None, running: tuple[GpuProcess, ...], words: str
+) -> None:
+    """Nothing is run, the reason is said, and once it is gone the same key is served."""
+    ward.bed.install("nvidia-smi")
+    mending = ward.make()
+    ward.cordoned, ward.running = cordoned, running
+    refused = await reset(mending)
+    assert (False, True) == (refused.ok, words in refused.refused)
+    assert [] == ward.bed.asked("nvidia-smi")
+
+    ward.cordoned, ward.running = True, ()
+    assert (await reset(mending)).ok
+
+
+async def test_a_key_is_served_once(ward: Ward) -> None:
+    """Also after a restart of the agent; another key is another reset."""
+    ward.bed.install("nvidia-smi")
+    first = await reset(ward.make())
+    assert first == await reset(ward.make())
+    assert 1 == len(ward.bed.asked("nvidia-smi"))
+
+    await reset(ward.make(), "t/reset")
+    assert 2 == len(ward.bed.asked("nvidia-smi"))
+
+
+async def test_two_that_ask_at_once_have_one_reset(ward: Ward) -> None:
+    """The second waits for the first, and has its answer."""
+    ward.bed.install("nvidia-smi")
+    mending = ward.make()
+    one, other = await asyncio.gather(reset(mending), reset(mending))
+    assert one == other
+    assert 1 == len(ward.bed.asked("nvidia-smi"))
+
+
+async def test_an_unreadable_memory_of_keys_is_survived(ward: Ward, tmp_path: Path) -> None:
+    """A broken file forgets what was done; nothing more."""
+    ward.bed.install("nvidia-smi")
+    (tmp_path / "mended.json").write_bytes(b"{")
+    assert (await reset(ward.make())).ok
+
+
+async def test_a_host_without_the_tool_says_so(ward: Ward) -> None:
+    """It has failed, and will not do better if asked again."""
+    acted = await reset(ward.make(reset_command="no-such-tool"))
+    assert (False, "") == (acted.ok, acted.refused)
+
+
+async def test_a_reboot_is_answered_and_then_done(ward: Ward) -> None:
+    """Once, however often it is asked for."""
+    begun = ward.bed.directory / "begun"
+    ward.bed.install("systemctl", script=f"touch {begun}")
+    mending = ward.make()
+    first, second = await reboot(mending), await reboot(mending)
+    assert (True, True) == (first.ok, second.ok)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+    assert begun.exists()
+    assert (await reboot(mending)).ok
+    assert ["reboot"] == ward.bed.asked("systemctl")
+
+
+async def test_another_boot_is_not_rebooted(ward: Ward) -> None:
+    """What was to end has ended."""
+    ward.bed.install("systemctl")
+    acted = await reboot(ward.make(), "b0")
+    assert (True, "it has another boot already") == (acted.ok, acted.detail)
+    assert [] == ward.bed.asked("systemctl")
+
+
+async def test_a_node_that_is_not_cordoned_is_not_rebooted(ward: Ward) -> None:
+    """It is refused, and may be asked for again."""
+    ward.bed.install("systemctl")
+    ward.cordoned = False
+    acted = await reboot(ward.make())
+    assert (False, True) == (acted.ok, "not cordoned" in acted.refused)
+    assert [] == ward.bed.asked("systemctl")
+
+
+async def test_an_agent_that_may_not_reboot_says_what_to_do(ward: Ward) -> None:
+    """Without root, and without a command of its own."""
+    ward.bed.install("systemctl")
+    ward.root = False
+    acted = await reboot(ward.make())
+    assert (False, "") == (acted.ok, acted.refused)
+    assert "NAVARCH_REBOOT_COMMAND" in acted.detail
+
+
+async def test_a_reboot_that_failed_is_told_to_who_asks_again(ward: Ward) -> None:
+    """With what the command said."""
+    ward.bed.install("restart-it", code=4, script="echo not today")
+    mending = ward.make(reboot_command="restart-it now")
+    assert (await reboot(mending)).ok
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+    acted = await reboot(mending)
+    assert not acted.ok
+    assert "restart-it" in acted.detail
+    assert "ends with 4: not today" in acted.detail

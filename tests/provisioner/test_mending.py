@@ -1,0 +1,220 @@
+"""Reset, reboot and the check after them: the agent is asked, and a reboot falls back."""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from schemas.messages import encode
+from schemas.records import FaultNote, HealthRecord, NodeRecord
+from schemas.requests import Acted, Diagnosis
+from schemas.sagas import CheckInputs, RebootInputs, ResetInputs
+from schemas.subjects import node_command
+from schemas.topology import HEALTH, NODES
+from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.steps import Steps
+from services.runtime.bus import Headers
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import Command, StepFailure
+from tests.provisioner.support import QUICK, command, fake, provision, steps
+
+HASTY = dataclasses.replace(
+    QUICK,
+    agent_gone_seconds=0.2,
+    agent_again_seconds=0.02,
+    agent_reply_seconds=0.1,
+    reset_reply_seconds=1.0,
+    refusals_seconds=0.2,
+)
+DONE = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
+Answers = list[Acted | Diagnosis]
+
+
+class Agent:
+    """Answers a command with what it is given, the last for ever, and notes what it was asked."""
+
+    def __init__(self, bus: NatsBus, verb: str, *answers: Acted | Diagnosis) -> None:
+        self._bus = bus
+        self._verb = verb
+        self._answers = list(answers)
+        self.asked: list[dict[str, Any]] = []
+
+    async def listen(self) -> "Agent":
+        """Be there."""
+        await self._bus.answer(node_command("web", "web-1", self._verb), self._answer)
+        return self
+
+    async def _answer(self, data: bytes, _: Headers) -> bytes:
+        self.asked.append(msgspec.json.decode(data))
+        found = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return encode(found)
+
+
+def reset() -> Command:
+    """The command to reset a GPU."""
+    return command("reset-1", "reset", ResetInputs(pool="web", node="web-1", gpus=("GPU-1",)))
+
+
+def reboot(boot_id: str = "b1") -> Command:
+    """The command to end a boot."""
+    inputs = RebootInputs(pool="web", node="web-1", boot_id=boot_id)
+    return command("reboot-1", "reboot", inputs)
+
+
+async def launched(bus: NatsBus, provider: FakeProvider) -> Steps:
+    """A node whose agent speaks of boot b1."""
+    made = steps(bus, provider, HASTY)
+    await made.provision(provision("web-1"))
+    await bus.put(NODES, "web.web-1", encode(NodeRecord(pool="web", node="web-1", boot_id="b1")))
+    return made
+
+
+async def failure(action: Callable[[Command], Awaitable[object]], wanted: Command) -> StepFailure:
+    """What a step fails with."""
+    with pytest.raises(StepFailure) as failed:
+        await action(wanted)
+    return failed.value
+
+
+async def test_the_agent_resets_under_the_steps_key(bus: NatsBus) -> None:
+    """The key is saga and step, and what the agent says of it is put out."""
+    agent = await Agent(bus, "reset-gpu", Acted(ok=True, detail="All done.", at=DONE)).listen()
+    outputs = await steps(bus, fake(), HASTY).actions["reset"](reset())
+
+    assert [{"key": "reset-1/reset", "gpus": ["GPU-1"]}] == agent.asked
+    assert ("agent", DONE, "All done.") == (outputs.by, outputs.at, outputs.detail)
+
+
+async def test_a_refusal_is_waited_out(bus: NatsBus) -> None:
+    """The last processes leave, and the cordon comes to be known there."""
+    agent = await Agent(bus, "reset-gpu", Acted(ok=False, refused="busy"), Acted(ok=True)).listen()
+    await steps(bus, fake(), HASTY).actions["reset"](reset())
+    assert 2 == len(agent.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (Acted(ok=False, refused="this node is not cordoned"), "refused", "not cordoned"),
+        (Acted(ok=False, detail="exit status 7"), "", "exit status 7"),
+    ],
+)
+async def test_a_reset_that_is_not_done_fails_in_the_agents_words(
+    bus: NatsBus, answer: Acted, error: str, words: str
+) -> None:
+    """Whether it refused to the end or tried in vain."""
+    await Agent(bus, "reset-gpu", answer).listen()
+    failed = await failure(steps(bus, fake(), HASTY).actions["reset"], reset())
+    assert (error, True) == (failed.error, words in failed.reason)
+
+
+async def test_nobody_else_can_reset(bus: NatsBus) -> None:
+    """Where no agent answers, the reset fails and says so."""
+    failed = await failure(steps(bus, fake(), HASTY).actions["reset"], reset())
+    assert ("no-agent", True) == (failed.error, "no agent answers" in failed.reason)
+
+
+async def test_the_agent_reboots_and_the_provider_is_left_alone(bus: NatsBus) -> None:
+    """It is told which boot to end."""
+    provider = fake()
+    made = await launched(bus, provider)
+    agent = await Agent(bus, "reboot", Acted(ok=True, boot_id="b1")).listen()
+    outputs = await made.actions["reboot"](reboot())
+
+    assert [{"key": "reboot-1/reboot", "boot_id": "b1"}] == agent.asked
+    assert ("agent", []) == (outputs.by, provider.calls("reboot"))
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_where_the_agent_cannot_the_provider_reboots(bus: NatsBus, there: bool) -> None:
+    """An agent that is gone, or that has not the means; a redelivery asks for nothing more."""
+    provider = fake(faults=(Order(call="reboot", kind="TRANSIENT", times=2),))
+    made = await launched(bus, provider)
+    if there:
+        await Agent(bus, "reboot", Acted(ok=False, detail="not root")).listen()
+    outputs = await made.actions["reboot"](reboot())
+    again = await made.actions["reboot"](reboot())
+
+    assert ("fake", "fake") == (outputs.by, again.by)
+    assert 3 == len(provider.calls("reboot"))
+    assert ("not root" if there else "no agent answers") in outputs.detail
+
+
+async def test_an_agent_that_refuses_is_not_overruled(bus: NatsBus) -> None:
+    """Its word that somebody may work there keeps the provider away too."""
+    provider = fake()
+    made = await launched(bus, provider)
+    await Agent(bus, "reboot", Acted(ok=False, refused="not cordoned")).listen()
+    failed = await failure(made.actions["reboot"], reboot())
+    assert ("refused", []) == (failed.error, provider.calls("reboot"))
+
+
+async def test_a_boot_that_has_ended_is_not_ended_again(bus: NatsBus) -> None:
+    """Nobody is asked."""
+    provider = fake()
+    made = await launched(bus, provider)
+    outputs = await made.actions["reboot"](reboot("b0"))
+    assert ("nobody", []) == (outputs.by, provider.calls("reboot"))
+
+
+async def test_a_provider_that_cannot_reboot_fails_the_step(bus: NatsBus) -> None:
+    """With what a person can do."""
+    made = await launched(bus, fake(reboots=False))
+    failed = await failure(made.actions["reboot"], reboot())
+    assert ("no-agent", True) == (failed.error, "cannot reboot" in failed.reason)
+    assert "navarch replace web-1" in failed.remedy
+
+
+@pytest.mark.parametrize("kind", ["AUTH", "THROTTLE"])
+async def test_a_provider_that_does_not_do_it_fails_the_step(bus: NatsBus, kind: str) -> None:
+    """At once where waiting is of no use, else after a few tries."""
+    provider = fake(faults=(Order(call="reboot", kind=kind, times=100),))
+    made = await launched(bus, provider)
+    failed = await failure(made.actions["reboot"], reboot())
+    assert kind == failed.error
+    assert (1 if kind == "AUTH" else HASTY.reboot_tries_max) == len(provider.calls("reboot"))
+
+
+SICK = FaultNote(id="f1", time=DONE, kind="xid", code=95, result="unhealthy", boot_id="b2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "since", "boot_id", "again"),
+    [
+        ({}, DONE - timedelta(seconds=1), "", True),
+        ({}, DONE + timedelta(seconds=1), "", False),
+        ({}, None, "b2", True),
+        ({}, None, "b3", False),
+        ({}, None, "", False),
+        ({"result": "degraded"}, None, "b2", False),
+        ({"boot_id": ""}, None, "b2", False),
+    ],
+)
+async def test_what_was_reported_since_speaks_against_a_node(
+    bus: NatsBus, changes: dict[str, Any], since: datetime | None, boot_id: str, again: bool
+) -> None:
+    """An unhealthy fault after the reset, or of the new boot, though every test passes."""
+    record = HealthRecord(pool="web", node="web-1", recent=(replace(SICK, **changes),))
+    await bus.put(HEALTH, "web.web-1", encode(record))
+    await Agent(bus, "diagnose", Diagnosis(ok=True)).listen()
+    inputs = CheckInputs(pool="web", node="web-1", since=since, boot_id=boot_id)
+    check = steps(bus, fake(), HASTY).actions["check"]
+    wanted = command("reset-1", "check", inputs)
+    if not again:
+        assert await check(wanted)
+        return
+    failed = await failure(check, wanted)
+    assert ("not-admitted", True) == (failed.error, "xid 95 again" in failed.reason)
+
+
+async def test_whoever_is_cut_off_asks_again_and_the_agent_does_it_once(bus: NatsBus) -> None:
+    """A provisioner that died while the agent was at it: the key is the same."""
+    agent = await Agent(bus, "reset-gpu", Acted(ok=True, at=DONE)).listen()
+    first, second = (steps(bus, fake(), HASTY).actions["reset"] for _ in range(2))
+    await asyncio.gather(first(reset()), second(reset()))
+    assert {"reset-1/reset"} == {each["key"] for each in agent.asked}
