@@ -12,7 +12,7 @@ from services.pool_manager import incidents, notices, touching
 from services.pool_manager.budget import limit
 from services.pool_manager.opening import begin, with_open
 from services.pool_manager.sickness import patience_seconds, sick
-from services.pool_manager.world import Plan, World, busy, earlier, unavailable
+from services.pool_manager.world import Plan, World, busy, earlier, to_come, unavailable
 
 WAITING_NAMED_MAX: Final = 50
 """Nodes that a breaker event names; their number stands beside them."""
@@ -54,7 +54,8 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
         # takes leaves its gap anyway, so one try is made to be ahead of it.
         ahead = [each for each in waiting if notices.urgent(each, spec, now) and not each.cordoned]
         left, waiting = [each for each in waiting if each not in ahead], ahead
-        wake_at = earlier(wake_at, record.retry_at)
+        # While the next launch is under way its moment has passed, and its end is what tells.
+        wake_at = earlier(wake_at, to_come(record.retry_at, now))
     for node in waiting:
         if incidents.room(record, incidents.sickness(node), now) == 0:
             left.append(node)
@@ -86,7 +87,7 @@ def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | No
     for node in world.nodes:
         if node.lost and node.lost_at is not None and not sick(node, record, now):
             due = node.lost_at + timedelta(seconds=patience_seconds(node, record))
-            soonest = earlier(soonest, due)
+            soonest = earlier(soonest, to_come(due, now))
     return soonest
 
 

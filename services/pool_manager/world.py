@@ -76,3 +76,8 @@ def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return one or other
     return min(one, other)
+
+
+def to_come(moment: datetime | None, now: datetime) -> datetime | None:
+    """A moment that is still to come; a timer for one that has passed would fire for ever."""
+    return moment if moment is not None and moment > now else None

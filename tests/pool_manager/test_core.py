@@ -77,6 +77,30 @@ def test_a_gap_is_filled_and_a_second_look_adds_nothing() -> None:
     assert first.record == again.record
 
 
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        (
+            pool(
+                2,
+                failures=1,
+                retry_at=NOW - timedelta(seconds=5),
+                open={"scale-up-c": OpenSaga(kind="scale-up", new_node="c", since=NOW)},
+            ),
+            (node("a", health="unhealthy", health_at=NOW),),
+        ),
+        (pool(1), (node("a", state="leaving", lost=True, lost_at=NOW - timedelta(days=1)),)),
+    ],
+    ids=["the next launch is under way", "silent while it leaves"],
+)
+def test_nothing_is_to_be_looked_at_again_at_a_moment_that_has_passed(
+    record: PoolRecord, found: tuple[NodeRecord, ...]
+) -> None:
+    """A timer in the past fires at once, and the look that it brings would set it again."""
+    decided = plan(world(record, *found), NOW)
+    assert decided.wake_at is None or decided.wake_at > NOW
+
+
 def test_a_silent_node_is_replaced_only_when_it_was_silent_long_enough() -> None:
     """Before `lost_after` the plan is to look again; after it, to replace."""
     silent = node("a", lost=True, lost_at=NOW, provider_says="present")
