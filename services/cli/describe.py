@@ -109,7 +109,7 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             return Told(about, "terminated", "the provider confirmed that it is gone")
         case n.Repaired():
             seconds = (event.back_at - event.sick_at).total_seconds()
-            cost = f"{event.lost_gpu_hours:.2f} GPU-hours"
+            cost = f"{hours(event.lost_gpu_hours)} GPU-hours"
             text = f"{event.sickness}: {seconds:.1f} s out of service, {cost}; {event.outcome}"
             return Told(about, "repaired", text, "good")
         case _:
@@ -247,3 +247,8 @@ def _step(entry: s.StepEntry) -> Told:
 
 def _values(outputs: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in outputs.items() if value not in ("", None))
+
+
+def hours(count: float) -> str:
+    """GPU-hours, with more digits where there are few of them."""
+    return f"{count:.2f}" if count >= 0.1 or not count else f"{count:.2g}"  # noqa: PLR2004

@@ -132,7 +132,7 @@ def is_open(info: "ObjectInfo") -> bool:
 
 
 def _row(info: "ObjectInfo") -> tuple[str, ...]:
-    from services.cli.saying import moment, span  # noqa: PLC0415
+    from services.cli.saying import hours, moment, span  # noqa: PLC0415
 
     about = info.metadata
     sick, back = (_moment(about.get(name, "")) for name in ("sick_at", "back_at"))
@@ -144,7 +144,7 @@ def _row(info: "ObjectInfo") -> tuple[str, ...]:
         about.get("node", "-"),
         about.get("sickness", "") or "-",
         span((back - sick).total_seconds()) if sick and back else "-",
-        f"{float(about.get('lost_gpu_hours') or 0):.2f}" if back else "-",
+        hours(float(about.get("lost_gpu_hours") or 0)) if back else "-",
         ended,
         about.get("saga", "") or "-",
     )

@@ -14,6 +14,7 @@ from schemas.evidence import EvidenceBundle, JudgedFault
 from schemas.messages import encode
 from schemas.node_events import GpuSample
 from services.cli import render
+from services.cli.saying import hours
 from services.cli.timeline import assemble
 from services.runtime.bus import Stored
 
@@ -114,7 +115,7 @@ def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
     facts.append(("ended", ended))
     if bundle.back_at is not None:
         seconds = (bundle.back_at - bundle.sick_at).total_seconds()
-        cost = f"{format_duration(seconds)}, {bundle.lost_gpu_hours:.2f} GPU-hours lost"
+        cost = f"{format_duration(seconds)}, {hours(bundle.lost_gpu_hours)} GPU-hours lost"
         if bundle.dollars_per_hour:
             dollars = seconds / 3600 * bundle.dollars_per_hour
             cost += f", ${dollars:.2f} paid for them"

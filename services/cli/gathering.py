@@ -11,7 +11,7 @@ from schemas.names import SAGA_TOKEN, TOKEN
 from schemas.node_events import Repaired
 from schemas.pool_events import BreakerOpened, Incident
 from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
-from schemas.topology import EVENTS, NODES, POOLS, SAGAS
+from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS, SAGAS
 from services.cli.client import Fleet
 from services.cli.timeline import decode, sagas_about
 from services.cli.why import Answer, why_node, why_pool, why_saga
@@ -73,9 +73,10 @@ async def why(fleet: Fleet, name: str) -> Answer:
 
 
 async def _node(fleet: Fleet, node: NodeRecord) -> Answer:
-    pool, story, facts = await asyncio.gather(
+    pool, story, objects, facts = await asyncio.gather(
         fleet.bus.get(POOLS, pool_key(node.pool)),
         fleet.story(node.node),
+        fleet.bus.objects(EVIDENCE),
         fleet.bus.read(EVENTS.name, subjects.pool_events_of(node.pool)),
     )
     sagas = sagas_about(node.node, story)
@@ -83,7 +84,8 @@ async def _node(fleet: Fleet, node: NodeRecord) -> Answer:
     record = _pools.decode(pool.value) if pool else None
     held = [each for each in facts if _holds_back(each, node.node)]
     found = [state for state in states if state is not None]
-    return why_node(node, record, [*story, *held], found)
+    kept = any(each.metadata.get("node") == node.node for each in objects)
+    return why_node(node, record, [*story, *held], found, kept=kept)
 
 
 def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from schemas.records import NodeRecord
     from services.runtime.bus import Stored
 
-HEADERS: Final = ("pool", "fault", "count", "gpu-hours lost", "median", "p95", "longest", "node")
+HEADERS: Final = (
+    *("pool", "fault", "count", "gpu-hours lost"),
+    *("repaired in: median", "p95", "longest", "the longest was"),
+)
 NAMED_MAX: Final = 20
 
 
@@ -154,13 +157,15 @@ def out(nodes: "Iterable[NodeRecord]") -> tuple[Out, ...]:
 def page(told: Report) -> str:
     """The report as people read and paste it."""
     from services.cli import render  # noqa: PLC0415
+    from services.cli.saying import hours  # noqa: PLC0415
     from services.cli.saying import moment as shown  # noqa: PLC0415
 
     count = sum(row.count for row in told.rows)
-    hours = sum(row.lost_gpu_hours for row in told.rows)
-    head = f"{count} times a node was out of service and is repaired or replaced"
+    lost = hours(sum(row.lost_gpu_hours for row in told.rows))
+    times = "once" if count == 1 else f"{count} times"
+    head = f"Nodes went out of service and came back or were replaced: {times}"
     span_ = f"from {shown(told.since)} to {shown(told.until)}"
-    parts = [f"{head}, {span_}; {hours:.2f} GPU-hours lost."]
+    parts = [f"{head}, {span_}; {lost} GPU-hours lost."]
     if told.rows:
         parts.append(render.columns(HEADERS, [_cells(row) for row in told.rows], colour=False))
     if told.out:
@@ -177,13 +182,13 @@ def page(told: Report) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from services.cli.saying import span  # noqa: PLC0415
+    from services.cli.saying import hours, span  # noqa: PLC0415
 
     return (
         row.pool,
         row.fault,
         str(row.count),
-        f"{row.lost_gpu_hours:.2f}",
+        hours(row.lost_gpu_hours),
         span(row.repair_seconds_median),
         span(row.repair_seconds_p95),
         span(row.repair_seconds_longest),

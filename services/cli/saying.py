@@ -13,6 +13,7 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import sagas as s
 from schemas.messages import Invalid, Message, UnknownType
+from services.cli.describe import hours as hours
 from services.cli.describe import tell
 from services.cli.timeline import decode
 from services.runtime.bus import Stored
@@ -86,7 +87,7 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
         case n.Repaired():
             seconds = (event.back_at - event.sick_at).total_seconds()
             where = f"; evidence: navarch evidence {name}" if event.evidence else ""
-            cost = f"{event.lost_gpu_hours:.2f} GPU-hours lost"
+            cost = f"{hours(event.lost_gpu_hours)} GPU-hours lost"
             return "done", f"{name} was out of service for {span(seconds)} ({cost}){where}"
         case _:
             # What sagas do to a node stands in their logs already.

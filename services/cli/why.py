@@ -36,53 +36,84 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What it waits for, and since when."""
     next: str = ""
     """What comes after that."""
+    evidence: str = ""
+    """The command that shows what is kept of a node that was sick."""
 
 
 # --- one node ------------------------------------------------------------------------------------
 
 
 def why_node(
-    node: NodeRecord, pool: PoolRecord | None, stored: Iterable[Stored], sagas: Sequence[SagaState]
+    node: NodeRecord,
+    pool: PoolRecord | None,
+    stored: Iterable[Stored],
+    sagas: Sequence[SagaState],
+    *,
+    kept: bool = False,
 ) -> Answer:
-    """Answer for a node; `stored`: its events, its pool's about it, its sagas' entries."""
+    """Answer for a node; `stored`: its events, its pool's about it, its sagas' entries.
+
+    `kept`: whether there is evidence of it.
+    """
     told = lines_of(stored, node.node)
     words: list[str] = [node.state, node.health]
     words += [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
-    current = next((each for each in sagas if each.saga == node.saga), None)
-    now, then = _node_now(node, pool, current, told)
+    now, then = _node_now(node, pool, sagas, told)
     now = (*keeping.node_kept(node, pool), *now)
     return _answer(
         Answer(
             about=node.node,
             kind="node",
             summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
-            now=now,
+            now=now or ("Nothing is under way, and nothing is waited for.",),
             next=then,
+            evidence=f"navarch evidence {node.node}" if kept else "",
         ),
         told,
     )
 
 
 def _node_now(
-    node: NodeRecord, pool: PoolRecord | None, saga: SagaState | None, told: Sequence[Line]
+    node: NodeRecord,
+    pool: PoolRecord | None,
+    sagas: Sequence[SagaState],
+    told: Sequence[Line],
 ) -> tuple[tuple[str, ...], str]:
+    saga = next((each for each in sagas if each.saga == node.saga), None)
     if saga is not None:
         where = progress(saga)
         return (_waits(where),), _then(where)
     if node.state == "terminated":
-        return ("It is gone; nothing is under way about it.",), ""
-    leaving = node.health == "unhealthy" or node.lost or taken(node)
-    sick = node.state == "active" and leaving
-    if sick:
-        asked = pool is not None and pool.spec.health.auto_replace
+        replaced = (each for each in sagas if (each.kind, each.status) == ("replace", "done"))
+        heir = next((e.params.new_node for e in replaced if e.params.node == node.node), "")
+        took = f" {heir} took its place." if heir else ""
+        return (f"It is gone; nothing is under way about it.{took}",), ""
+    if _sick(node):
         by_hand = f"navarch replace {node.node}, or navarch uncordon {node.node} if it is well"
-        then = "replace, as soon as nothing holds it back any more" if asked else by_hand
-        return (_held_back(node, pool, told),), then
+        if keeping.node_kept(node, pool):
+            return (
+                f"It is sick: {_illness(node)}.",
+            ), f"nothing until that ends; by hand: {by_hand}"
+        asked = pool is not None and pool.spec.health.auto_replace
+        left = pool is not None and node.node in pool.told
+        then = "it is mended or replaced, as soon as nothing holds that back any more"
+        return (_held_back(node, pool, told),), then if asked and not left else by_hand
     if node.cordoned:
         return (
             "Nothing is under way; it takes no new work, because it is cordoned.",
         ), f"nothing by itself; to have it back: navarch uncordon {node.node}"
-    return ("Nothing is under way, and nothing is waited for.",), ""
+    return (), ""
+
+
+def _sick(node: NodeRecord) -> bool:
+    """Whether something must be done about a node."""
+    return node.state == "active" and bool(node.health == "unhealthy" or node.lost or taken(node))
+
+
+def _illness(node: NodeRecord) -> str:
+    if node.health == "unhealthy":
+        return node.health_reason or "judged unhealthy"
+    return taken(node) or "its heart does not beat"
 
 
 def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) -> str:
@@ -91,6 +122,9 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
         return "Nothing is under way: its pool is not configured any more."
     if not pool.spec.health.auto_replace:
         return "Nothing is under way: the pool has auto_replace: false, so a person must decide."
+    last = next((each for each in reversed(told) if each.topic == "held back"), None)
+    if node.node in pool.told and last is not None:
+        return f"It waits for a person since {moment(last.at)}: {last.text}"
     if node.health != "unhealthy" and node.lost_at is not None:
         due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
         if not pool.breaker_open:
@@ -103,7 +137,6 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
             f"It waits until launches succeed again: {pool.failures} failed in a row; the next "
             f"try is at {moment(pool.retry_at)}."
         )
-    last = next((each for each in reversed(told) if each.topic == "held back"), None)
     if pool.breaker_open and last is not None:
         return f"It waits for the breaker, open since {moment(last.at)}: {last.text}"
     if pool.breaker_open:
@@ -148,9 +181,35 @@ def why_pool(
     now += [f"{each.saga}: {_small(_waits(progress(each)))}" for each in sagas[:SAGAS_NAMED_MAX]]
     if len(sagas) > SAGAS_NAMED_MAX:
         now.append(f"{len(sagas) - SAGAS_NAMED_MAX} more: navarch saga list")
+    now += _waiting(present, pool, told, shown=len(now))
     nothing = "Nothing is under way, and nothing is waited for."
     found = Answer(about=pool.name, kind="pool", summary=summary, now=tuple(now or [nothing]))
     return _answer(found, told)
+
+
+def _waiting(
+    nodes: Sequence[NodeRecord], pool: PoolRecord, told: Sequence[Line], *, shown: int
+) -> list[str]:
+    """The nodes that something should be done about, and what keeps it from being done."""
+    named = []
+    busy = {each.node for each in pool.open.values()}
+    for node in (each for each in nodes if not each.saga and each.node not in busy):
+        if _sick(node):
+            kept = keeping.node_kept(node, pool) or (_held_back(node, pool, told),)
+            # What holds all of them back stands above, once.
+            why = "It waits for that" if pool.breaker_open or pool.failures else kept[0]
+            named.append(f"{node.node}: {_illness(node)}. {why}")
+        elif node.cordoned:
+            named.append(f"{node.node} is cordoned: to have it back: navarch uncordon {node.node}")
+    room = max(1, SAGAS_NAMED_MAX - shown)
+    more = [f"{len(named) - room} nodes more: navarch list"] if len(named) > room else []
+    gap = pool.desired - len(nodes)
+    if gap > 0 and not pool.open and not pool.failures and pool.spec.mode == "act":
+        more.append(
+            f"{gap} nodes are missing and nothing is under way: is the pool-manager running? "
+            "`nats micro ls` lists it."
+        )
+    return [*named[:room], *more]
 
 
 # --- one saga ------------------------------------------------------------------------------------
@@ -212,4 +271,6 @@ def page(answer: Answer) -> str:
     lines += [f"Now:   {each}" for each in answer.now]
     if answer.next:
         lines.append(f"Next:  {answer.next}.")
+    if answer.evidence:
+        lines.append(f"See:   {answer.evidence}")
     return "\n".join(lines)

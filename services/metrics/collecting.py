@@ -69,7 +69,7 @@ class Collector:
             EVIDENCE,
             e.capture_name(pool, node),
             encode(made),
-            metadata={"pool": pool, "node": node, "outcome": "open"},
+            metadata=evidence.capture_labels(known),
             revision=revision,
         )
 

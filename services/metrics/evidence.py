@@ -79,6 +79,15 @@ def capture(known: Known, old: e.EvidenceCapture | None, now: datetime) -> e.Evi
     )
 
 
+def capture_labels(known: Known) -> Mapping[str, str]:
+    """What a list shows of a node whose sickness has not ended."""
+    current = _last_outage(known, open_only=True)
+    found = {"pool": known.pool, "node": known.node, "outcome": "open"}
+    if current is None:
+        return found
+    return {**found, "sickness": current.sickness, "sick_at": current.since.isoformat()}
+
+
 def around(moment: datetime, samples: Iterable[n.Telemetry]) -> tuple[tuple[n.Telemetry, ...], int]:
     """The samples nearest to a moment, each once and in order, and how many were left out."""
     reach = timedelta(seconds=e.AROUND_SECONDS)

@@ -5,7 +5,7 @@ when the node is uncordoned or gone, or gets well by itself before anything was 
 those of storing, because they come from one clock, the server's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -31,6 +31,8 @@ class Outage:
     silent: bool = False
     """Whether its heart stopped at any time of it."""
     cordoned: bool = False
+    notice: str = ""
+    """`preemption` or `maintenance`, where the cloud took the node."""
     ended_at: datetime | None = None
     end: str = ""
     """Id of the event that ended it."""
@@ -41,6 +43,8 @@ class Outage:
         if self.silent and self.verdict is None:
             return SILENCE
         found = self.verdict or self.suspicion
+        if self.verdict is None and self.notice:
+            return self.notice
         if found is None:
             return BY_HAND
         if found.kind:
@@ -54,25 +58,24 @@ def outages(facts: Iterable[tuple[datetime, Message]]) -> tuple[Outage, ...]:
     now: Outage | None = None
     degraded: n.Verdict | None = None
     faults: dict[str, datetime] = {}
+    notices: dict[str, str] = {}
     for at, event in facts:
         match event:
             case n.Fault():
                 faults[event.id] = at
-            case n.Verdict(status="degraded"):
-                degraded = event
-                now = replace(now, suspicion=now.suspicion or event) if now else None
-            case n.Verdict(status="unhealthy"):
-                fell = now or Outage(since=at, moment=faults.get(event.fault, at))
-                now = replace(fell, verdict=fell.verdict or event, unhealthy=True)
-            case n.Verdict(status="healthy"):
-                degraded = None
-                now = replace(now, unhealthy=False) if now else None
+            case n.Verdict(status=status):
+                now = _judged(now, event, at, faults)
+                if status != "unhealthy":
+                    degraded = event if status == "degraded" else None
             case n.Lost() | n.Returned():
                 now = _heard(now, at, lost=isinstance(event, n.Lost))
+            case n.Preempting(notice=name, kind=kind, withdrawn=withdrawn):
+                notices[name] = "" if withdrawn else kind
             case n.Cordoned():
                 seen = faults.get(degraded.fault, at) if degraded else at
                 fell = now or Outage(since=at, moment=seen, suspicion=degraded)
-                now = replace(fell, cordoned=True)
+                announced = max(notices.values(), default="")
+                now = replace(fell, cordoned=True, notice=announced)
             case n.Uncordoned() | n.Terminated():
                 if now is not None:
                     past.append(replace(now, ended_at=at, end=event.id))
@@ -82,6 +85,18 @@ def outages(facts: Iterable[tuple[datetime, Message]]) -> tuple[Outage, ...]:
         if now is not None and not (now.unhealthy or now.lost or now.cordoned):
             now = None
     return (*past, now) if now is not None else tuple(past)
+
+
+def _judged(
+    now: Outage | None, event: n.Verdict, at: datetime, faults: Mapping[str, datetime]
+) -> Outage | None:
+    """A verdict: only one that says unhealthy begins anything."""
+    if event.status == "unhealthy":
+        fell = now or Outage(since=at, moment=faults.get(event.fault, at))
+        return replace(fell, verdict=fell.verdict or event, unhealthy=True)
+    if now is not None and event.status == "degraded":
+        return replace(now, suspicion=now.suspicion or event)
+    return replace(now, unhealthy=False) if now else None
 
 
 def _heard(now: Outage | None, at: datetime, *, lost: bool) -> Outage | None:

@@ -1,5 +1,6 @@
 """`navarch why` and what sagas wait for: sentences out of stored messages, then on a real bus."""
 
+import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -244,17 +245,48 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
         retry_at=NOW,
         open={SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)},
     )
-    answer = why_pool(pool, [SICK], stored(BEGAN, HELD), [folded(*DRAINING)])
+    other = msgspec.structs.replace(SICK, node="n3", health_reason="XID 48")
+    answer = why_pool(pool, [SICK, other], stored(BEGAN, HELD), [folded(*DRAINING)])
 
-    assert "wants 3 nodes and has 1, 0 of them healthy" in answer.summary
+    assert "wants 3 nodes and has 2, 0 of them healthy" in answer.summary
     begins = (
         "The breaker is open since",
         "2 launches failed in a row",
         f"{SAGA}: it waits for the work on n1",
+        "n3: XID 48. It waits for that",
+    )
+    assert [True] * 4 == [
+        each.startswith(begin) for each, begin in zip(answer.now, begins, strict=True)
+    ]
+
+
+def test_a_pool_names_the_sick_that_nobody_acts_on() -> None:
+    """Nothing under way is no answer while a node is sick, cordoned or missing."""
+    spec = msgspec.structs.replace(SPEC, health=HealthSpec(auto_replace=False))
+    pool = PoolRecord(name="training", spec=spec, desired=4)
+    sick = msgspec.structs.replace(SICK, health_reason="XID 48")
+    cordoned = NodeRecord(pool="training", node="n4", state="active", cordoned=True)
+    answer = why_pool(pool, [sick, cordoned], [], [])
+
+    begins = (
+        "n1: XID 48. Nothing is under way: the pool has auto_replace: false",
+        "n4 is cordoned: to have it back: navarch uncordon n4",
+        "2 nodes are missing and nothing is under way: is the pool-manager running?",
     )
     assert [True] * 3 == [
         each.startswith(begin) for each, begin in zip(answer.now, begins, strict=True)
     ]
+
+
+def test_a_node_that_is_gone_names_its_heir_and_its_evidence() -> None:
+    """Whoever asks about the old node wants the new one's name, and what is left of the old."""
+    gone = msgspec.structs.replace(SICK, state="terminated", saga="")
+    done = folded(*DRAINING)
+    state = dataclasses.replace(done, status="done")
+    answer = why_node(gone, None, [], [state], kept=True)
+
+    assert ("It is gone; nothing is under way about it. n2 took its place.",) == answer.now
+    assert "See:   navarch evidence n1" in page(answer)
 
 
 def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:

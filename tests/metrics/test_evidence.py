@@ -61,6 +61,18 @@ CASES = {
         [of(n.Verdict, 0, status="degraded", kind="ecc_sbe"), of(n.Cordoned, 3)],
         [(3, None, "ecc_sbe")],
     ),
+    "the cloud takes it": (
+        [of(n.Preempting, 0, notice="a"), of(n.Cordoned, 2), of(n.Terminated, 5)],
+        [(2, 5, "preemption")],
+    ),
+    "the cloud takes it after all not": (
+        [
+            of(n.Preempting, 0, notice="a"),
+            of(n.Preempting, 1, notice="a", withdrawn=True),
+            of(n.Cordoned, 2),
+        ],
+        [(2, None, "by-hand")],
+    ),
     "well by itself": ([SICK, WELL], []),
     "well, but cordoned": (
         [SICK, of(n.Cordoned, 1), WELL, of(n.Uncordoned, 30)],
