@@ -33,6 +33,8 @@ _DATE_STAMP = re.compile(r"\s*\[\w{3} \w{3} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)? \d
 _ISO_STAMP = re.compile(r"\s*(?:\[)?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*?\]?\s")
 _SYSLOG_DATE = re.compile(r"\s*\w{3} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?\s")
 _SYSLOG_SOURCE = re.compile(r"\s*(?:[\w.:-]+\s+)?([\w./@-]+)(?:\[\d+\])?:\s")
+_DRIVER = re.compile(r"(?:NVRM|nvidia-nvswitch\d*):\s")
+"""Where a form names no source, this is the message's own beginning and not one."""
 _DECODED = re.compile(r"\s*(kern|user|daemon|auth|syslog|local\d)\s*:\s*\w+\s*:\s*")
 _RAW_LEVEL = re.compile(r"\s*<(\d{1,3})>")
 _CALLER = re.compile(r"\s*\[\s*[TC]\d+\]\s?")
@@ -82,7 +84,7 @@ def parse_text(raw: bytes) -> Line | None:
             facility = KERNEL_FACILITY if found.group(1) == "kern" else USER_FACILITY
         elif found := _SYSLOG_DATE.match(text) or _ISO_STAMP.match(text):
             source = _SYSLOG_SOURCE.match(text, found.end())
-            if source is not None and not text.startswith("NVRM:", found.end()):
+            if source is not None and not _DRIVER.match(text, found.end()):
                 facility = KERNEL_FACILITY if source.group(1) == "kernel" else USER_FACILITY
                 found = source
         elif not (found := _DATE_STAMP.match(text) or _CALLER.match(text)):

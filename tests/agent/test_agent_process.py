@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,20 @@ async def test_an_agent_registers_then_reports_a_line(host: Host, bus: NatsBus):
     assert {key: fault[key] for key in expected} == expected
     headers = next(each.headers for each in stored if b"kmsg.0" in each.data)
     assert headers == {"Nats-Msg-Id": fault["id"], "traceparent": traceparent(fault["id"])}
+
+
+async def test_a_line_names_the_job_of_its_process(host: Host, bus: NatsBus, tmp_path: Path):
+    """By the control group that the process has right then; one that is gone names none."""
+    group = tmp_path / "proc" / "4711" / "cgroup"
+    group.parent.mkdir(parents=True)
+    group.write_text("0::/system.slice/slurmstepd.scope/job_1234/step_0/user/task_0\n")
+    await host.start(NAVARCH_PROC=str(tmp_path / "proc"), NAVARCH_RACK="hall-2-rack-17")
+    for pid in (4711, 4712):
+        host.write(f"NVRM: Xid (PCI:{host.gpus[0].pci}): 31, pid={pid}, name=python, MMU Fault")
+    told = contents(await events(bus, host.node, 4))
+    assert ["hall-2-rack-17"] == [each["rack"] for each in told if "rack" in each]
+    assert ["slurm-1234", ""] == [each["job"] for each in told if each.get("kind") == "xid"]
+    assert await host.stop() == 0
 
 
 async def test_a_restart_resumes_and_a_reboot_starts_anew(host: Host, bus: NatsBus):

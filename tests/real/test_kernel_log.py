@@ -1,0 +1,105 @@
+"""The kernel's own log: what is written to /dev/kmsg is a fault on the bus, once over restarts."""
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.kernel_log import Line
+from agent.kmsg import KernelLog
+from schemas.subjects import node_events_of
+from services.provisioner.providers.local_gpus import build_library, compiler
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.agent.conftest import WAIT_SECONDS, Host
+
+KMSG = Path("/dev/kmsg")
+
+
+def missing() -> str:
+    """Why the kernel log cannot be had here; empty: it can."""
+    try:
+        os.close(os.open(KMSG, os.O_RDWR | os.O_NONBLOCK))
+    except OSError as error:
+        return f"{error}: run as root, or with CAP_SYSLOG, on a host that shares its kernel log"
+    return "" if compiler() else "no C compiler, so no simulated GPUs"
+
+
+pytestmark = [pytest.mark.real, pytest.mark.skipif(bool(missing()), reason=missing() or "here")]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """The stand-in for libnvidia-ml.so.1."""
+    return build_library(tmp_path / "nvml")
+
+
+async def inject(host: Host, text: str) -> None:
+    """Write a drill's line as a person does."""
+    command = ("-m", "agent", "inject", "xid", "79", "--gpu", "2", "--text", text)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, env=host.environment, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert text in out.decode()
+
+
+async def faults(bus: NatsBus, host: Host, text: str) -> AsyncIterator[dict[str, Any]]:
+    """The faults whose line has a text, as they come."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        async for stored in bus.follow("EVENTS", [node_events_of("training", host.node)], "all"):
+            told = json.loads(stored.data)
+            if text in told.get("message", ""):
+                yield told
+
+
+async def test_the_kernels_log_is_followed_and_resumed(
+    tmp_path: Path, server: EmbeddedServer, bus: NatsBus, library: Path
+) -> None:
+    """Two drills, the second while the agent is down: each is one fault, of the GPU it names."""
+    mark = secrets.token_hex(8)
+    host = Host(tmp_path, server.url, library, "training-1")
+    host.environment |= {"NAVARCH_KMSG": str(KMSG), "NAVARCH_KMSG_ANY_FACILITY": "1"}
+    await host.start()
+    await inject(host, f"drill {mark} first")
+    first = await anext(faults(bus, host, mark))
+    assert ("xid", 79, 2, host.gpus[2].uuid) == tuple(
+        first[key] for key in ("kind", "code", "gpu_index", "gpu_uuid")
+    )
+    assert await host.stop() == 0
+    await inject(host, f"drill {mark} second")
+    await host.start()
+    found = faults(bus, host, mark)
+    told = [await anext(found) for _ in range(2)]
+    assert [f"drill {mark} first", f"drill {mark} second"] == [
+        each["message"].rsplit("name=drill, ", 1)[1] for each in told
+    ]
+    assert told[0]["sequence"] < told[1]["sequence"]
+    assert await host.stop() == 0
+
+
+async def test_what_a_process_writes_is_told_apart_from_the_kernel() -> None:
+    """The facility of a line that came from /dev/kmsg is not the kernel's."""
+    mark, found = secrets.token_hex(8), asyncio.Queue[Line]()
+    log = KernelLog(
+        KMSG,
+        after=-1,
+        on_line=lambda line: found.put_nowait(line) if mark in line.text else None,
+        on_gap=lambda *_: None,
+    )
+    log.start()
+    handle = os.open(KMSG, os.O_WRONLY)
+    os.write(handle, f"<3>NVRM: Xid (PCI:0000:3b:00): 79, {mark}\n".encode())
+    os.close(handle)
+    async with asyncio.timeout(WAIT_SECONDS):
+        line = await found.get()
+    log.stop()
+    assert (3, False) == (line.priority, line.facility == 0)
+    assert 0 == log.malformed
