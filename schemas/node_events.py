@@ -142,8 +142,20 @@ class Returned(
 class Admitted(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.admitted"
 ):
-    """A node passed admission and is in service."""
+    """A node passed admission and is in service, or in reserve."""
 
+    saga: str = ""
+    spare: bool = False
+    """It is kept cordoned until it is promoted."""
+
+
+class Promoted(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.promoted"
+):
+    """A spare is in service."""
+
+    instead_of: str = ""
+    """The node whose place it took; empty: the pool grew."""
     saga: str = ""
 
 
@@ -302,6 +314,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Lost,
     Returned,
     Admitted,
+    Promoted,
     Cordoned,
     Uncordoned,
     Held,
@@ -322,6 +335,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Lost: "lost",
     Returned: "returned",
     Admitted: "admitted",
+    Promoted: "promoted",
     Cordoned: "cordoned",
     Uncordoned: "uncordoned",
     Held: "held",

@@ -130,6 +130,8 @@ class NodeReplaced(
     old_node: str
     new_node: str
     saga: str
+    promoted: str = ""
+    """The spare that took the old node's place; the new one then is the spare."""
     reason: str = ""
     duration_seconds: float = 0.0
 

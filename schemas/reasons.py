@@ -52,7 +52,15 @@ InstanceState = Literal["intended", "running", "terminating", "terminated", "lea
 # --- sagas ---------------------------------------------------------------------------------------
 
 SagaKind = Literal[
-    "replace", "scale-up", "scale-down", "drain", "cordon", "uncordon", "reset-gpu", "reboot"
+    "replace",
+    "scale-up",
+    "scale-down",
+    "promote",
+    "drain",
+    "cordon",
+    "uncordon",
+    "reset-gpu",
+    "reboot",
 ]
 
 DrainMode = Literal["deadline", "wait", "immediate"]

@@ -40,6 +40,10 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     """The node it takes out of service or acts on."""
     new_node: str = ""
     """The node it brings."""
+    spare: bool = False
+    """The node it brings, or takes away, is one of the reserve."""
+    promotes: str = ""
+    """The spare that it puts into service."""
     reason: str = ""
     action: Action = "none"
     fault: str = ""
@@ -119,6 +123,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     failures: int = 0
     """Launches that failed one after the other; sets the wait before the next."""
     retry_at: UtcTime | None = None
+    promote_at: UtcTime | None = None
+    """Not before this is a spare put into a gap again, after that has failed."""
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -153,6 +159,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     node: str
     state: NodeState = "launching"
     cordoned: bool = False
+    spare: bool = False
+    """Kept cordoned in reserve."""
     drained: bool = False
     lost: bool = False
     lost_at: UtcTime | None = None

@@ -161,6 +161,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """The node's state: launching, registered, active, leaving, terminated; `cordoned` apart."""
     health: str
     cordoned: bool = False
+    spare: bool = False
+    """Kept cordoned in reserve."""
     drained: bool = False
     lost: bool = False
     gpu_count: int = 0
@@ -199,6 +201,9 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     breaker: str
     """closed or open."""
     open_sagas: tuple[str, ...] = ()
+    spares: int = 0
+    """How many are to be kept in reserve."""
+    spares_ready: int = 0
     mode: str = "act"
     """act or observe."""
     would: tuple[dict[str, Any], ...] = ()

@@ -38,6 +38,10 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     """The node that leaves, or that is acted on."""
     new_node: str = ""
     """The node that comes."""
+    spare: bool = False
+    """The node that comes, or leaves, is one of the reserve."""
+    promotes: str = ""
+    """The spare that is put into service."""
     order: str = "terminate_first"
     reason: str = ""
     action: Action = "none"

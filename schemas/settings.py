@@ -121,6 +121,8 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     health: HealthSpec = HealthSpec()
     budget: BudgetSpec = BudgetSpec()
     admission: AdmissionSpec = AdmissionSpec()
+    spares: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """Admitted nodes kept cordoned in reserve, beyond the pool's size and beyond max_nodes."""
     mode: Mode = "act"
     """The stricter of the pool's and the fleet's counts."""
     windows: tuple[WindowSpec, ...] = ()

@@ -321,6 +321,7 @@ NOTIFIER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("uncordon", "started"),
         subjects.saga_step_wildcard("reserve", "started"),
         subjects.saga_step_wildcard("open", "started"),
+        subjects.saga_step_wildcard("promote", "started"),
         subjects.saga_step_wildcard("drain", "started"),
         subjects.saga_step_wildcard("vacate", "started"),
     ),

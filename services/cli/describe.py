@@ -88,7 +88,10 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case n.Returned():
             return Told(about, "returned", "its heart beats again", "good")
         case n.Admitted():
-            return Told(about, "admitted", "in service", "good")
+            return Told(about, "admitted", "in reserve" if event.spare else "in service", "good")
+        case n.Promoted():
+            place = f"instead of {event.instead_of}" if event.instead_of else "the pool grows"
+            return Told(about, "promoted", f"the spare is in service, {place}", "good")
         case n.Cordoned():
             return Told(about, "cordoned", event.reason)
         case n.Uncordoned():

@@ -1,8 +1,9 @@
 """What keeps a pool-manager from acting on a node or a pool, in sentences. Pure.
 
-Read from the records alone: holds, and a pool that only observes.
+Read from the records alone: holds, a pool that only observes, and its spares.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
@@ -40,3 +41,17 @@ def pool_kept(pool: PoolRecord) -> tuple[str, ...]:
     if more > 0:
         told.append(f"{more} more: navarch status -o json")
     return ("It only observes (mode: observe): nothing is begun.", *told)
+
+
+def reserve_told(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """A pool's spares, where it has or wants some."""
+    spares = [node for node in nodes if node.spare and node.state != "terminated"]
+    if not spares and not pool.spec.spares:
+        return ()
+    ready = sorted(
+        node.node
+        for node in spares
+        if node.state == "active" and node.health == "healthy" and not node.lost
+    )
+    named = f": {', '.join(ready[:WOULD_NAMED_MAX])}" if ready else ""
+    return (f"It wants {pool.spec.spares} spares, and {len(ready)} are ready{named}.",)

@@ -25,6 +25,7 @@ WAITS: Final[dict[str, str]] = {
     "admit": "{new_node} to pass its checks",
     "reserve": "the notifier to cordon {new_node} at the workload system before it is tested",
     "check": "the agent on {checked} to run the diagnostic",
+    "promote": "the notifier to uncordon the spare at the workload system",
     "open": "the notifier to uncordon {new_node} at the workload system",
     "reset": "the agent on {node} to reset its GPUs",
     "reboot": "the agent on {node}, or its provider, to reboot it",

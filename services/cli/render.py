@@ -75,7 +75,9 @@ NODE_HEADERS: Final = (
 
 
 def _remarks(node: NodeView) -> str:
-    words = [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
+    words = [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
+    if node.spare:
+        words.remove("cordoned")
     if node.saga:
         words.append(f"saga {node.saga}")
     if node.held_until:

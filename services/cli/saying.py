@@ -80,8 +80,11 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return "seen", f"{name}: {told.what}, {told.detail}"
         case n.Held() | n.Released():
             return "asked", f"{name} {told.what} {told.detail}"
-        case n.Admitted():
-            return "done", f"{name} was admitted and is in service"
+        case n.Admitted(spare=spare):
+            where = "kept in reserve" if spare else "in service"
+            return "done", f"{name} was admitted and is {where}"
+        case n.Promoted():
+            return "done", f"{name}: {told.detail}"
         case n.Remediated(outcome=outcome):
             return ("done" if outcome == "back" else "tried"), f"{name}: {told.what}, {told.detail}"
         case n.Repaired():

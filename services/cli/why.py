@@ -57,7 +57,7 @@ def why_node(
     """
     told = lines_of(stored, node.node)
     words: list[str] = [node.state, node.health]
-    words += [word for word in ("cordoned", "drained", "lost") if getattr(node, word)]
+    words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
     now, then = _node_now(node, pool, sagas, told)
     now = (*keeping.node_kept(node, pool), *now)
     return _answer(
@@ -85,7 +85,8 @@ def _node_now(
         return (_waits(where),), _then(where)
     if node.state == "terminated":
         replaced = (each for each in sagas if (each.kind, each.status) == ("replace", "done"))
-        heir = next((e.params.new_node for e in replaced if e.params.node == node.node), "")
+        heirs = (e.params for e in replaced if e.params.node == node.node)
+        heir = next((each.promotes or each.new_node for each in heirs), "")
         took = f" {heir} took its place." if heir else ""
         return (f"It is gone; nothing is under way about it.{took}",), ""
     if _sick(node):
@@ -98,6 +99,8 @@ def _node_now(
         left = pool is not None and node.node in pool.told
         then = "it is mended or replaced, as soon as nothing holds that back any more"
         return (_held_back(node, pool, told),), then if asked and not left else by_hand
+    if node.spare:
+        return ("It is a spare, kept cordoned until it takes a node's place.",), ""
     if node.cordoned:
         return (
             "Nothing is under way; it takes no new work, because it is cordoned.",
@@ -154,7 +157,8 @@ def why_pool(
     sagas: Sequence[SagaState],
 ) -> Answer:
     """Answer for a pool; `stored`: its events, `sagas`: its open ones."""
-    present = [each for each in nodes if each.state != "terminated"]
+    nodes = tuple(nodes)
+    present = [each for each in nodes if each.state != "terminated" and not each.spare]
     healthy = sum(1 for each in present if each.state == "active" and each.health == "healthy")
     breaker = "open" if pool.breaker_open else "closed"
     summary = (
@@ -162,7 +166,7 @@ def why_pool(
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {breaker}."
     )
     told = lines_of(stored, "")
-    now: list[str] = [*keeping.pool_kept(pool)]
+    now: list[str] = [*keeping.pool_kept(pool), *keeping.reserve_told(pool, nodes)]
     if pool.breaker_open:
         last = next((each for each in reversed(told) if each.topic == "held back"), None)
         now.append(

@@ -103,6 +103,7 @@ class WorkloadSteps:
                 # Of a node that comes: kept from work until it has passed, then given to it.
                 "reserve": self.cordon,
                 "open": self.uncordon,
+                "promote": self.uncordon,
             },
             undos={"cordon": self.uncordon},
         )

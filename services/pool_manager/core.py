@@ -20,6 +20,7 @@ from services.pool_manager.world import UNASKED, Plan, World, earlier
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
+PROMOTE_AGAIN_SECONDS: Final = 30.0
 
 
 def plan(world: World, now: datetime) -> Plan:
@@ -40,12 +41,15 @@ def close(record: PoolRecord, saga: str, *, failed: bool, now: datetime) -> Pool
     ended = record.open.get(saga)
     if ended is None:
         return record
+    if failed and ended.kind == "promote":
+        at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
+        record = msgspec.structs.replace(record, promote_at=at)
     left = {name: each for name, each in record.open.items() if name != saga}
-    if failed:
+    if failed and ended.kind != "promote":
         failures = record.failures + 1
         wait = min(RETRY_FIRST_SECONDS * 2 ** (failures - 1), RETRY_MAX_SECONDS)
         retry_at: datetime | None = now + timedelta(seconds=wait)
-    elif ended.kind in UNASKED:
+    elif ended.kind in UNASKED and ended.kind != "promote":
         failures, retry_at = 0, None
     else:
         failures, retry_at = record.failures, record.retry_at

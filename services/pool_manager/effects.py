@@ -12,7 +12,13 @@ from schemas.messages import Message, encode
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaDone, SagaEntry, SagaUnwound
 from services.pool_manager.core import close
-from services.pool_manager.projection import coming_node, facts, follow_up, leaving_node
+from services.pool_manager.projection import (
+    coming_node,
+    facts,
+    follow_up,
+    leaving_node,
+    promoted_node,
+)
 from services.pool_manager.store import Store
 from services.pool_manager.world import UNASKED
 from services.runtime.bus import Bus
@@ -41,10 +47,15 @@ class Effects:
         def coming(record: NodeRecord | None) -> NodeRecord | None:
             return _changed_at(record, coming_node(record, state), entry)
 
+        def promoted(record: NodeRecord | None) -> NodeRecord | None:
+            return _changed_at(record, promoted_node(record, state), entry)
+
         if params.node:
             await self._store.change_node(params.pool, params.node, leaving)
         if params.new_node:
             await self._store.change_node(params.pool, params.new_node, coming)
+        if params.promotes and params.promotes != params.node:
+            await self._store.change_node(params.pool, params.promotes, promoted)
         for fact in facts(state, entry):
             await self.publish(fact)
         if isinstance(entry, SagaDone | SagaUnwound):

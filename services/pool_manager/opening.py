@@ -8,6 +8,7 @@ import msgspec
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from services.pool_manager import incidents, notices
+from services.pool_manager.world import REMOVING
 
 
 def node_name(fleet: str, pool: str, serial: int) -> str:
@@ -21,9 +22,19 @@ def node_name(fleet: str, pool: str, serial: int) -> str:
 
 
 def begin(
-    fleet: str, record: PoolRecord, kind: SagaKind, now: datetime, *, node: NodeRecord | None = None
+    fleet: str,
+    record: PoolRecord,
+    kind: SagaKind,
+    now: datetime,
+    *,
+    node: NodeRecord | None = None,
+    spare: bool = False,
+    promotes: str = "",
 ) -> tuple[str, OpenSaga, PoolRecord]:
-    """Make a saga's id and opening; a node that it brings takes the record's next serial."""
+    """Make a saga's id and opening; a node that it brings takes the record's next serial.
+
+    `spare`: what comes is for the reserve; `promotes`: the spare that goes into service.
+    """
     new_node = ""
     if kind in ("replace", "scale-up"):
         serial = record.serial + 1
@@ -33,6 +44,8 @@ def begin(
         kind=kind,
         node=node.node if node else "",
         new_node=new_node,
+        spare=spare or (kind == "replace" and bool(promotes)) or _renews(kind, node),
+        promotes=promotes,
         action=node.health_action if node else "none",
         fault=node.health_fault if node else "",
         sickness=incidents.sickness(node) if node else "",
@@ -46,6 +59,11 @@ def begin(
     return saga_id(kind, node, new_node), opened, record
 
 
+def _renews(kind: SagaKind, node: NodeRecord | None) -> bool:
+    """Whether it is a spare that leaves; what comes in its place is one too."""
+    return node is not None and node.spare and kind in REMOVING
+
+
 def _gpus(node: NodeRecord) -> tuple[str, ...]:
     """The GPU that the node's verdict is about; none where it is about the node, or unknown."""
     return tuple(gpu.uuid for gpu in node.gpus if gpu.index == node.health_gpu and gpu.uuid)
@@ -57,10 +75,15 @@ def saga_id(kind: SagaKind, node: NodeRecord | None, new_node: str = "") -> str:
 
 
 def open_for(
-    fleet: str, record: PoolRecord, kind: SagaKind, now: datetime, node: NodeRecord
+    fleet: str,
+    record: PoolRecord,
+    kind: SagaKind,
+    now: datetime,
+    node: NodeRecord,
+    promotes: str = "",
 ) -> tuple[str, OpenSaga, PoolRecord]:
     """Open a saga about a node because somebody asked."""
-    saga, opened, record = begin(fleet, record, kind, now, node=node)
+    saga, opened, record = begin(fleet, record, kind, now, node=node, promotes=promotes)
     return saga, opened, with_open(record, saga, opened)
 
 

@@ -49,10 +49,31 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         reason=_reason(state),
         state=_leaving_state(record, state),
         cordoned=cordoned,
+        spare=record.spare and cordoned,
         drained=cordoned and drained,
         health=_health(record, state),
         attempts=_attempts(record, state),
     )
+
+
+def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
+    """The record of the spare that takes the place of the node a saga acts on."""
+    if record is None or not _takes(record, state):
+        return record
+    promoted = _promoted(record, state)
+    return msgspec.structs.replace(
+        record,
+        saga="" if state.ended else state.saga,
+        saga_entry=state.sequence,
+        sagas=record.sagas + (1 if state.ended else 0),
+        cordoned=record.cordoned and not promoted,
+        spare=record.spare and not promoted,
+        drained=record.drained and not promoted,
+    )
+
+
+def _promoted(record: NodeRecord, state: SagaState) -> bool:
+    return state.params.promotes == record.node and _done(state, "promote")
 
 
 def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
@@ -71,6 +92,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         reason=state.reason if state.status == "unwound" else "",
         state=_coming_state(record, state),
         cordoned=_reserved(record, state),
+        spare=record.spare if record.state == "active" else state.params.spare,
         admitted_at=record.admitted_at or (admit.ended_at if _done(state, "admit") else None),
         **{key: value for key, value in made.items() if value},
     )
@@ -89,6 +111,8 @@ def _done(state: SagaState, step: str) -> bool:
 
 def _cordoned(record: NodeRecord, state: SagaState) -> bool:
     match state.step("cordon").status, state.step("uncordon").status:
+        case _ if _promoted(record, state):
+            return False
         case "undone", _:
             return False
         case _, "succeeded":
@@ -267,7 +291,12 @@ def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Mess
         case "terminate":
             return (ne.Terminated(**_node(state, entry, "terminated", params.node)),)
         case "admit":
-            return (ne.Admitted(**_node(state, entry, "admitted", params.new_node)),)
+            about = _node(state, entry, "admitted", params.new_node)
+            return (ne.Admitted(**about, spare=params.spare),)
+        case "promote":
+            about = _node(state, entry, "promoted", params.promotes)
+            instead = params.node if params.node != params.promotes else ""
+            return (ne.Promoted(**about, instead_of=instead),)
         case _:
             return ()
 
@@ -321,6 +350,7 @@ def _replaced_fact(state: SagaState, entry: SagaEntry) -> Message:
         **_pool(state, entry, "replaced"),
         old_node=params.node,
         new_node=params.new_node,
+        promoted=params.promotes if _done(state, "promote") else "",
         saga=state.saga,
         reason=params.reason,
         duration_seconds=(entry.time - state.started_at).total_seconds(),

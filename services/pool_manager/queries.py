@@ -26,6 +26,7 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         status=record.state,
         health=_health(record, health),
         cordoned=record.cordoned,
+        spare=record.spare,
         drained=record.drained,
         lost=record.lost,
         gpu_count=len(record.gpus),
@@ -107,7 +108,11 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord]) -> PoolView:
         active=len(active),
         healthy=sum(1 for node in active if node.health == "healthy" and not node.lost),
         unhealthy=sum(1 for node in nodes if node.health == "unhealthy" or node.lost),
-        cordoned=sum(1 for node in nodes if node.cordoned),
+        cordoned=sum(1 for node in nodes if node.cordoned and not node.spare),
+        spares=record.spec.spares,
+        spares_ready=sum(
+            1 for node in active if node.spare and node.health == "healthy" and not node.lost
+        ),
         min_nodes=record.spec.min_nodes,
         max_nodes=record.spec.max_nodes,
         breaker="open" if record.breaker_open else "closed",

@@ -166,6 +166,8 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         pool=record.name,
         node=opened.node,
         new_node=opened.new_node,
+        spare=opened.spare,
+        promotes=opened.promotes,
         order=opened.order or spec.replace_order,
         reason=opened.reason,
         action=opened.action,

@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import incidents, notices, touching
+from services.pool_manager import incidents, notices, spares, touching
 from services.pool_manager.budget import limit
 from services.pool_manager.opening import begin, with_open
 from services.pool_manager.sickness import patience_seconds, sick
@@ -51,8 +51,14 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
     left: list[NodeRecord] = []
     if _launches_fail(record, now):
         # A node terminated now would leave a gap. Sick nodes wait in their places; what the cloud
-        # takes leaves its gap anyway, so one try is made to be ahead of it.
-        ahead = [each for each in waiting if notices.urgent(each, spec, now) and not each.cordoned]
+        # takes leaves its gap anyway, so one try is made to be ahead of it. Where a spare is ready
+        # there is no gap.
+        ready = spares.covered(record, world.nodes, waiting, now)
+        ahead = [
+            each
+            for each in waiting
+            if each in ready or (notices.urgent(each, spec, now) and not each.cordoned)
+        ]
         left, waiting = [each for each in waiting if each not in ahead], ahead
         # While the next launch is under way its moment has passed, and its end is what tells.
         wake_at = earlier(wake_at, to_come(record.retry_at, now))
@@ -64,7 +70,10 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
         if spent >= allowed and not node.cordoned and not notices.urgent(node, spec, now):
             left.append(node)
             continue
-        saga, opened, record = begin(world.fleet, record, "replace", now, node=node)
+        promotes = spares.substitute(record, world.nodes, node, now)
+        saga, opened, record = begin(
+            world.fleet, record, "replace", now, node=node, promotes=promotes
+        )
         start[saga] = msgspec.structs.replace(opened, reason=sick(node, record, now))
         record = with_open(record, saga, start[saga])
         spent += 0 if node.cordoned else 1

@@ -37,6 +37,7 @@ from services.pool_manager.budget import limit
 from services.pool_manager.holding import Holding, holding, problem
 from services.pool_manager.opening import open_for
 from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.spares import substitute
 from services.pool_manager.world import DISRUPTIVE, World, unavailable
 from services.saga.decide import Impossible, cancel, proceed, retry
 from services.saga.log import SagaState
@@ -241,7 +242,9 @@ def _about_node(
     ):
         return Answer(event=_accepted(asked, payload, "", now))
     _check(asked.verb, node, world, now)
-    saga, fresh, record = open_for(world.fleet, record, VERBS[asked.verb], now, node)
+    kind = VERBS[asked.verb]
+    promotes = substitute(record, world.nodes, node, now) if kind == "replace" else ""
+    saga, fresh, record = open_for(world.fleet, record, kind, now, node, promotes)
     asked_for = msgspec.structs.replace(
         fresh,
         reason=payload.reason or f"{asked.verb} asked by {payload.by or 'somebody'}",

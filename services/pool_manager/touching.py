@@ -86,4 +86,10 @@ def refusal(
         return "held", (
             f"{node.node} is held {hold_told(node)}; first: navarch release {node.node}"
         )
+    if node.spare and verb in ("uncordon", "drain", "reset-gpu", "reboot"):
+        return "wrong-state", (
+            f"{node.node} is a spare, cordoned in reserve: it goes into service when a node is "
+            f"replaced or the pool grows (navarch scale {record.name}); navarch replace "
+            f"{node.node} renews it"
+        )
     return None

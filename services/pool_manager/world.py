@@ -11,7 +11,7 @@ from schemas.records import NodeRecord, OpenSaga, PoolRecord
 
 DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot", "drain"})
 """Kinds that take a node out of service by our own doing."""
-UNASKED: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-up", "scale-down"})
+UNASKED: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-up", "scale-down", "promote"})
 """Kinds that the reconciler starts by itself, and so must not repeat in a spin."""
 CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
 """Kinds that try to cure a node in its place; its record remembers them as attempts."""
@@ -47,14 +47,20 @@ class Plan:
 
 def busy(record: PoolRecord) -> set[str]:
     """Nodes that an open saga is about."""
-    return {name for each in record.open.values() for name in (each.node, each.new_node) if name}
+    return {
+        name
+        for each in record.open.values()
+        for name in (each.node, each.new_node, each.promotes)
+        if name
+    }
 
 
 def size(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
-    """How many nodes the pool will have when what is open has come to its end."""
+    """How many nodes the pool will have when what is open has come to its end, spares left out."""
     leaving = {each.node for each in record.open.values() if each.kind in REMOVING}
-    coming = {each.new_node for each in record.open.values() if each.new_node}
-    present = {node.node for node in nodes} | coming
+    coming = {each.new_node for each in record.open.values() if each.new_node and not each.spare}
+    promoted = {each.promotes for each in record.open.values() if each.promotes}
+    present = {node.node for node in nodes if not node.spare} | coming | promoted
     return len(present - leaving)
 
 
@@ -65,9 +71,16 @@ def unavailable(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
     forbid each other's repair. A gap that a failed replacement left does count.
     """
     nodes = tuple(nodes)
-    disrupted = sum(1 for each in record.open.values() if each.kind in DISRUPTIVE)
+    # A spare is in nobody's service, so to replace it takes nothing out.
+    disrupted = sum(
+        1
+        for each in record.open.values()
+        if each.kind in DISRUPTIVE and (each.promotes or not each.spare)
+    )
     taken = busy(record)
-    cordoned = sum(1 for node in nodes if node.cordoned and node.node not in taken)
+    cordoned = sum(
+        1 for node in nodes if node.cordoned and not node.spare and node.node not in taken
+    )
     return disrupted + cordoned + max(0, record.desired - size(record, nodes))
 
 

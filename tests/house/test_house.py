@@ -35,6 +35,7 @@ PURE: Final = (
     "services/pool_manager/requests.py",
     "services/pool_manager/sickness.py",
     "services/pool_manager/sizing.py",
+    "services/pool_manager/spares.py",
     "services/pool_manager/touching.py",
     "services/pool_manager/windows.py",
     "services/pool_manager/world.py",

@@ -53,7 +53,7 @@ class World:
         match step:
             case "cordon" | "reserve":
                 self.cordoned.add(node)
-            case "uncordon" | "open":
+            case "uncordon" | "open" | "promote":
                 self.cordoned.discard(node)
             case "drain":
                 self.drained.add(node)
@@ -88,12 +88,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "provision_first": {"order": "provision_first"},
     "launch_ahead": {"order": "launch_ahead"},
     "tested": {"diagnostic": "dcgm-2"},
+    "spare": {"spare": True, "diagnostic": "dcgm-2"},
+    "promoting": {"spare": True, "promotes": "ready"},
 }
 """What a pool's choices make of a saga."""
 KINDS: dict[str, tuple[str, ...]] = {
     "provision_first": ("replace",),
     "launch_ahead": ("replace",),
     "tested": ("replace", "scale-up"),
+    "spare": ("replace", "scale-up", "scale-down"),
+    "promoting": ("replace",),
 }
 """Variant -> the kinds of saga that it makes a difference to; absent: all."""
 

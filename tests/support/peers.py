@@ -47,7 +47,9 @@ class Peers:
             self.bus,
             clock,
             {
-                **dict.fromkeys(("cordon", "drain", "uncordon", "reserve", "open"), self._plain),
+                **dict.fromkeys(
+                    ("cordon", "drain", "uncordon", "reserve", "open", "promote"), self._plain
+                ),
                 "vacate": self._vacate,
             },
             {"cordon": self._plain_undo},

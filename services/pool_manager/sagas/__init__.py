@@ -4,6 +4,7 @@ from typing import Final
 
 from schemas.reasons import SagaKind
 from services.pool_manager.sagas.drain import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
+from services.pool_manager.sagas.promote import PROMOTE_SPARE
 from services.pool_manager.sagas.reboot import REBOOT_NODE
 from services.pool_manager.sagas.replace import REPLACE
 from services.pool_manager.sagas.reset_gpu import RESET_GPU
@@ -17,6 +18,7 @@ DEFINITIONS: Final[dict[SagaKind, Definition]] = {
         REPLACE,
         RESET_GPU,
         REBOOT_NODE,
+        PROMOTE_SPARE,
         SCALE_UP,
         SCALE_DOWN,
         DRAIN_NODE,

@@ -11,6 +11,10 @@ launch_ahead:     cordon ─► vacate ─► provision ─► bootstrap ─► 
 Where the pool asks for a diagnostic, `reserve ─► check ─► open` stand before `admit`: the new node
 is cordoned at the workload system, tested, and uncordoned.
 
+Where a spare is ready, `promote` stands after `cordon`: the spare takes the node's place, and the
+new node is reserved before it is admitted, as the new spare. Once promoted the spare stays in
+service, whatever becomes of the rest.
+
 What unwinding leaves behind: the old node cordoned, because a sick node must not take work again,
 and no new instance. With terminate_first the old instance may be gone as well: the pool is then one
 short, and the reconciler fills the gap with a scale-up, elsewhere and later if need be.
@@ -29,16 +33,17 @@ left of the time until the cloud's deadline is the drain's.
 from typing import Final
 
 from schemas.sagas import SagaParams
-from services.pool_manager.sagas.steps import CORDON, DRAIN, TERMINATE, VACATE, launch
+from services.pool_manager.sagas.steps import CORDON, DRAIN, TERMINATE, VACATE, launch, promoting
 from services.saga.definition import Definition, Step
 
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:
+    first = (CORDON, *promoting(params))
     if params.order == "launch_ahead":
-        return (CORDON, VACATE, *launch(params), DRAIN, TERMINATE)
+        return (*first, VACATE, *launch(params), DRAIN, TERMINATE)
     if params.order == "provision_first":
-        return (CORDON, *launch(params), DRAIN, TERMINATE)
-    return (CORDON, DRAIN, TERMINATE, *launch(params))
+        return (*first, *launch(params), DRAIN, TERMINATE)
+    return (*first, DRAIN, TERMINATE, *launch(params))
 
 
 REPLACE: Final = Definition(

@@ -15,6 +15,7 @@ from services.saga.definition import Definition
 
 SCALE_DOWN: Final = Definition(
     kind="scale-down",
-    steps=lambda _: (CORDON_UNDONE, DRAIN, TERMINATE),
+    # A spare is cordoned already, and must stay so where this is unwound.
+    steps=lambda params: (DRAIN, TERMINATE) if params.spare else (CORDON_UNDONE, DRAIN, TERMINATE),
     leaves="the node in service",
 )

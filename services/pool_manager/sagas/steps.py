@@ -29,6 +29,8 @@ IMMEDIATE_SECONDS: Final = 15.0
 """How long the order to drain may take where nobody waits for the work to leave."""
 VACATE_SECONDS: Final = 5.0
 """The same where a new node is to be launched without delay."""
+PROMOTE_SECONDS: Final = 60.0
+"""The workload system has just cordoned the node whose place the spare takes."""
 TERMINATE_SECONDS: Final = 86_400.0
 """After a day the saga goes on without the confirmation; the sweep never gives up."""
 
@@ -139,6 +141,10 @@ def diagnostic(name: str) -> tuple[tuple[str, ...], int]:
     return (name or "boot",), 1
 
 
+def _promote(params: SagaParams, _: Outputs) -> NodeInputs:
+    return NodeInputs(pool=params.pool, node=params.promotes, reason=params.reason)
+
+
 def _launch_seconds(params: SagaParams) -> float:
     return params.launch_timeout_seconds
 
@@ -246,7 +252,30 @@ CHECK: Final = Step(
 OPEN: Final = Step(name="open", inputs=_new_node, deadline_seconds=_launch_seconds)
 
 
+PROMOTE: Final = Step(
+    name="promote",
+    inputs=_promote,
+    deadline_seconds=lambda _: PROMOTE_SECONDS,
+    on_deadline="proceed",
+)
+"""A spare takes a node's place. Where that cannot be, the replacement goes on without it: the pool
+is then one short, and is filled like any other gap. It is not undone: there may be work there."""
+PROMOTE_ALONE: Final = Step(
+    name="promote", inputs=_promote, deadline_seconds=lambda _: CORDON_SECONDS, irrevocable=True
+)
+
+
+def promoting(params: SagaParams) -> tuple[Step, ...]:
+    """A spare into service, where one takes the node's place."""
+    return (PROMOTE,) if params.promotes else ()
+
+
 def launch(params: SagaParams) -> tuple[Step, ...]:
-    """From nothing to a node in service; with a diagnostic it has no work until it has passed."""
-    tested = (RESERVE, CHECK, OPEN) if params.diagnostic else ()
-    return (PROVISION, BOOTSTRAP, REGISTER, *tested, ADMIT)
+    """From nothing to a node in service; with a diagnostic it has no work until it has passed.
+
+    A spare has none at all: it is cordoned before it is admitted.
+    """
+    before = (PROVISION, BOOTSTRAP, REGISTER)
+    if params.spare:
+        return (*before, RESERVE, *((CHECK,) if params.diagnostic else ()), ADMIT)
+    return (*before, *((RESERVE, CHECK, OPEN) if params.diagnostic else ()), ADMIT)

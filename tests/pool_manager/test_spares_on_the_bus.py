@@ -1,0 +1,109 @@
+"""Hot spares on a real server with scripted peers: how long a place stays empty."""
+
+import asyncio
+from datetime import datetime
+
+from schemas import subjects
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+POOL = settings(min_nodes=2, spares=1)
+SECONDS_MAX = 5.0
+
+
+async def spare(bus: NatsBus) -> str:
+    """The one spare's name; empty: there is none."""
+    found = [view.id for view in await nodes(bus) if view.spare and view.status == "active"]
+    return found[0] if found else ""
+
+
+async def stored_at(bus: NatsBus, fact: str, node: str) -> datetime | None:
+    """When a fact about a node was stored."""
+    found = await bus.read("EVENTS", subjects.node_event_wildcard(fact))
+    return next((each.time for each in found if f".{node}." in each.subject), None)
+
+
+async def test_a_spare_is_reserved_before_it_is_admitted(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A new pool: two nodes in service, and one that the workload system never got."""
+    async with Running(server.url, "pool-manager", build, POOL):
+        await eventually(settled(bus, 3))
+        name = await spare(bus)
+        [pool] = await pools(bus)
+        views = {view.id: view for view in await nodes(bus)}
+
+    assert {name: 1} == peers.count("reserve")
+    assert {} == peers.count("open")
+    assert (True, True) == (views[name].spare, views[name].cordoned)
+    assert (2, 1, 1, 0) == (pool.desired, pool.spares, pool.spares_ready, pool.cordoned)
+
+
+async def test_a_spare_is_in_service_seconds_after_the_cordon(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """While the sick node still drains, the spare serves; the node that comes is the new spare."""
+    async with Running(server.url, "pool-manager", build, POOL):
+        await eventually(settled(bus, 3))
+        old = await spare(bus)
+        ill = next(view.id for view in await nodes(bus) if not view.spare)
+        peers.hold["drain"] = asyncio.Event()
+        peers.calls.clear()
+        await peers.sicken("training", ill)
+        promoted = await eventually(lambda: stored_at(bus, "promoted", old))
+        cordoned = await stored_at(bus, "cordoned", ill)
+        active = [view for view in await nodes(bus) if view.status == "active"]
+        serving = {view.id for view in active if not view.cordoned}
+        peers.hold["drain"].set()
+        [event] = await eventually(lambda: events(bus, "node-replaced"))
+        await eventually(settled(bus, 3))
+        new = await spare(bus)
+
+    assert cordoned is not None
+    assert 0 <= (promoted - cordoned).total_seconds() < SECONDS_MAX
+    assert old in serving
+    assert 2 == len(serving)
+    assert (ill, old, new) == (event["old_node"], event["promoted"], event["new_node"])
+    assert ["cordon", "promote", "drain", "terminate", "provision", "bootstrap", "reserve"] == [
+        step for step, _ in peers.calls
+    ]
+    assert 3 == peers.most_instances
+
+
+async def test_a_pool_that_grows_takes_its_spare_first(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The spare is in service though no instance comes; the reserve is filled when one does."""
+    async with Running(server.url, "pool-manager", build, POOL):
+        await eventually(settled(bus, 3))
+        old = await spare(bus)
+        peers.hold["provision"] = asyncio.Event()
+        await ask(bus, "scale", nodes=3)
+        await eventually(lambda: stored_at(bus, "promoted", old))
+        serving = [view for view in await nodes(bus) if view.status == "active" and not view.spare]
+        peers.hold["provision"].set()
+        await eventually(settled(bus, 4))
+
+        assert 3 == len(serving)
+        assert await spare(bus) not in ("", old)
+
+
+async def test_a_spare_is_no_persons_to_uncordon(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Refused, with the way on; it stays in reserve."""
+    async with Running(server.url, "pool-manager", build, POOL):
+        await eventually(settled(bus, 3))
+        name = await spare(bus)
+        await ask(bus, "uncordon", node=name)
+        [refused] = await eventually(lambda: events(bus, "request-refused"))
+
+    assert "wrong-state" == refused["refusal"]
+    assert "navarch scale training" in refused["reason"]
+    assert {} == peers.count("uncordon")
