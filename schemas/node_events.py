@@ -294,6 +294,23 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
 
+class SetupRan(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.setup_ran"
+):
+    """One of a pool's `setup_commands` ended on a new node."""
+
+    command: int
+    """Counted from 1."""
+    commands: int
+    text: str = ""
+    """Its first line."""
+    exit_status: int
+    duration_seconds: float = 0.0
+    output: str = ""
+    """The end of what it wrote."""
+    saga: str = ""
+
+
 class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.telemetry"):
     """One NVML sample of the whole node. `time` is when it was taken."""
 
@@ -323,6 +340,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Terminated,
     Remediated,
     Repaired,
+    SetupRan,
     Telemetry,
 )
 
@@ -344,6 +362,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Terminated: "terminated",
     Remediated: "remediated",
     Repaired: "repaired",
+    SetupRan: "setup-ran",
 }
 """The last token of each event's subject."""
 

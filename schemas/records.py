@@ -290,6 +290,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     region: str = ""
     zone: str = ""
     address: str = ""
+    host_key: str = ""
+    """SSH host key as first seen, `ssh-ed25519 AAAA…`; another one at this address is refused."""
     saga: str = ""
     attempts: int = 0
     rebooted: str = ""

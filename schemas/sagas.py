@@ -16,6 +16,21 @@ WHOLE: Final = "saga"
 """The step token of entries about the saga as a whole."""
 
 
+class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run on a new node over SSH, and how to get there."""
+
+    commands: tuple[str, ...]
+    user: str
+    private_key_path: str
+    """On the provisioner's host; the key itself never travels."""
+    port: int = 22
+    sudo: bool = True
+    address_seconds: float = 900.0
+    login_seconds: float = 600.0
+    connect_seconds: float = 30.0
+    command_seconds: float = 600.0
+
+
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What to launch, fixed when the saga starts: a changed pool spec does not reach into it."""
 
@@ -28,6 +43,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     zones: tuple[str, ...] = ()
     ssh_keys: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+    setup: SetupSpec | None = None
+    """None: the image brings the agent up by itself."""
 
 
 class SagaParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,6 +100,22 @@ class AdmissionSpec(Setting, frozen=True, kw_only=True):
     next is tried an hour later."""
 
 
+class SetupSettings(Setting, frozen=True, kw_only=True):
+    """How new nodes are set up over SSH, where a pool has `setup_commands`."""
+
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 22
+    sudo: bool = True
+    """Run the commands as root, where `ssh_user` is another."""
+    ip_wait_timeout: Duration = Duration(900)
+    """How long an instance may take to get an address."""
+    ssh_timeout: Duration = Duration(600)
+    """How long SSH may take to let us in, once there is an address."""
+    ssh_connect_timeout: Duration = Duration(30)
+    """Of one try to connect."""
+    command_timeout: Duration = Duration(600)
+    """Of one command."""
+
+
 class PoolSpec(Setting, frozen=True, kw_only=True):
     """One pool of GPU nodes."""
 
@@ -115,6 +131,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     ssh_user: str = "ubuntu"
     ssh_private_key_path: str = ""
     setup_commands: tuple[str, ...] = ()
+    setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
     cooldown: Duration = Duration(300)
     autoscaling: dict[str, Any] | None = None
@@ -166,6 +183,8 @@ class TracingSettings(Setting, frozen=True, kw_only=True):
 class AgentSettings(Setting, frozen=True, kw_only=True):
     """What agents are told, and what their silence means."""
 
+    bus_url: str = ""
+    """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`."""
     heartbeat_interval: Duration = Duration(10)
     heartbeat_ttl: Duration = Duration(30)
     """Whole seconds, as the server counts them."""

@@ -20,6 +20,7 @@ from schemas.sagas import LaunchSpec, SagaParams, TimerDue
 from services.pool_manager import holding
 from services.pool_manager.core import plan
 from services.pool_manager.departing import Departures
+from services.pool_manager.setup import setup_of
 from services.pool_manager.store import Store
 from services.pool_manager.world import CURING, Plan
 from services.runtime.bus import Bus
@@ -161,6 +162,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         zones=spec.zones,
         ssh_keys=spec.ssh_keys,
         labels=spec.labels,
+        setup=setup_of(spec),
     )
     return SagaParams(
         pool=record.name,

@@ -65,7 +65,8 @@ def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
     """Put the parts together."""
     bus, clock = context.bus, context.clock
     store = InstanceStore(bus)
-    steps = Steps(bus, clock, store, providers, timing)
+    control_plane = context.settings.agent.bus_url or context.settings.nats.url
+    steps = Steps(bus, clock, store, providers, timing, control_plane)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     settings = context.settings
 

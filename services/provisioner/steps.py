@@ -20,6 +20,7 @@ from services.provisioner.errors import ProviderError
 from services.provisioner.launch import Launcher
 from services.provisioner.mending import Mender, inputs_of
 from services.provisioner.removal import Remover, Timing
+from services.provisioner.setting_up import Setup
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
@@ -33,9 +34,15 @@ class Steps:
     """What the participant calls."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: Timing
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: InstanceStore,
+        providers: Providers,
+        timing: Timing,
+        control_plane: str = "",
     ) -> None:
-        """Work with these."""
+        """Work with these; `control_plane` is where agents on nodes reach the bus."""
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -43,6 +50,7 @@ class Steps:
         self._timing = timing
         self.remover = Remover(bus, clock, store, providers, timing)
         self._checker = Checker(bus, clock)
+        self._setup = Setup(bus, clock, store, providers, control_plane)
         self._mender = Mender(bus, clock, store, providers, timing)
         self._launcher = Launcher(clock, store, providers, self.remover, timing)
 
@@ -81,6 +89,8 @@ class Steps:
         try:
             calls = self._providers.get(record.provider)
             await calls.bootstrap(instance, timeout_seconds=self._timing.bootstrap_timeout_seconds)
+            if record.launch.setup is not None:
+                await self._setup.run(record, record.launch.setup, command.saga)
         except ProviderError as error:
             raise StepFailure(error.message, error=error.kind) from error
 

@@ -325,3 +325,9 @@ def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -
                 (*paths[name], "provider"),
                 f"no provider {pool.provider!r} under `providers:` (known: {known}); add it",
             )
+        if pool.setup_commands and not pool.ssh_private_key_path:
+            raise document.error(
+                (*paths[name], "setup_commands"),
+                "they run over SSH, and the pool has no `ssh_private_key_path`; name the private "
+                "key's file",
+            )

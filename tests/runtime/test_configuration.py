@@ -62,6 +62,7 @@ pools:
     provider: lambda
     instance_type: gpu_8x_h100_sxm5
     region: us-west-2
+    ssh_private_key_path: /etc/navarch/ssh-key
     setup_commands:
       - |
         echo ${NOT_OURS} {{.ControlPlane}}

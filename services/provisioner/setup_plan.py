@@ -1,0 +1,86 @@
+"""What is run on a new node to set it up, and how a repetition is made harmless. Pure.
+
+Each command becomes a script that takes a lock on the node, looks for the mark that the command has
+left when it ended well, and runs only where there is none. So a provisioner that dies in the middle
+costs a repetition of the question, never of the command; and one that is still running there is
+waited for, not run beside.
+"""
+
+import base64
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Final
+
+from schemas.records import InstanceRecord
+from schemas.sagas import SetupSpec
+
+VARIABLES: Final = ("ControlPlane", "NodeID", "Pool", "Provider", "Region", "InstanceType")
+COMMAND_CHARS_MAX: Final = 32_768
+OUTPUT_CHARS_MAX: Final = 2_000
+TEXT_CHARS_MAX: Final = 200
+TAIL_CHARS_MAX: Final = 500
+DONE_BEFORE: Final = "navarch: done before"
+_VARIABLE: Final = re.compile(r"{{\s*\.(\w+)\s*}}")
+
+
+class SetupError(ValueError):
+    """A command that cannot be run as it is written."""
+
+
+def variables(record: InstanceRecord, control_plane: str) -> dict[str, str]:
+    """What the commands may ask for."""
+    return {
+        "ControlPlane": control_plane,
+        "NodeID": record.instance,
+        "Pool": record.pool,
+        "Provider": record.provider,
+        "Region": record.region or record.launch.region,
+        "InstanceType": record.launch.instance_type,
+    }
+
+
+def render(command: str, values: Mapping[str, str]) -> str:
+    """A command with its variables filled in; SetupError where it asks for what there is not."""
+    if len(command) > COMMAND_CHARS_MAX:
+        raise SetupError(f"is longer than {COMMAND_CHARS_MAX} characters; fetch a script instead")
+    for found in _VARIABLE.finditer(command):
+        if found.group(1) not in values:
+            raise SetupError(f"asks for {found.group()}, which is none of {', '.join(values)}")
+    return _VARIABLE.sub(lambda found: values[found.group(1)], command)
+
+
+def script(command: str, number: int, token: str, spec: SetupSpec) -> str:
+    """The shell text that runs a command once on its node, however often it is sent."""
+    mark = f"{number}-{hashlib.sha256(command.encode()).hexdigest()[:12]}"
+    body = base64.b64encode(command.encode()).decode()
+    root = "sudo -n " if spec.sudo and spec.user != "root" else ""
+    return "\n".join(
+        (
+            f'd="$HOME/.navarch/setup/"{shlex.quote(token)}',
+            'mkdir -p "$d" && chmod 700 "$d" && exec 9>"$d/lock" && flock 9 || exit 125',
+            f'if [ -e "$d/{mark}.done" ]; then echo "{DONE_BEFORE}"; exit 0; fi',
+            f'echo {body} | base64 -d > "$d/{mark}.sh"',
+            # What it starts for good must not hold the lock, nor wait for our standard input.
+            f'{root}bash "$d/{mark}.sh" > "$d/{mark}.log" 2>&1 < /dev/null 9>&-',
+            "rc=$?",
+            f'[ $rc -eq 0 ] && : > "$d/{mark}.done"',
+            f'tail -c {OUTPUT_CHARS_MAX} "$d/{mark}.log"',
+            "exit $rc",
+        )
+    )
+
+
+def first_line(command: str) -> str:
+    """A command in short, for people."""
+    lines = command.strip().splitlines() or [""]
+    more = " …" if len(lines) > 1 else ""
+    return lines[0][:TEXT_CHARS_MAX] + more
+
+
+def failure(number: int, of: int, command: str, status: int, output: str) -> str:
+    """Why the setup ended, in a sentence with the end of what the command wrote."""
+    said = " ".join(output.split())[-TAIL_CHARS_MAX:]
+    tail = f"; it wrote: {said}" if said else ""
+    return f"setup command {number} of {of} ({first_line(command)}) ended with {status}{tail}"

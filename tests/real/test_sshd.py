@@ -1,0 +1,139 @@
+"""A real sshd on loopback: a hundred nodes set up at once, some of which fail, hang or hang up."""
+
+import asyncio
+import getpass
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import asyncssh
+import pytest
+from msgspec.structs import replace
+
+from schemas.sagas import LaunchSpec, SetupSpec
+from services.provisioner import core
+from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.provider import Environment
+from services.provisioner.providers.fake import FakeProvider
+from services.provisioner.setting_up import Setup
+from services.provisioner.store import InstanceStore
+from services.runtime.clock import SystemClock
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.support.inprocess import eventually
+
+SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
+]
+NODES = 100
+FAILING, HANGING, DROPPING = {7, 8}, {20, 21}, {50}
+CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host-key
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {folder}/key.pub
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin yes
+MaxStartups 200
+MaxSessions 10
+SetEnv HOME={folder}/home
+"""
+
+
+@pytest.fixture
+async def sshd(tmp_path: Path) -> AsyncIterator[int]:
+    """An sshd of our own; its port."""
+    for name in ("key", "host-key"):
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        key.write_private_key(str(tmp_path / name))
+        key.write_public_key(str(tmp_path / f"{name}.pub"))
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "home").mkdir()
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation wants it
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "sshd_config"
+    config.write_text(CONFIG.format(port=port, folder=tmp_path))
+    assert SSHD is not None
+    process = await asyncio.create_subprocess_exec(
+        SSHD, "-D", "-e", "-f", str(config), stderr=asyncio.subprocess.DEVNULL
+    )
+
+    async def listens() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    await eventually(listens)
+    yield port
+    process.terminate()
+    await process.wait()
+
+
+def command_for(number: int, folder: Path) -> tuple[str, ...]:
+    """What node so-and-so is given to run: most are well, five are not."""
+    well = f"echo {{{{.NodeID}}}} >> {folder}/ran-{number}"
+    if number in FAILING:
+        return (well, "echo no such package; exit 100")
+    if number in HANGING:
+        return (well, "sleep 30")
+    if number in DROPPING:
+        # The session's own sshd goes, as when a network does, after the work is done.
+        hang_up = "kill -9 $(ps -o ppid= -p $PPID)"
+        once = f"[ -e {folder}/dropped ] || {{ touch {folder}/dropped; {hang_up}; }}"
+        return (f"{well}; {once}", well)
+    return (well, well)
+
+
+async def test_a_hundred_nodes_are_set_up_at_once(bus: NatsBus, sshd: int, tmp_path: Path) -> None:
+    """Those that fail or hang are told with the reason; the others are done, each command once."""
+    store, clock = InstanceStore(bus), SystemClock()
+    environment = Environment(name="fake", fleet="f", nats_url="", data_dir=tmp_path)
+    provider = FakeProvider(options=FakeProvider.Options(), environment=environment)
+    calls = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=5)})
+    setup = Setup(bus, clock, store, calls, "nats://bus", look_seconds=0.05)
+
+    async def one(number: int) -> str:
+        node = f"web-{number}"
+        launch = LaunchSpec(fleet="f", provider="fake", instance_type="t")
+        record = core.intended("web", node, launch, "saga", datetime.now(UTC))
+        record = replace(record, state="running", address="127.0.0.1")
+        await store.create(record)
+        spec = SetupSpec(
+            commands=command_for(number, tmp_path),
+            user=getpass.getuser(),
+            private_key_path=str(tmp_path / "key"),
+            port=sshd,
+            sudo=False,
+            login_seconds=30,
+            connect_seconds=20,
+            command_seconds=8,
+        )
+        try:
+            await setup.run(record, spec, f"scale-up-{node}")
+        except StepFailure as failure:
+            return str(failure)
+        return "done"
+
+    outcomes = dict(enumerate(await asyncio.gather(*map(one, range(NODES)))))
+    bad = {number: told for number, told in outcomes.items() if told != "done"}
+    assert FAILING | HANGING == set(bad)
+    assert all("ended with 100; it wrote: no such package" in bad[each] for each in FAILING)
+    assert all("did not end within 8 s" in bad[each] for each in HANGING)
+    for number in range(NODES):
+        ran = (tmp_path / f"ran-{number}").read_text().splitlines()
+        expected = 1 if number in FAILING | HANGING else 2
+        assert [f"web-{number}"] * expected == ran
+    assert (tmp_path / "dropped").exists()
