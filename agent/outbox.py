@@ -35,7 +35,8 @@ class Outbox:
 
     def __init__(self, spool: Spool, clock: Clock) -> None:
         """Fall back on `spool`; nothing is sent before `bus` is set and `run` runs."""
-        self.bus: Bus | None = None
+        self._bus: Bus | None = None
+        self._found = asyncio.Event()
         self.dropped = 0
         """Messages that found no room any more."""
         self._spool = spool
@@ -47,6 +48,17 @@ class Outbox:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._spool_broken = False
+
+    @property
+    def bus(self) -> Bus | None:
+        """What is sent over; none yet."""
+        return self._bus
+
+    @bus.setter
+    def bus(self, bus: Bus) -> None:
+        """Send what waits, at once."""
+        self._bus = bus
+        self._found.set()
 
     def put(self, message: Outgoing) -> None:
         """Send `message` after all that was put here before."""
@@ -87,12 +99,24 @@ class Outbox:
                 self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
+            without_bus = self._bus is None
             if await self._send():
                 pause = RETRY_SECONDS
                 continue
             await self._keep()
-            await self._clock.sleep(pause)
+            await self._pause(pause, found=without_bus)
             pause = min(pause * 2, RETRY_SECONDS_MAX)
+
+    async def _pause(self, seconds: float, *, found: bool) -> None:
+        """Wait before the next try; where there was no bus, only until one is `found`."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._clock.sleep(seconds))]
+        if found:
+            waits.append(asyncio.ensure_future(self._found.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def flush(self, seconds: float) -> None:
         """Wait until everything is sent, but no longer than `seconds`; then keep the rest."""

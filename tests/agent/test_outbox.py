@@ -14,6 +14,7 @@ from schemas import subjects
 from services.runtime.clock import SystemClock
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
+from tests.agent.bed import Clock
 
 SUBJECT = subjects.node_event("training", "n1", "fault")
 
@@ -65,6 +66,20 @@ async def test_what_one_run_could_not_send_the_next_does(tmp_path: Path, bus: Na
         await outbox.flush(5)
     assert await stored_ids(bus, 6) == [f"m{n}" for n in range(6)]
     assert Spool(tmp_path / "spool").restore() == []
+
+
+async def test_what_waits_goes_out_when_the_bus_is_found(tmp_path: Path, bus: NatsBus):
+    """Not at the next try: this clock's pauses never end by themselves."""
+    clock = Clock()
+    outbox = Outbox(Spool(tmp_path / "spool"), clock)
+    outbox.put(message(0))
+    running = asyncio.create_task(outbox.run())
+    async with asyncio.timeout(5):
+        await clock.pausing.acquire()
+        outbox.bus = bus
+        assert await stored_ids(bus, 1) == ["m0"]
+    running.cancel()
+    await asyncio.wait({running})
 
 
 async def test_an_outage_in_the_middle_keeps_the_order(
