@@ -4,6 +4,7 @@ Nothing heavy is imported before a command runs: `navarch --help` and completion
 """
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -31,6 +32,24 @@ app = typer.Typer(
 )
 app.add_typer(policy.commands, name="policy")
 app.add_typer(sagas.commands, name="saga")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        printing.say(f"navarch {version('navarch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def navarch(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Keeps a GPU fleet healthy: look at it, and ask things of it."""
 
 
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
@@ -79,13 +98,14 @@ def status(nats_url: NatsUrl = "", config: Config = None, output: Output = Forma
                 b'{"pools":' + printing.array(pools) + b',"sagas":' + printing.array(sagas) + b"}"
             )
             return
-        rows = render.pool_rows(client.pool_views(pools))
+        views = sorted(client.pool_views(pools), key=lambda each: each.name)
+        rows = render.pool_rows(views)
         printing.say(render.columns(render.POOL_HEADERS, rows, colour=printing.colour()))
         if not rows:
             printing.say("No pool is configured.")
         opened = [msgspec.json.decode(each) for each in sagas]
         if opened:
-            printing.say("\nUnder way:\n" + render.generic(opened, colour=printing.colour()))
+            printing.say("\n" + render.under_way(opened, colour=printing.colour()))
 
     _run(work())
 
@@ -105,6 +125,7 @@ def list_nodes(
         from services.cli import client, render  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
+            await fleet.check_pool(pool)
             query = Query(pool=pool, terminated=terminated, limit=client.PAGE_NODES)
             items = await fleet.pages("nodes", query)
         if output is Format.JSON:
@@ -112,6 +133,8 @@ def list_nodes(
             return
         rows = render.node_rows(client.views(items))
         printing.say(render.columns(render.NODE_HEADERS, rows, colour=printing.colour()))
+        if not rows:
+            printing.say("There is no node: `navarch why POOL` says what a pool waits for.")
 
     _run(work())
 
@@ -152,6 +175,9 @@ def events(
 
     async def work() -> None:
         async with _fleet(nats_url, config) as fleet:
+            await fleet.check_pool(pool)
+            if not since and sys.stderr.isatty():
+                sys.stderr.write("Waiting for what happens next; Ctrl-C ends it.\n")
             await printing.stream(
                 fleet.events(pool=pool, node=node, since=start), output, count=count
             )
@@ -163,7 +189,7 @@ def events(
 def timeline(
     node: Node, nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
 ) -> None:
-    """Tell a node's story in order, with milliseconds from step to step."""
+    """Tell a node's story in order, with milliseconds."""
 
     async def work() -> None:
         from services.cli import render  # noqa: PLC0415
@@ -190,7 +216,10 @@ def why(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Say why it is as it is: what was seen, decided, tried and refused, and what it waits for."""
+    """Say why a node, pool or saga is as it is.
+
+    What was seen, decided, tried and refused, and what it waits for.
+    """
 
     async def work() -> None:
         from services.cli import gathering  # noqa: PLC0415
@@ -354,7 +383,10 @@ def scale(
 
 @app.command("serve")
 def serve(config: Config = None) -> None:
-    """Run every service, on a nats-server of its own unless NAVARCH_NATS_URL names one."""
+    """Run every service on this machine.
+
+    On a nats-server of its own, unless NAVARCH_NATS_URL names one.
+    """
     from services.cli.serve import serve as run  # noqa: PLC0415
 
     raise typer.Exit(run(config))
@@ -362,7 +394,7 @@ def serve(config: Config = None) -> None:
 
 @app.command("demo")
 def demo() -> None:
-    """Break a GPU of a small fleet on this machine and watch the node being replaced."""
+    """Break a GPU of a small fleet here and watch it replaced."""
     from services.cli.demo import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run())

@@ -17,6 +17,7 @@ import msgspec
 from schemas import subjects
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
+from schemas.names import TOKEN
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -25,6 +26,7 @@ from schemas.pool_events import (
     ScaleRefused,
     pool_codec,
 )
+from schemas.records import pool_key
 from schemas.requests import (
     HoldRequest,
     NodeRequest,
@@ -38,7 +40,7 @@ from schemas.requests import (
 )
 from schemas.sagas import WHOLE
 from schemas.settings import NatsSettings
-from schemas.topology import EVENTS, SAGAS
+from schemas.topology import EVENTS, POOLS, SAGAS
 from services.cli.timeline import decode, mentions, sagas_about
 from services.runtime.bus import Bus, Stored
 from services.runtime.errors import NavarchError, Unavailable
@@ -122,6 +124,13 @@ class Fleet:
         """One node with its recent faults, and the same as JSON."""
         data = await self._ask("node", Query(node=node))
         return _node.decode(data), data
+
+    async def check_pool(self, pool: str) -> None:
+        """Say so where there is no such pool: an empty answer would pass for a quiet one."""
+        if pool and (not TOKEN.match(pool) or await self.bus.get(POOLS, pool_key(pool)) is None):
+            entries = await self.bus.entries(POOLS, pool_key("*"))
+            there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
+            raise NavarchError(f"there is no pool {pool!r}; there is: {there or 'none yet'}")
 
     # --- requests -----------------------------------------------------------------------------
 

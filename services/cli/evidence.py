@@ -44,7 +44,10 @@ def evidence(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what is kept of a node that was sick, also when it is gone; or list what there is."""
+    """Show what is kept of a node that was sick.
+
+    Also when it is gone; without a node, list what there is.
+    """
 
     async def work() -> None:
         from services.cli.client import connected  # noqa: PLC0415

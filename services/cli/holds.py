@@ -32,7 +32,10 @@ def hold(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Let nothing automatic take a node out of service for a while; it ends by itself."""
+    """Keep everything automatic off a node for a while.
+
+    It ends by itself.
+    """
     from schemas.duration import parse_duration  # noqa: PLC0415
     from schemas.requests import HoldRequest  # noqa: PLC0415
 

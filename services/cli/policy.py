@@ -57,7 +57,10 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 @commands.command("check")
 def check(file: File, output: Output = Format.TABLE) -> None:
-    """Read a policy as the health-monitor would; an error names file, line, key and remedy."""
+    """Read a policy as the health-monitor would.
+
+    An error names file, line, key and remedy.
+    """
     policy = _load(file)
     found = Checked(file=str(file), name=policy.name, hash=policy.hash, rules=len(policy.rules))
     if output is Format.JSON:
@@ -93,7 +96,7 @@ def explain(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Say what a policy makes of a fault: the verdict, the action, the rule, and why."""
+    """Say what a policy makes of a fault, and why."""
     from services.health_monitor import explain as explaining  # noqa: PLC0415
 
     asked = [each for each in (xid, sxid, kind or None) if each is not None]
@@ -180,7 +183,10 @@ def over_the_past(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Run a policy over the stored faults and print what would differ from what was decided."""
+    """Run a policy over the stored faults.
+
+    It prints what would differ from what was decided.
+    """
     policy = _load(file)
     start = moment(since) or datetime.fromtimestamp(0, UTC)
 

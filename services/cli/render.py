@@ -11,7 +11,8 @@ from schemas.requests import NodeView, PoolView
 from services.cli.describe import Mood, Told
 from services.cli.timeline import Moment
 
-CELL_CHARS_MAX: Final = 60
+CELL_CHARS_MAX: Final = 140
+"""No id is cut, two nodes of a saga included: people copy them."""
 GAP: Final = "  "
 RESET: Final = "\x1b[0m"
 COLOURS: Final[dict[Mood, str]] = {"good": "\x1b[32m", "bad": "\x1b[31m", "plain": ""}
@@ -127,6 +128,23 @@ def generic(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
     ]
     rows = [[_cell(item.get(key)) for key in headers] for item in items]
     return columns(headers, rows, colour=colour)
+
+
+SAGA_COLUMNS: Final = ("id", "saga", "pool", "kind", "node", "new_node", "step", "since", "reason")
+SAGAS_SHOWN_MAX: Final = 20
+
+
+def under_way(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
+    """The open sagas in short; what each waits for is another command's."""
+    shown: list[dict[str, Any]] = [
+        {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in sagas[:SAGAS_SHOWN_MAX]
+    ]
+    for saga in shown:
+        if saga.get("since"):
+            saga["since"] = datetime.fromisoformat(saga["since"]).astimezone().strftime("%m-%d %T")
+    more = f", {len(sagas) - SAGAS_SHOWN_MAX} more" if len(sagas) > SAGAS_SHOWN_MAX else ""
+    waiting = f"What each waits for{more}: navarch saga list"
+    return f"Under way:\n{generic(shown, colour=colour)}\n{waiting}"
 
 
 def _cell(value: Any) -> str:

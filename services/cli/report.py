@@ -70,7 +70,10 @@ def report(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Count sick nodes by pool and fault: GPU-hours lost, and how long each was out of service."""
+    """Count sick nodes and GPU-hours lost, by pool and fault.
+
+    With the median and the 95th percentile of the time from falling ill to the place being filled.
+    """
     start = moment(since)
     if start is None:
         raise typer.BadParameter("say from when on: --since 7d")
@@ -85,6 +88,7 @@ def report(
 
         nodes = decoder(NodeRecord)
         async with connected(find_bus(nats_url, config)) as fleet:
+            await fleet.check_pool(pool)
             stored, entries = await asyncio.gather(
                 fleet.bus.read(EVENTS.name, subjects.node_event_wildcard(FACTS[Repaired])),
                 fleet.bus.entries(NODES, f"{pool or '*'}.*"),

@@ -39,7 +39,7 @@ def list_sagas(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List the open sagas: the step, since when, until when, and what each waits for."""
+    """List the open sagas and what each waits for."""
 
     async def work() -> None:
         from services.cli import render  # noqa: PLC0415
@@ -49,6 +49,7 @@ def list_sagas(
         from services.cli.running import find_bus  # noqa: PLC0415
 
         async with connected(find_bus(nats_url, config)) as fleet:
+            await fleet.check_pool(pool)
             found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
         if output is Format.JSON:
             printing.document(found)
@@ -83,7 +84,10 @@ def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
 def show(
     saga: Saga, nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
 ) -> None:
-    """Show a saga's log, with what each step was given and put out; open or ended."""
+    """Show a saga's log, open or ended.
+
+    With what each step was given and put out.
+    """
 
     async def work() -> None:
         from services.cli.client import connected  # noqa: PLC0415
@@ -177,7 +181,10 @@ def cancel(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Unwind a saga, where that still can be: before its old node goes or its new one serves."""
+    """Unwind a saga, where that still can be.
+
+    That is before its old node goes, or its new one serves.
+    """
     _ask("cancel", saga, reason, output, nats_url, config)
 
 
@@ -189,7 +196,7 @@ def retry(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Bring a stuck saga on, once what it was stuck at is mended."""
+    """Bring on a stuck saga, once it is mended."""
     _ask("retry", saga, reason, output, nats_url, config)
 
 
@@ -201,5 +208,8 @@ def proceed(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Have a saga that drains a node wait no longer: it goes on, whatever still runs there."""
+    """Have a saga wait no longer for a drain.
+
+    It goes on, whatever still runs on the node.
+    """
     _ask("proceed", saga, reason, output, nats_url, config)

@@ -141,7 +141,10 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
             f"try is at {moment(pool.retry_at)}."
         )
     if pool.breaker_open and last is not None:
-        return f"It waits for the breaker, open since {moment(last.at)}: {last.text}"
+        said = last.text.removeprefix("breaker opened: ").removesuffix(f"; {node.node} waits")
+        out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
+        spent = f". Under way: {', '.join(out)}" if out else ""
+        return f"It waits for the breaker, open since {moment(last.at)}: {said}{spent}."
     if pool.breaker_open:
         return "It waits for room in the pool's budget: the breaker is open."
     return "It waits for the pool-manager to decide; is it running? `nats micro ls` lists it."
@@ -170,7 +173,8 @@ def why_pool(
     if pool.breaker_open:
         last = next((each for each in reversed(told) if each.topic == "held back"), None)
         now.append(
-            f"The breaker is open since {moment(last.at)}: {last.text}"
+            f"The breaker is open since {moment(last.at)}: "
+            f"{last.text.removeprefix('breaker opened: ')}"
             if last
             else "The breaker is open."
         )

@@ -6,6 +6,7 @@ records that would be gone soon. What ends the sickness makes the bundle, once, 
 the saga: a crash between the two, or a second replica, changes nothing more.
 """
 
+import asyncio
 import logging
 from typing import Any, Final
 
@@ -24,6 +25,11 @@ from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
 
+REST: Final = 3.0
+"""After each piece of work so many times its length nothing is done: a wave of sick nodes needs the
+machine for their replacement first, and samples stay in their stream for minutes."""
+REST_SECONDS_MAX: Final = 1.0
+
 DISTURBING: Final = frozenset({"replace", "reset-gpu", "reboot"})
 """Sagas that change what could be asked of a node."""
 
@@ -36,6 +42,7 @@ class Collector:
         self._bus = bus
         self._clock = clock
         self._pools = gathering.PoolLog(bus)
+        self._turn = asyncio.Lock()
 
     def consumer(self) -> Consumer:
         """The consumer that drives it."""
@@ -49,10 +56,16 @@ class Collector:
         pool, node = gathering.pool_of(message), gathering.node_of(message)
         if not node:
             return
-        if begins(message):
-            await self._capture(pool, node, message)
-        elif ends(message):
-            await self._end(pool, node, message, stored)
+        if not (begins(message) or ends(message)):
+            return
+        async with self._turn:
+            began = self._clock.monotonic()
+            if begins(message):
+                await self._capture(pool, node, message)
+            else:
+                await self._end(pool, node, message, stored)
+            took = self._clock.monotonic() - began
+            await self._clock.sleep(min(REST * took, REST_SECONDS_MAX))
 
     async def _known(self, pool: str, node: str, message: Message) -> evidence.Known:
         sagas = [str(getattr(message, "saga", ""))]

@@ -1,6 +1,7 @@
 """`navarch` as people and scripts run it: a process, its output, its exit code."""
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import shutil
@@ -154,3 +155,31 @@ def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
     """A process has one time of birth; none is known of a number that nobody has."""
     assert started_ticks(os.getpid()) == started_ticks(os.getpid())
     assert started_ticks(2**30) is None
+
+
+async def test_help_says_each_command_s_purpose_to_its_end() -> None:
+    """No line of a list of commands is cut, in a terminal of eighty columns."""
+    whole, saga, policy = await asyncio.gather(
+        navarch("--help"), navarch("saga", "--help"), navarch("policy", "--help")
+    )
+    assert [
+        line for _, out, _ in (whole, saga, policy) for line in out.splitlines() if "..." in line
+    ] == []
+
+
+async def test_a_pool_that_is_not_there_is_said_not_to_be(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """An empty list would pass for a quiet pool."""
+    assert manager.connected
+    asked = [("list",), ("events", "--since", "1h"), ("report",), ("saga", "list")]
+    runs = await asyncio.gather(
+        *(navarch(*each, "--pool", "nope", url=server.url) for each in asked)
+    )
+    assert [(1, "", "navarch: there is no pool 'nope'; there is: none yet\n")] * 4 == runs
+
+
+async def test_the_version_is_told() -> None:
+    """The first thing that a vendor's support asks."""
+    code, out, _ = await navarch("--version")
+    assert (code, out) == (0, f"navarch {importlib.metadata.version('navarch')}\n")
