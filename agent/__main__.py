@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from agent.cloud.choose import looks
+from agent.cloud.choose import looks, rack
 from agent.diagnostics.plugins import load_checks
 from agent.host import Host
 from agent.nvml import Nvml, NvmlEvents
@@ -146,6 +146,7 @@ async def _run(config: AgentConfig) -> None:
             outbox=Outbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
             host=Host(Path(config.proc)),
             processes=Processes(Path(config.proc), clock.monotonic),
+            rack=lambda: rack(config),
             looks=looks(config, clock),
             plugins=load_checks(config.health_checks),
             environment=os.environ,

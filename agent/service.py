@@ -62,6 +62,8 @@ class Surroundings:
     outbox: Outbox
     host: Host
     processes: Processes
+    rack: Callable[[], Awaitable[str]]
+    """Where this host stands."""
     looks: Sequence[Look]
     """What to ask of the cloud's metadata service."""
     plugins: Sequence[RunningCheck]
@@ -177,6 +179,7 @@ class Agent:
             reporter=self._reporter,
             diagnostics=self._diagnostics,
             bus=lambda: self._bus,
+            rack=self._outside.rack,
             start_id=self._outside.start_id,
             hostname=self._outside.hostname,
             version=self._outside.version,

@@ -7,7 +7,7 @@ holds none of that up for longer than its deadline.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +44,7 @@ class Watched:
     reporter: Reporter
     diagnostics: Diagnostics
     bus: Callable[[], Bus | None]
+    rack: Callable[[], Awaitable[str]]
     start_id: str
     hostname: str
     version: str
@@ -68,11 +69,13 @@ class Watch:
         self._checked_inventory: Inventory | None = None
         self._testing: asyncio.Task[None] | None = None
         self._samples = 0
+        self._rack = ""
         self.tested = tested
         """Whether this boot's tests of the hardware have passed."""
 
     async def run(self) -> None:
         """Look at the GPUs, register, follow the kernel log, check, then sample for ever."""
+        placing = asyncio.create_task(self._place())
         if self._config.gpu_count != 0:
             opening = asyncio.create_task(self._gpus.open(OPEN_SECONDS_MAX))
             await asyncio.wait({opening}, timeout=FIRST_LOOK_SECONDS)
@@ -80,6 +83,7 @@ class Watch:
                 # A line must not wait for a driver that hangs; its PCI address says enough.
                 self._follow_kernel_log()
             await opening
+        await placing
         self._register()
         if not self._kernel_log_problem:
             self._follow_kernel_log()
@@ -89,6 +93,9 @@ class Watch:
         finally:
             if self._testing is not None:
                 self._testing.cancel()
+
+    async def _place(self) -> None:
+        self._rack = await self._outside.rack()
 
     def _follow_kernel_log(self) -> None:
         if self._kernel_log.started:
@@ -118,7 +125,7 @@ class Watch:
                 driver_version=inventory.driver_version if inventory else "",
                 agent_version=self._outside.version,
                 address=self._config.address,
-                rack=self._config.rack,
+                rack=self._rack,
             )
         )
 

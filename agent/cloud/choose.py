@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.cloud import aws, azure, gcp
+from agent.cloud.place import rack_of
 from agent.cloud.watch import Look
 from agent.settings import AgentConfig
 from services.runtime.clock import Clock
@@ -27,6 +28,14 @@ def looks(config: AgentConfig, clock: Clock, dmi: Path = DMI) -> Sequence[Look]:
             return azure.looks(base, interval)
         case _:
             return ()
+
+
+async def rack(config: AgentConfig, dmi: Path = DMI) -> str:
+    """Where this host stands: as it is set, else as the cloud tells."""
+    if config.rack:
+        return config.rack
+    cloud = detect(dmi) if config.cloud == "auto" else config.cloud
+    return await rack_of(cloud, config.cloud_metadata_url)
 
 
 def detect(dmi: Path) -> str:

@@ -99,7 +99,10 @@ class Aws(Server):
             return 200, {"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": ttl}, self.token.encode()
         if not self.token or headers.get("x-aws-ec2-metadata-token") != self.token:
             return 401, {}, b"Unauthorized"
-        item = self.items.get(target.removeprefix("/latest/meta-data/"))
+        name = target.removeprefix("/latest/meta-data/")
+        item = self.items.get(name)
+        if name.startswith("placement/") and item is not None:
+            return 200, {}, str(item).encode()
         return (404, {}, b"Not Found") if item is None else (200, {}, json.dumps(item).encode())
 
 
@@ -142,6 +145,7 @@ class Azure(Server):
     def __init__(self) -> None:
         super().__init__()
         self.events: list[dict[str, Any]] = []
+        self.compute: dict[str, Any] = {}
         self.name = "gpu-pool_7"
 
     async def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Response:
@@ -153,6 +157,8 @@ class Azure(Server):
             return 400, {}, b'{"error": "Bad request. api-version is invalid or was not specified"}'
         if parts.path == "/metadata/instance/compute/name":
             return 200, {}, self.name.encode()
+        if parts.path == "/metadata/instance/compute":
+            return 200, {}, json.dumps(self.compute).encode()
         if parts.path != "/metadata/scheduledevents":
             return 404, {}, b""
         document = {"DocumentIncarnation": len(self.events), "Events": self.events}
