@@ -62,8 +62,14 @@ pools:
     min_nodes: {nodes}
     max_nodes: {nodes}
     launch_timeout: 60s
+    health:
+      incident: {{hold: 0s}}
     budget:
       max_unavailable: {nodes}
+      max_replacements: unlimited
+budget:
+  max_unavailable: 100%
+  max_replacements: unlimited
 """
 HOPS = (
     ("line written to fault stored", "line", "fault"),

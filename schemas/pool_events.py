@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Action, IncidentScope, Refusal
+from schemas.reasons import Action, BreakerCause, IncidentScope, Refusal
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):
@@ -60,21 +60,49 @@ class RequestRefused(
 class BreakerOpened(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_opened"
 ):
-    """The budget is spent: new disruptive sagas wait, everything that heals goes on."""
+    """Sick nodes are not acted on until it closes; everything that heals goes on."""
 
     unavailable: int
+    """Nodes out of service by our own doing, and how many may be."""
     limit: int
     waiting: tuple[str, ...] = ()
+    """The first of the sick nodes that wait."""
+    reason: str = ""
+    trouble: BreakerCause = "level"
+    begun: int = 0
+    """Repairs begun within the budget's window, and how many may be; -1: any number."""
+    begun_limit: int = -1
+    by: str = ""
+    """Who asked for it; empty where it opened by itself."""
+    request: str = ""
+
+
+class BreakerHalfOpened(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_half_opened"
+):
+    """What opened it is over: one node is repaired, and how that ends decides."""
+
+    saga: str
+    """The repair."""
+    node: str = ""
+    trouble: BreakerCause = ""
+    """What had opened it."""
     reason: str = ""
 
 
 class BreakerClosed(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_closed"
 ):
-    """The budget has room again."""
+    """Sick nodes are acted on again, within the budget."""
 
     unavailable: int
     limit: int
+    trouble: BreakerCause = ""
+    """What had opened it."""
+    reason: str = ""
+    by: str = ""
+    """Who asked for it; empty where it closed by itself."""
+    request: str = ""
 
 
 class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.incident"):
@@ -220,6 +248,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     RequestAccepted,
     RequestRefused,
     BreakerOpened,
+    BreakerHalfOpened,
     BreakerClosed,
     Incident,
     SagaBegan,
@@ -239,6 +268,7 @@ FACTS: dict[type[PoolEvent], str] = {
     RequestAccepted: "request-accepted",
     RequestRefused: "request-refused",
     BreakerOpened: "breaker-opened",
+    BreakerHalfOpened: "breaker-half-opened",
     BreakerClosed: "breaker-closed",
     Incident: "incident",
     SagaBegan: "saga-began",

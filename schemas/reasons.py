@@ -74,6 +74,29 @@ alert: people are told, and nothing is touched."""
 AttemptOutcome = Literal["open", "back", "failed", "cancelled"]
 """What came of a reset or a reboot; back: the node passed its checks and is in service again."""
 
+
+# --- the breaker ---------------------------------------------------------------------------------
+
+BreakerState = Literal["closed", "open", "half-open"]
+"""closed: sick nodes are repaired within the budget; open: none is begun; half-open: one is being
+repaired to see whether it goes well."""
+
+BreakerCause = Literal[
+    "",
+    "level",
+    "rate",
+    "fleet-level",
+    "fleet-rate",
+    "wave",
+    "launches-fail",
+    "probe-failed",
+    "person",
+]
+"""What opened it. level: as many nodes are out of service as may be; rate: as many repairs were
+begun within the window as may be; both of the pool or of the fleet; wave: many nodes have one
+trouble; launches-fail: new nodes do not come up; probe-failed: the one repair after it half-opened
+failed; person: somebody asked for it."""
+
 # --- providers -----------------------------------------------------------------------------------
 
 ProviderErrorKind = Literal[

@@ -11,9 +11,12 @@ from schemas.node_events import GpuIdentity, Metric
 from schemas.reasons import (
     Action,
     AttemptOutcome,
+    BreakerCause,
+    BreakerState,
     DrainMode,
     FaultKind,
     HealthStatus,
+    IncidentScope,
     InstanceState,
     NodeState,
     SagaKind,
@@ -85,6 +88,42 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     last: UtcTime
     fault: str = ""
     """Of the first node."""
+    scope: IncidentScope = "pool"
+    """What the nodes share; `pool`: the sickness."""
+    within: str = ""
+    """Which rack, zone, driver version or provider it is."""
+    released: bool = False
+    """A person closed the breaker over it: it holds nothing back any more."""
+    settled: UtcTime | None = None
+    """When its hold had passed: who fell ill until then makes no new incident of it."""
+
+
+class Breaker(Record, frozen=True, kw_only=True):
+    """Whether a pool's sick nodes are acted on, and why not."""
+
+    state: BreakerState = "closed"
+    since: UtcTime | None = None
+    cause: BreakerCause = ""
+    reason: str = ""
+    by: str = ""
+    """Who opened or closed it by hand."""
+    forced: bool = False
+    """Opened by a person: it stays so until a person closes it."""
+    request: str = ""
+    """The last request that changed it, so that a repeated one changes nothing."""
+    probe: str = ""
+    """Half-open: the saga of the one repair."""
+    probed: Literal["", "done", "failed", "cancelled"] = ""
+    """How that ended."""
+    probes_failed: int = 0
+    """In a row; each makes the next wait longer."""
+    probe_at: UtcTime | None = None
+    """No probe before."""
+    ramp: int = 0
+    """After it closed: so many repairs at once, twice as many with each that succeeds; 0: as the
+    budget allows."""
+    ramp_from: UtcTime | None = None
+    """Repairs begun from here on count against the ramp."""
 
 
 class Would(Record, frozen=True, kw_only=True):
@@ -113,7 +152,11 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     serial: int = 0
     """Counts the nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}
-    breaker_open: bool = False
+    breaker: Breaker = Breaker()
+    begun: dict[str, int] = {}
+    """Disruptive sagas begun, by slots of a sixtieth of the budget's window (epoch seconds)."""
+    begun_fleet: dict[str, int] = {}
+    """The same, by slots of the fleet's window."""
     told: dict[str, str] = {}
     """Node -> id of what people were asked to look at: nobody is asked twice."""
     incidents: dict[str, OpenIncident] = {}

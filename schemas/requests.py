@@ -69,6 +69,12 @@ class SagaRequest(Request, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class BreakerRequest(Request, frozen=True, kw_only=True):
+    """Open the pool's breaker, and keep it open; or close it."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
 REQUESTS: dict[str, type[Request]] = {
     "scale": ScaleRequest,
     "cordon": NodeRequest,
@@ -82,6 +88,8 @@ REQUESTS: dict[str, type[Request]] = {
     "cancel": SagaRequest,
     "retry": SagaRequest,
     "proceed": SagaRequest,
+    "breaker-open": BreakerRequest,
+    "breaker-close": BreakerRequest,
 }
 """Verb -> payload."""
 
@@ -199,7 +207,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     min_nodes: int
     max_nodes: int
     breaker: str
-    """closed or open."""
+    """closed, open or half-open."""
     open_sagas: tuple[str, ...] = ()
     spares: int = 0
     """How many are to be kept in reserve."""
@@ -208,6 +216,42 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """act or observe."""
     would: tuple[dict[str, Any], ...] = ()
     """Under mode observe: what would be under way."""
+    breaker_since: str = ""
+    breaker_cause: str = ""
+    breaker_reason: str = ""
+    breaker_by: str = ""
+    breaker_forced: bool = False
+    """Opened by a person: only a person closes it."""
+    breaker_probe: str = ""
+    """Half-open: the saga of the one repair."""
+    breaker_probe_at: str = ""
+    """Open after a failed repair: no other is tried before."""
+    ramp: int = 0
+    """After it closed: so many repairs at once; 0: as the budget allows."""
+    unavailable: int = 0
+    """Nodes out of service by our own doing, and how many may be."""
+    unavailable_limit: int = 0
+    begun: int = 0
+    """Repairs begun within the budget's window, and how many may be; -1: any number."""
+    begun_limit: int = -1
+    window_seconds: float = 0.0
+    sick: int = 0
+    """Nodes that are to be repaired and that nothing is done about yet."""
+
+
+class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):
+    """The fleet's budget as people see it."""
+
+    desired: int
+    """Nodes that all pools want."""
+    unavailable: int
+    unavailable_limit: int
+    begun: int
+    begun_limit: int = -1
+    """-1: any number."""
+    window_seconds: float = 0.0
+    lifted: bool = False
+    """It cannot bind, so nothing is counted for it."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,10 @@ Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
+UNLIMITED: Final = "unlimited"
+"""Instead of a count or a percentage: the budget sets no bound to the rate."""
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A section of the configuration."""
 
@@ -34,11 +38,12 @@ class IncidentSpec(Setting, frozen=True, kw_only=True):
 
     nodes: Annotated[int, msgspec.Meta(ge=2, le=100_000)] = 5
     """So many nodes at least, and `percent` of the pool's."""
-    percent: Percent = 10.0
+    percent: Percent = 2.0
+    """Of the pool's nodes, or of those with the rack, zone, driver or provider in common."""
     window: Duration = Duration(60)
-    """They fall ill of the same thing within this time."""
+    """They fall ill within this time."""
     hold: Duration = Duration(900)
-    """While it is fresh: one of its nodes is replaced at a time, of silent ones none. 0s: never."""
+    """So long the breaker stays open for it, unless a person closes it. 0s: never."""
 
 
 class HealthSpec(Setting, frozen=True, kw_only=True):
@@ -56,10 +61,28 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
 
 
 class BudgetSpec(Setting, frozen=True, kw_only=True):
-    """How many nodes of a pool may be out of service at once by our own doing."""
+    """How many nodes of a pool may be out of service at once, and how many be taken out in a time.
+
+    It binds what Navarch does by itself. What a person asks for is bound by the level alone.
+    """
 
     max_unavailable: int | str = "20%"
     """A count, or a percentage of the desired size, rounded up: at least one."""
+    max_replacements: int | str = "50%"
+    """Begun within `window`: a count, a percentage of the desired size, rounded up, at least three,
+    or `unlimited`."""
+    window: Duration = Duration(3600)
+
+
+class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
+    """The same for the fleet as a whole, all pools together."""
+
+    max_unavailable: int | str = "25%"
+    """A count, or a percentage of what all pools want, rounded up: at least five."""
+    max_replacements: int | str = "50%"
+    """Begun within `window`: a count, a percentage of what all pools want, at least ten, or
+    `unlimited`."""
+    window: Duration = Duration(3600)
 
 
 Mode = Literal["act", "observe"]
@@ -235,6 +258,7 @@ class Settings(Setting, frozen=True, kw_only=True):
     server: ServerSettings = ServerSettings()
     providers: dict[str, PluginSettings] = {}
     pools: dict[str, PoolSpec] = {}
+    budget: FleetBudgetSpec = FleetBudgetSpec()
     notifier: PluginSettings = PluginSettings(type="noop")
     alerts: tuple[PluginSettings, ...] = (PluginSettings(type="log"),)
     health_policy: str = ""

@@ -161,17 +161,23 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             asked = f"{event.verb} {event.node}".strip()
             return Told(event.pool, "refused", f"{asked} ({event.refusal}): {event.reason}", "bad")
         case p.BreakerOpened():
-            counts = f"{event.unavailable} out of service, {event.limit} allowed"
-            return Told(event.pool, "breaker opened", f"{counts}. {event.reason}", "bad")
+            by = f" by {event.by}" if event.by else ""
+            text = f"{event.trouble}{by}: {event.reason}. {_use(event)}"
+            return Told(event.pool, "breaker opened", text, "bad")
+        case p.BreakerHalfOpened():
+            text = f"{event.saga} is tried first: {event.reason}"
+            return Told(event.pool, "breaker half-open", text)
         case p.Incident():
             what = f"{event.kind} {event.code}" if event.code else event.kind
+            what = what if event.scope == "pool" else f"{event.scope} {event.within}"
             state: Mood = "bad" if event.status == "opened" else "good"
             where = f" of {event.scope} {event.within}" if event.within else ""
             nodes = f"{what} on {event.nodes} nodes{where}. {event.reason}"
             return Told(event.pool, f"incident {event.status}", nodes, state)
         case p.BreakerClosed():
-            counts = f"{event.unavailable} out of service, {event.limit} allowed"
-            return Told(event.pool, "breaker closed", counts, "good")
+            by = f"by {event.by}: " if event.by else ""
+            text = f"{by}{event.reason}. {_use(event)}" if event.reason else _use(event)
+            return Told(event.pool, "breaker closed", text, "good")
         case p.SagaBegan():
             nodes = " -> ".join(name for name in (event.node, event.new_node) if name)
             return Told(event.pool, "saga began", f"{event.kind} {nodes}: {event.reason}")
@@ -205,6 +211,10 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             return Told(event.pool, "instance leaked", text, "bad")
         case _:
             return Told(event.pool, type(event).__name__)
+
+
+def _use(event: p.BreakerOpened | p.BreakerClosed) -> str:
+    return f"{event.unavailable} out of service, {event.limit} allowed"
 
 
 def _entry(entry: s.SagaEntry) -> Told:

@@ -97,7 +97,7 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return None
 
 
-def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # noqa: C901 - one case a fact
+def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # noqa: C901, PLR0912 - one case a fact
     detail = tell(event).detail
     match event:
         case p.Scaled() | p.RequestAccepted():
@@ -107,6 +107,8 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # no
         case p.BreakerOpened(waiting=waiting):
             waits = f"; {node} waits" if node and node in waiting else ""
             return "held back", f"breaker opened: {detail}{waits}"
+        case p.BreakerHalfOpened():
+            return "decided", f"breaker half-open: {detail}"
         case p.BreakerClosed():
             return "done", f"breaker closed: {detail}"
         case p.Incident(status=status):

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from schemas.records import NodeRecord, PoolRecord
+from schemas.records import Breaker, NodeRecord, PoolRecord
 from services.cli import keeping
 from services.cli.progress import Progress, progress
 from services.cli.saying import Line, lines_of, moment
@@ -130,7 +130,7 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
         return f"It waits for a person since {moment(last.at)}: {last.text}"
     if node.health != "unhealthy" and node.lost_at is not None:
         due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
-        if not pool.breaker_open:
+        if pool.breaker.state == "closed":
             return (
                 f"It waits to be heard of again, silent since {moment(node.lost_at)}; the pool "
                 f"counts it lost at {moment(due)}, or later where its provider cannot confirm it."
@@ -140,13 +140,16 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
             f"It waits until launches succeed again: {pool.failures} failed in a row; the next "
             f"try is at {moment(pool.retry_at)}."
         )
-    if pool.breaker_open and last is not None:
-        said = last.text.removeprefix("breaker opened: ").removesuffix(f"; {node.node} waits")
+    if pool.breaker.state != "closed":
         out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
-        spent = f". Under way: {', '.join(out)}" if out else ""
-        return f"It waits for the breaker, open since {moment(last.at)}: {said}{spent}."
-    if pool.breaker_open:
-        return "It waits for room in the pool's budget: the breaker is open."
+        spent = f" Under way: {', '.join(out)}." if out else ""
+        words = _small(breaker_words(pool.name, pool.breaker))
+        return f"It waits for the breaker, which {words}{spent}"
+    if pool.breaker.ramp:
+        return (
+            f"It waits for its turn: the breaker has closed, and {pool.breaker.ramp} at once are "
+            "repaired until it is clear that it goes well."
+        )
     return "It waits for the pool-manager to decide; is it running? `nats micro ls` lists it."
 
 
@@ -163,24 +166,20 @@ def why_pool(
     nodes = tuple(nodes)
     present = [each for each in nodes if each.state != "terminated" and not each.spare]
     healthy = sum(1 for each in present if each.state == "active" and each.health == "healthy")
-    breaker = "open" if pool.breaker_open else "closed"
     summary = (
         f"Pool {pool.name} wants {pool.desired} nodes and has {len(present)}, {healthy} of them "
-        f"healthy and in service; open sagas: {len(pool.open)}, breaker: {breaker}."
+        f"healthy and in service; open sagas: {len(pool.open)}, breaker: {pool.breaker.state}."
     )
     told = lines_of(stored, "")
     now: list[str] = [*keeping.pool_kept(pool), *keeping.reserve_told(pool, nodes)]
-    if pool.breaker_open:
-        last = next((each for each in reversed(told) if each.topic == "held back"), None)
-        now.append(
-            f"The breaker is open since {moment(last.at)}: "
-            f"{last.text.removeprefix('breaker opened: ')}"
-            if last
-            else "The breaker is open."
-        )
+    if pool.breaker.state != "closed":
+        now.append(f"The breaker {breaker_words(pool.name, pool.breaker)}")
+    elif pool.breaker.ramp:
+        now.append(f"The breaker has closed; {pool.breaker.ramp} repairs at once for now.")
     now += [
         f"The incident {name} is open since {moment(each.since)}: {each.nodes} nodes have the same."
         for name, each in pool.incidents.items()
+        if each.settled is None
     ]
     if pool.failures and pool.retry_at is not None:
         now.append(
@@ -205,7 +204,8 @@ def _waiting(
         if _sick(node):
             kept = keeping.node_kept(node, pool) or (_held_back(node, pool, told),)
             # What holds all of them back stands above, once.
-            why = "It waits for that" if pool.breaker_open or pool.failures else kept[0]
+            above = pool.breaker.state != "closed" or pool.failures
+            why = "It waits for that" if above else kept[0]
             named.append(f"{node.node}: {_illness(node)}. {why}")
         elif node.cordoned:
             named.append(f"{node.node} is cordoned: to have it back: navarch uncordon {node.node}")
@@ -251,6 +251,21 @@ def _waits(where: Progress) -> str:
     at = f" (at {where.step}{doing})" if where.step else ""
     why = f" {where.reason}." if where.status == "unwinding" else ""
     return f"It waits for {where.waiting_for}{at}, since {moment(where.since)}{until}.{why}"
+
+
+def breaker_words(pool: str, breaker: Breaker) -> str:
+    """What a breaker that is not closed is like, and what is waited for; after its name."""
+    since = f" since {moment(breaker.since)}" if breaker.since else ""
+    if breaker.state == "half-open":
+        return f"is half-open{since}: {breaker.probe} is tried first, and how it ends decides."
+    by = f" by {breaker.by}" if breaker.by else ""
+    if breaker.forced:
+        then = f"it stays open until somebody closes it: navarch breaker close {pool} --reason …"
+    elif breaker.probe_at is not None:
+        then = f"one repair is tried at {moment(breaker.probe_at)} at the earliest"
+    else:
+        then = "when that is over one repair is tried, and then the others"
+    return f"is open{by}{since}: {breaker.reason}; {then}."
 
 
 def _small(sentence: str) -> str:

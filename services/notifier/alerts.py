@@ -6,7 +6,7 @@ with its beginning, and a repetition is known as one.
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from schemas.fleet_events import ConsumerLag
 from schemas.messages import Message
@@ -114,16 +114,22 @@ def _verdict(event: Verdict) -> Alert | None:
     )
 
 
-def _breaker(event: BreakerOpened | BreakerClosed) -> Alert:
+def _breaker(event: BreakerOpened | BreakerClosed) -> Alert | None:
+    if event.trouble == "wave" and not event.by:
+        # The incident says so already: one trouble, one alert.
+        return None
+    by = f" by {event.by}" if event.by else ""
     count = f"{event.unavailable} nodes are out of service, {event.limit} may be."
     if isinstance(event, BreakerOpened):
         waiting = f" Waiting: {', '.join(event.waiting)}." if event.waiting else ""
-        severity: Severity = "critical"
-        title = f"{event.pool}: the disruption budget is spent"
-        text = f"{count} No more are taken out until there is room.{waiting}"
-        text += _because(event.reason)
+        severity: Severity = "warning" if event.by else "critical"
+        title = f"{event.pool}: the breaker is open{by}: {OPENED.get(event.trouble, event.trouble)}"
+        text = f"Sick nodes are not repaired until it closes. {count}{waiting}"
     else:
-        severity, title, text = "info", f"{event.pool}: the disruption budget has room", count
+        severity = "info"
+        title = f"{event.pool}: the breaker is closed{by}, repair goes on"
+        text = count
+    text += _because(event.reason)
     return Alert(
         severity=severity,
         title=title,
@@ -135,8 +141,22 @@ def _breaker(event: BreakerOpened | BreakerClosed) -> Alert:
     )
 
 
+OPENED: Final[dict[str, str]] = {
+    "level": "as many nodes are out of service as may be",
+    "rate": "as many repairs were begun as may be",
+    "fleet-level": "as many nodes of the fleet are out of service as may be",
+    "fleet-rate": "as many repairs were begun in the fleet as may be",
+    "launches-fail": "new nodes do not come up",
+    "probe-failed": "the repair that was tried failed",
+    "person": "somebody asked for it",
+}
+"""Why, for a title."""
+
+
 def _incident(event: Incident) -> Alert:
     what = f"{event.kind} {event.code}".strip() if event.code else event.kind
+    if event.scope != "pool":
+        what = f"trouble in {event.scope} {event.within}"
     named = f" Among them: {', '.join(event.named)}." if event.named else ""
     opened = event.status == "opened"
     where = f" of {event.scope} {event.within}" if event.within else ""

@@ -1,11 +1,267 @@
-"""How many nodes may be out of service at once. Pure."""
+"""How many nodes may be out of service at once, and how many be taken out in a time. Pure.
+
+The level is a count of nodes; the rate a count of sagas begun within a sliding window. What was
+begun is kept in slots of a sixtieth of the window, so that a record stays small and a restart
+forgets nothing; a slot counts until the last moment it stands for has left the window.
+"""
 
 import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
+from schemas.reasons import BreakerCause
+from schemas.records import NodeRecord, PoolRecord
+from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
+from services.pool_manager.world import World, unavailable
+
+LEVEL_MIN: Final = 1
+"""A percentage allows so many at least, or nothing is ever repaired."""
+RATE_MIN: Final = 3
+"""So that in pools of one to three nodes each can be repaired once."""
+FLEET_LEVEL_MIN: Final = 5
+FLEET_RATE_MIN: Final = 10
+SLOTS: Final = 60
+SLOT_SECONDS_MIN: Final = 1
+ALL: Final = "100%"
 
 
-def limit(max_unavailable: int | str, desired: int) -> int:
-    """Nodes that may be out of service in a pool of `desired`; at least one, or nothing repairs."""
+def limit(max_unavailable: int | str, desired: int, *, least: int = LEVEL_MIN) -> int:
+    """Nodes that may be out of service of `desired`; of a percentage at least `least`."""
     if isinstance(max_unavailable, int):
         return max_unavailable
-    share = float(max_unavailable.removesuffix("%")) / 100
-    return max(1, math.ceil(desired * share - 1e-9))
+    return max(least, _share(max_unavailable, desired))
+
+
+def rate(max_replacements: int | str, desired: int, *, least: int = RATE_MIN) -> int | None:
+    """Sagas that may be begun within the window; None: any number."""
+    if isinstance(max_replacements, int):
+        return max_replacements
+    if max_replacements == UNLIMITED:
+        return None
+    return max(least, _share(max_replacements, desired))
+
+
+def _share(percentage: str, of: int) -> int:
+    return math.ceil(of * float(percentage.removesuffix("%")) / 100 - 1e-9)
+
+
+def lifted(spec: FleetBudgetSpec) -> bool:
+    """Whether the fleet's budget cannot bind, so that nothing need be counted for it."""
+    return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED
+
+
+# --- slots ---------------------------------------------------------------------------------------
+
+
+def slot_seconds(window: float) -> int:
+    """How long a slot of a window is."""
+    return max(SLOT_SECONDS_MIN, math.ceil(window / SLOTS))
+
+
+def noted(begun: Mapping[str, int], window: float, now: datetime, count: int = 1) -> dict[str, int]:
+    """The slots with more sagas begun now; those that have left the window are dropped."""
+    width = slot_seconds(window)
+    kept = {slot: each for slot, each in begun.items() if _counts(slot, window, now)}
+    slot = str(math.floor(now.timestamp() / width) * width)
+    return {**kept, slot: kept.get(slot, 0) + count}
+
+
+def counted(begun: Mapping[str, int], window: float, now: datetime) -> int:
+    """How many sagas were begun within the window."""
+    return sum(count for slot, count in begun.items() if _counts(slot, window, now))
+
+
+def room_at(begun: Mapping[str, int], window: float, now: datetime) -> datetime | None:
+    """When the first slot leaves the window; None where none is in it."""
+    slots = [int(slot) for slot in begun if _counts(slot, window, now)]
+    if not slots:
+        return None
+    return datetime.fromtimestamp(min(slots) + slot_seconds(window) + window, UTC)
+
+
+def _counts(slot: str, window: float, now: datetime) -> bool:
+    return int(slot) + slot_seconds(window) + window > now.timestamp()
+
+
+def with_begun(
+    record: PoolRecord, fleet_window: float, now: datetime, count: int = 1
+) -> PoolRecord:
+    """The pool's record with more disruptive sagas begun; `fleet_window` 0: not counted there."""
+    return msgspec.structs.replace(
+        record,
+        begun=noted(record.begun, float(record.spec.budget.window), now, count),
+        begun_fleet=noted(record.begun_fleet, fleet_window, now, count) if fleet_window else {},
+    )
+
+
+# --- the fleet -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """What the other pools take of the fleet's budget, and what the fleet may."""
+
+    spec: FleetBudgetSpec
+    desired: int = 0
+    unavailable: int = 0
+    claims: tuple[BudgetClaim, ...] = ()
+
+    def level(self, desired: int) -> int:
+        """Nodes of the fleet that may be out of service, where this pool wants `desired`."""
+        return limit(self.spec.max_unavailable, self.desired + desired, least=FLEET_LEVEL_MIN)
+
+    def rate(self, desired: int) -> int | None:
+        """Sagas that may be begun in the fleet within its window."""
+        return rate(self.spec.max_replacements, self.desired + desired, least=FLEET_RATE_MIN)
+
+    def begun(self, now: datetime) -> int:
+        """Sagas that the other pools began within the fleet's window."""
+        return sum(counted(each.begun, float(self.spec.window), now) for each in self.claims)
+
+
+def others(spec: FleetBudgetSpec, fleet: FleetBudgetRecord, pool: str) -> Others | None:
+    """What the pools beside `pool` claim; None where the fleet's budget cannot bind."""
+    if lifted(spec):
+        return None
+    claims = tuple(claim for name, claim in fleet.claims.items() if name != pool)
+    return Others(
+        spec=spec,
+        desired=sum(each.desired for each in claims),
+        unavailable=sum(each.unavailable for each in claims),
+        claims=claims,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """What is to be written about a pool's claim before its decision is."""
+
+    claims: FleetBudgetRecord | None = None
+    """None: as they stand."""
+    fence: bool = False
+    """Nothing is decided, and less could be claimed but for a decision that somebody may still be
+    writing: the pool's record is to be written as it is, and then all be read again."""
+
+
+def claiming(world: World, decided: PoolRecord) -> Claiming:
+    """What a decision claims of the fleet's budget."""
+    if world.others is None:
+        return Claiming()
+    pool = decided.name
+    old = world.claims.claims.get(pool)
+    wanted = claim_of(decided, world.nodes, world.revision)
+    claim = claimed(old, wanted)
+    if decided == world.record and says_less(wanted, claim):
+        return Claiming(fence=True)
+    if old is not None and msgspec.structs.replace(claim, revision=old.revision) == old:
+        return Claiming()
+    return Claiming(FleetBudgetRecord(claims={**world.claims.claims, pool: claim}))
+
+
+def claim_of(record: PoolRecord, nodes: Iterable[NodeRecord], revision: int) -> BudgetClaim:
+    """What a pool takes of the fleet's budget, as decided on this revision of its record."""
+    return BudgetClaim(
+        desired=record.desired,
+        unavailable=unavailable(record, nodes),
+        begun=record.begun_fleet,
+        revision=revision,
+    )
+
+
+def claimed(old: BudgetClaim | None, wanted: BudgetClaim) -> BudgetClaim:
+    """The claim to be written: not below one that somebody may still be about to act on.
+
+    `old` of the same revision was written for a decision whose pool record may yet be written; of
+    those decisions one at most will be. The greater of both claims covers whichever it is.
+    """
+    if old is None or old.revision < wanted.revision:
+        return wanted
+    slots = old.begun.keys() | wanted.begun.keys()
+    return BudgetClaim(
+        desired=wanted.desired,
+        unavailable=max(old.unavailable, wanted.unavailable),
+        begun={
+            slot: max(old.begun.get(slot, 0), wanted.begun.get(slot, 0)) for slot in sorted(slots)
+        },
+        revision=old.revision,
+    )
+
+
+def says_less(wanted: BudgetClaim, written: BudgetClaim) -> bool:
+    """Whether a claim could be lowered, were it not for who may still act on it."""
+    return written.unavailable > wanted.unavailable or any(
+        count > wanted.begun.get(slot, 0) for slot, count in written.begun.items()
+    )
+
+
+# --- one decision --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What one decision may still begin."""
+
+    unavailable: int
+    level: int
+    begun: int
+    rate: int | None
+    fleet_unavailable: int = 0
+    fleet_level: int | None = None
+    fleet_begun: int = 0
+    fleet_rate: int | None = None
+
+    def refusal(self, *, cordoned: bool) -> BreakerCause:
+        """What forbids to act on one more node; empty: nothing does.
+
+        A node that is cordoned already counts as out of service; acting on it takes out no more.
+        """
+        if not cordoned and self.unavailable >= self.level:
+            return "level"
+        if self.rate is not None and self.begun >= self.rate:
+            return "rate"
+        level = None if cordoned else self.fleet_level
+        if level is not None and self.fleet_unavailable >= level:
+            return "fleet-level"
+        if self.fleet_rate is not None and self.fleet_begun >= self.fleet_rate:
+            return "fleet-rate"
+        return ""
+
+    def took(self, *, cordoned: bool) -> "Allowance":
+        """What is left when one more has begun."""
+        more = 0 if cordoned else 1
+        return replace(
+            self,
+            unavailable=self.unavailable + more,
+            fleet_unavailable=self.fleet_unavailable + more,
+            begun=self.begun + 1,
+            fleet_begun=self.fleet_begun + 1,
+        )
+
+
+def allowance(
+    record: PoolRecord, nodes: Iterable[NodeRecord], fleet: Others | None, now: datetime
+) -> Allowance:
+    """What may be begun in a pool now."""
+    spec: BudgetSpec = record.spec.budget
+    out = unavailable(record, nodes)
+    own = Allowance(
+        unavailable=out,
+        level=limit(spec.max_unavailable, record.desired),
+        begun=counted(record.begun, float(spec.window), now),
+        rate=rate(spec.max_replacements, record.desired),
+    )
+    if fleet is None:
+        return own
+    window = float(fleet.spec.window)
+    return replace(
+        own,
+        fleet_unavailable=fleet.unavailable + out,
+        fleet_level=fleet.level(record.desired),
+        fleet_begun=fleet.begun(now) + counted(record.begun_fleet, window, now),
+        fleet_rate=fleet.rate(record.desired),
+    )

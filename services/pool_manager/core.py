@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from schemas.records import PoolRecord
-from services.pool_manager import touching
+from services.pool_manager import breaker, touching
 from services.pool_manager.observing import observed
 from services.pool_manager.repair import repair
 from services.pool_manager.sizing import resize
@@ -36,11 +36,17 @@ def plan(world: World, now: datetime) -> Plan:
     return observed(world, decided, now)
 
 
-def close(record: PoolRecord, saga: str, *, failed: bool, now: datetime) -> PoolRecord:
-    """Take an ended saga off a record; each failure in a row makes the next start wait longer."""
+def close(
+    record: PoolRecord, saga: str, *, failed: bool, now: datetime, how: breaker.Ended | None = None
+) -> PoolRecord:
+    """Take an ended saga off a record; each failure in a row makes the next start wait longer.
+
+    `failed`: a launch did not come up. `how`: what it means to the breaker; None: as `failed` says.
+    """
     ended = record.open.get(saga)
     if ended is None:
         return record
+    record = breaker.ended(record, saga, how or ("failed" if failed else "done"))
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)

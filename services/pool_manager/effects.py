@@ -11,6 +11,7 @@ from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaDone, SagaEntry, SagaUnwound
+from services.pool_manager.breaker import Ended
 from services.pool_manager.core import close
 from services.pool_manager.projection import (
     coming_node,
@@ -64,7 +65,7 @@ class Effects:
             failed = failed and not state.cancelled
 
             def closed(old: PoolRecord) -> PoolRecord:
-                left = close(old, state.saga, failed=failed, now=entry.time)
+                left = close(old, state.saga, failed=failed, now=entry.time, how=_how(state, entry))
                 return follow_up(old, left, state, entry.time)
 
             await self._store.change_pool(params.pool, closed)
@@ -78,6 +79,12 @@ class Effects:
             assert isinstance(event, ne.NodeEvent)
             subject = subjects.node_event(event.pool, event.node, ne.FACTS[type(event)])
         await self._bus.publish(subject, encode(event), msg_id=event.id, headers=current_headers())
+
+
+def _how(state: SagaState, entry: SagaDone | SagaUnwound) -> Ended:
+    if isinstance(entry, SagaDone):
+        return "done"
+    return "cancelled" if state.cancelled else "failed"
 
 
 def _changed_at(

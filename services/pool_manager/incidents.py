@@ -1,29 +1,32 @@
-"""Which of a pool's sick nodes are one trouble, and how many of them may be acted on. Pure.
+"""Which of a pool's sick nodes are one trouble, and for how long that holds them back. Pure.
 
-Many nodes that fall ill of the same thing at once (one XID, or silence) are one incident: a bad
-driver, a dead switch, a job that breaks GPUs, a broker that was away. Replacing each would cost the
-pool and mend nothing. So while an incident is open one of its nodes is replaced at a time; of
-silent nodes none is, until it has shown that they do not return, and then one at a time.
+Many nodes that fall ill of one cause at once (`waves`) are one incident: a bad driver, a dead
+switch, a job that breaks GPUs, a broker that was away. Replacing each would cost the pool and mend
+nothing. While an incident is fresh the breaker is open for it. Silent nodes are taken for the
+network's trouble even after that: they are replaced one at a time until it has ended.
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
 import msgspec
 
+from schemas.duration import format_duration
 from schemas.pool_events import Incident, PoolEvent
 from schemas.records import NodeRecord, OpenIncident, PoolRecord
-from schemas.settings import IncidentSpec
-from services.pool_manager import notices
+from services.pool_manager.waves import (
+    SILENCE,
+    Ill,
+    Wave,
+    belongs,
+    find,
+    ill_nodes,
+)
 
-SILENCE: Final = "silence"
 NAMED_MAX: Final = 50
 """Nodes that an incident's event names; their number stands beside them."""
-WHOLE_POOL_NODES: Final = 3
-"""From this size on, a pool that falls silent as a whole is an incident however small it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,58 +37,26 @@ class Seen:
     events: tuple[PoolEvent, ...] = ()
 
 
-def sickness(node: NodeRecord) -> str:
-    """What a node has, as incidents tell it apart: `xid-79`, `silence`; empty: nothing to compare.
-
-    A silent node whose instance the provider says is gone is no riddle, and no incident's; nor is
-    one that the cloud has announced to take.
-    """
-    if notices.taken(node):
-        return ""
-    if node.health == "unhealthy":
-        if not node.health_kind:
-            return ""
-        return f"{node.health_kind}-{node.health_code}" if node.health_code else node.health_kind
-    return SILENCE if node.lost and node.provider_says != "gone" else ""
-
-
 def observe(record: PoolRecord, nodes: Iterable[NodeRecord], revision: int, now: datetime) -> Seen:
     """Open, and close, incidents by what the nodes have."""
-    spec = record.spec.health.incident
-    sick: dict[str, list[tuple[datetime, NodeRecord]]] = {}
-    count = 0
-    for node in nodes:
-        count += 1
-        what, since = sickness(node), fell_at(node)
-        if what and since is not None and node.state in ("active", "leaving"):
-            sick.setdefault(what, []).append((since, node))
+    nodes = tuple(nodes)
+    ill = ill_nodes(nodes)
     incidents: dict[str, OpenIncident] = {}
     events: list[PoolEvent] = []
     for what, each in record.incidents.items():
-        over = what not in sick
-        if over or (what != SILENCE and now >= until(record, each)):
-            events.append(_event(record, each, what, (), revision, now, over=over))
-        else:
-            incidents[what] = each
-    for what, members in sick.items():
-        if what in incidents:
-            continue
-        members.sort(key=lambda member: (member[0], member[1].node))
-        wanted = _threshold(spec, what, max(count, record.desired))
-        wave = _wave([since for since, _ in members], spec, wanted, now)
-        if wave is not None:
-            opened = _opened(members, *wave)
-            incidents[what] = opened
-            named = tuple(node.node for _, node in members[wave[0] : wave[1]])
-            events.append(_event(record, opened, what, named, revision, now, over=None))
+        kept = _kept(record, what, each, ill, now)
+        if each.settled is None and (kept is None or kept.settled is not None):
+            events.append(_event(record, each, what, (), revision, now, over=kept is None))
+        if kept is not None:
+            incidents[what] = kept
+    for wave in find(record.spec.health.incident, nodes, ill, incidents, now):
+        opened = _opened(wave)
+        incidents[wave.what] = opened
+        named = tuple(each.node.node for each in wave.members)
+        events.append(_event(record, opened, wave.what, named, revision, now, over=None))
     if incidents != record.incidents:
         record = msgspec.structs.replace(record, incidents=incidents)
     return Seen(record, tuple(events))
-
-
-def fell_at(node: NodeRecord) -> datetime | None:
-    """When a node fell ill of what it has."""
-    return node.health_at if node.health == "unhealthy" else node.lost_at
 
 
 def until(record: PoolRecord, incident: OpenIncident) -> datetime:
@@ -93,30 +64,54 @@ def until(record: PoolRecord, incident: OpenIncident) -> datetime:
     return incident.since + timedelta(seconds=record.spec.health.incident.hold)
 
 
+def holding(record: PoolRecord, now: datetime) -> dict[str, OpenIncident]:
+    """The incidents for which the breaker is open."""
+    return {
+        what: each
+        for what, each in record.incidents.items()
+        if not each.released and each.settled is None and now < until(record, each)
+    }
+
+
+def released(record: PoolRecord) -> PoolRecord:
+    """The record with every incident let go: a person has decided."""
+    incidents = {
+        what: msgspec.structs.replace(each, released=True)
+        for what, each in record.incidents.items()
+    }
+    return msgspec.structs.replace(record, incidents=incidents)
+
+
 def room(record: PoolRecord, what: str, now: datetime) -> int | None:
     """How many more nodes with this may be replaced now; None: as many as the budget allows."""
     incident = record.incidents.get(what)
-    if incident is None:
+    if what != SILENCE or incident is None or incident.released:
         return None
-    if what == SILENCE and now < until(record, incident):
+    if now < until(record, incident):
         return 0
     return max(0, 1 - sum(1 for each in record.open.values() if each.sickness == what))
 
 
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:
     """When the next incident stops holding its nodes back."""
-    ends = (until(record, each) for each in record.incidents.values())
+    ends = (until(record, each) for each in record.incidents.values() if each.settled is None)
     return min((end for end in ends if end > now), default=None)
 
 
-def told(incidents: Mapping[str, OpenIncident], whats: Iterable[str]) -> str:
-    """The incidents that hold nodes back, in words."""
-    parts = [
-        f"{name(what)} on {incidents[what].nodes} nodes"
-        for what in sorted(set(whats))
-        if what in incidents
-    ]
-    return f"; one incident: {', '.join(parts)}" if parts else ""
+def told(what: str, incident: OpenIncident) -> str:
+    """An incident in words: `300 nodes with XID 79`, `6 nodes in rack r12`."""
+    match incident.scope:
+        case "pool":
+            shared = f"with {name(what)}"
+        case "rack" | "zone":
+            shared = f"in {incident.scope} {incident.within}"
+        case "job":
+            shared = f"with work of job {incident.within}"
+        case "driver":
+            shared = f"with driver version {incident.within}"
+        case "provider":
+            shared = f"at provider {incident.within}"
+    return f"{incident.nodes} nodes {shared}"
 
 
 def name(what: str) -> str:
@@ -129,37 +124,32 @@ def name(what: str) -> str:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _threshold(spec: IncidentSpec, what: str, size: int) -> int:
-    """So many nodes within the window are one trouble."""
-    wanted = max(spec.nodes, math.ceil(size * spec.percent / 100 - 1e-9))
-    return min(wanted, size) if what == SILENCE and size >= WHOLE_POOL_NODES else wanted
+def _kept(
+    record: PoolRecord, what: str, each: OpenIncident, ill: tuple[Ill, ...], now: datetime
+) -> OpenIncident | None:
+    """The incident as it goes on; None: it is over."""
+    since = [one.since for one in ill if belongs(one, what, each)]
+    if each.settled is not None:
+        return each if any(moment <= each.settled for moment in since) else None
+    if not since:
+        return None
+    if what != SILENCE and now >= until(record, each):
+        return msgspec.structs.replace(each, settled=now)
+    return each
 
 
-def _wave(
-    times: list[datetime], spec: IncidentSpec, wanted: int, now: datetime
-) -> tuple[int, int] | None:
-    """The first run of `wanted` or more nodes within the window that is not too old to matter."""
-    window = timedelta(seconds=spec.window)
-    hold = timedelta(seconds=spec.hold)
-    end = 0
-    for start, first in enumerate(times):
-        end = max(end, start)
-        while end < len(times) and times[end] - first <= window:
-            end += 1
-        if end - start >= wanted and now < first + hold:
-            return start, end
-    return None
-
-
-def _opened(members: list[tuple[datetime, NodeRecord]], start: int, end: int) -> OpenIncident:
-    node = members[start][1]
+def _opened(wave: Wave) -> OpenIncident:
+    node = wave.members[0].node
+    unhealthy = node.health == "unhealthy"
     return OpenIncident(
-        since=members[start][0],
-        last=members[end - 1][0],
-        nodes=end - start,
-        kind=node.health_kind if node.health == "unhealthy" else SILENCE,
-        code=node.health_code if node.health == "unhealthy" else 0,
-        fault=node.health_fault if node.health == "unhealthy" else "",
+        since=wave.members[0].since,
+        last=wave.members[-1].since,
+        nodes=len(wave.members),
+        kind=node.health_kind if unhealthy else SILENCE,
+        code=node.health_code if unhealthy else 0,
+        fault=node.health_fault if unhealthy else "",
+        scope=wave.scope,
+        within=wave.within,
     )
 
 
@@ -177,12 +167,16 @@ def _event(
     ident = f"{what}-{incident.since.timestamp():.0f}"
     status: Literal["opened", "closed"] = "opened" if over is None else "closed"
     if over is None:
-        held = "none is" if what == SILENCE else "one is"
-        reason = f"{incident.nodes} nodes with {name(what)} at once: {held} replaced at a time"
+        hold = format_duration(record.spec.health.incident.hold)
+        then = "; then one silent node at a time" if what == SILENCE else ""
+        reason = (
+            f"{told(what, incident)} at once are one trouble, not so many broken nodes: none is "
+            f"repaired for {hold}, or until somebody closes the breaker{then}"
+        )
     elif over:
         reason = "no node has it any more"
     else:
-        reason = "it is held back no longer; the budget alone decides"
+        reason = "it is held back no longer; one repair is tried, then the budget alone decides"
     return Incident(
         id=f"incident-{record.name}-{ident}-{status}-{revision}",
         time=now,
@@ -197,4 +191,6 @@ def _event(
         first=incident.since,
         last=incident.last,
         reason=reason,
+        scope=incident.scope,
+        within=incident.within,
     )

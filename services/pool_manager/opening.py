@@ -7,7 +7,8 @@ import msgspec
 
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager import incidents, notices
+from services.pool_manager import notices
+from services.pool_manager.waves import sickness
 from services.pool_manager.world import REMOVING
 
 
@@ -48,7 +49,7 @@ def begin(
         promotes=promotes,
         action=node.health_action if node else "none",
         fault=node.health_fault if node else "",
-        sickness=incidents.sickness(node) if node else "",
+        sickness=sickness(node) if node else "",
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
         trace=node.health_trace if node else "",

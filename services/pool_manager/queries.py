@@ -7,10 +7,16 @@ from typing import Any
 import msgspec
 
 from schemas import subjects
+from schemas.fleet_budget import FleetBudgetRecord
 from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
-from schemas.requests import HealthEvent, NodeView, Page, PoolView, Query
+from schemas.requests import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
+from schemas.settings import FleetBudgetSpec
+from services.pool_manager.budget import allowance, others
+from services.pool_manager.sickness import sick
 from services.pool_manager.store import Store
+from services.pool_manager.world import busy
 from services.runtime.bus import Endpoint, Headers
+from services.runtime.clock import Clock
 
 
 class UnknownNameError(ValueError):
@@ -97,9 +103,11 @@ def _moment(value: datetime | None) -> str:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z") if value else ""
 
 
-def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord]) -> PoolView:
+def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> PoolView:
     """Put a pool together as people see it."""
     nodes = tuple(nodes)
+    breaker, taken = record.breaker, busy(record)
+    allowed = allowance(record, nodes, None, now)
     active = [node for node in nodes if node.state == "active"]
     return PoolView(
         name=record.name,
@@ -115,19 +123,58 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord]) -> PoolView:
         ),
         min_nodes=record.spec.min_nodes,
         max_nodes=record.spec.max_nodes,
-        breaker="open" if record.breaker_open else "closed",
+        breaker=breaker.state,
         open_sagas=tuple(record.open),
+        breaker_since=_moment(breaker.since),
+        breaker_cause=breaker.cause,
+        breaker_reason=breaker.reason,
+        breaker_by=breaker.by,
+        breaker_forced=breaker.forced,
+        breaker_probe=breaker.probe,
+        breaker_probe_at=_moment(breaker.probe_at),
+        ramp=breaker.ramp,
+        unavailable=allowed.unavailable,
+        unavailable_limit=allowed.level,
+        begun=allowed.begun,
+        begun_limit=-1 if allowed.rate is None else allowed.rate,
+        window_seconds=float(record.spec.budget.window),
+        sick=sum(1 for node in nodes if node.node not in taken and sick(node, record, now)),
         mode=record.spec.mode,
         would=tuple(msgspec.to_builtins(each) for each in record.would.values()),
+    )
+
+
+def fleet_view(claims: FleetBudgetRecord, spec: FleetBudgetSpec, now: datetime) -> FleetBudgetView:
+    """Put the fleet's budget together as people see it."""
+    fleet = others(spec, claims, "")
+    window = float(spec.window)
+    if fleet is None:
+        return FleetBudgetView(
+            desired=0,
+            unavailable=0,
+            unavailable_limit=0,
+            begun=0,
+            window_seconds=window,
+            lifted=True,
+        )
+    rate = fleet.rate(0)
+    return FleetBudgetView(
+        desired=fleet.desired,
+        unavailable=fleet.unavailable,
+        unavailable_limit=fleet.level(0),
+        begun=fleet.begun(now),
+        begun_limit=-1 if rate is None else rate,
+        window_seconds=window,
     )
 
 
 class Queries:
     """The service's endpoints."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         """Answer from `store`."""
         self._store = store
+        self._clock = clock
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Subject -> what answers it."""
@@ -136,6 +183,7 @@ class Queries:
             subjects.query("node"): self._node,
             subjects.query("pools"): self._pools,
             subjects.query("sagas"): self._sagas,
+            subjects.query("budget"): self._budget,
         }
 
     async def _nodes(self, data: bytes, _: Headers) -> bytes:
@@ -163,11 +211,17 @@ class Queries:
     async def _pools(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
         items = [
-            pool_view(record, self._store.nodes_of(record.name))
+            pool_view(record, self._store.nodes_of(record.name), self._clock.now())
             for record in await self._store.pools()
             if not query.pool or record.name == query.pool
         ]
         return _page(items, "")
+
+    async def _budget(self, _: bytes, __: Headers) -> bytes:
+        """The fleet's budget, and what of it is used."""
+        claims, _revision = await self._store.claims()
+        spec = self._store.fleet_budget
+        return msgspec.json.encode(fleet_view(claims, spec, self._clock.now()))
 
     async def _sagas(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)

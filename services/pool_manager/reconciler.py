@@ -18,6 +18,7 @@ from schemas.messages import encode
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
 from services.pool_manager import holding
+from services.pool_manager.budget import claiming
 from services.pool_manager.core import plan
 from services.pool_manager.departing import Departures
 from services.pool_manager.setup import setup_of
@@ -87,21 +88,34 @@ class Reconciler:
                 await self._wake(pool, decided.wake_at)
 
     async def _decide(self, pool: str) -> Plan | None:
-        for _ in range(TRIES_MAX):
-            world = await self._store.world(pool)
-            if world is None:
-                return None
-            decided = plan(world, self._clock.now())
-            if decided.record == world.record:
-                return decided
-            for event in decided.events:
-                await self.publish(event)
+        for attempt in range(TRIES_MAX):
             try:
-                await self._store.save_pool(decided.record, world.revision)
+                if not attempt:
+                    return await self._decide_once(pool)
+                async with self._store.claiming:
+                    return await self._decide_once(pool)
             except Conflict:
                 continue
-            return decided
         raise Retry(f"pool {pool}: others keep deciding about it")
+
+    async def _decide_once(self, pool: str) -> Plan | None:
+        """Decide and write: the claim on the fleet's budget, the facts, then the pool's record."""
+        world = await self._store.world(pool)
+        if world is None:
+            return None
+        decided = plan(world, self._clock.now())
+        claim = claiming(world, decided.record)
+        if claim.fence:
+            # Whoever decided on this record before, and was slower, can write it no more.
+            await self._store.save_pool(world.record, world.revision)
+            raise Conflict(f"pool {pool}: fenced, to give back what it claims")
+        if claim.claims is not None:
+            await self._store.save_claims(claim.claims, world.claims_revision)
+        if decided.record != world.record:
+            for event in decided.events:
+                await self.publish(event)
+            await self._store.save_pool(decided.record, world.revision)
+        return decided
 
     async def _release(self, node: NodeRecord) -> None:
         """Take a hold whose time is over off a node's record."""

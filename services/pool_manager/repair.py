@@ -1,30 +1,84 @@
 """Which sick nodes are acted on now, within the budget, and which wait. Pure."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
-from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import incidents, notices, spares, touching
-from services.pool_manager.budget import limit
+from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
+from schemas.reasons import BreakerCause
+from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager import breaker, incidents, notices, spares, touching
+from services.pool_manager.budget import Allowance, allowance, room_at, with_begun
 from services.pool_manager.opening import begin, with_open
 from services.pool_manager.sickness import patience_seconds, sick
-from services.pool_manager.world import Plan, World, busy, earlier, to_come, unavailable
+from services.pool_manager.spending import spent_words, wave_words
+from services.pool_manager.waves import sickness
+from services.pool_manager.world import Plan, World, busy, earlier, to_come
 
 WAITING_NAMED_MAX: Final = 50
 """Nodes that a breaker event names; their number stands beside them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Acted:
+    """What was begun, who waits, and what of the budget refused the first of them."""
+
+    record: PoolRecord
+    left: tuple[NodeRecord, ...]
+    allowance: Allowance
+    start: dict[str, OpenSaga]
+    refused: BreakerCause = ""
+
+
 def repair(world: World, begun: Plan, now: datetime) -> Plan:
-    """Begin what the budget and the incidents let begin; tell when the others must wait."""
+    """Begin what budget, breaker and incidents let begin; tell when the others must wait."""
     seen = incidents.observe(begun.record, world.nodes, world.revision, now)
-    begun = replace(begun, record=seen.record, events=(*begun.events, *seen.events))
-    record, spec = begun.record, begun.record.spec
+    before = seen.record.breaker
+    record = _with(seen.record, breaker.settled(before, now))
+    waiting = _waiting(world, record, now) if record.spec.health.auto_replace else ()
+    trouble = _trouble(world, record, waiting, now)
+    acted = _Acted(
+        record=record,
+        left=tuple(waiting),
+        allowance=allowance(record, world.nodes, world.others, now),
+        start={},
+    )
+    acted = _taken(world, acted, trouble, now)
+    if trouble is not None:
+        acted = _held(world, acted, trouble, now)
+    elif acted.record.breaker.state == "open" and acted.left:
+        acted = _probed(world, acted, now)
+    elif acted.record.breaker.state == "closed":
+        acted = _begun(world, acted, now)
+    if trouble is None and not acted.left and not _ramping(acted.record):
+        calm = breaker.nothing_waits(acted.record.breaker, now)
+        acted = replace(acted, record=_with(acted.record, calm))
+    if acted.start:
+        window = float(world.others.spec.window) if world.others is not None else 0.0
+        record = with_begun(acted.record, window, now, len(acted.start))
+        acted = replace(acted, record=record)
+    return replace(
+        begun,
+        record=acted.record,
+        start={**begun.start, **acted.start},
+        events=(*begun.events, *seen.events, *_told(world, before, acted, now)),
+        wake_at=earlier(begun.wake_at, _wake_at(world, acted, now)),
+    )
+
+
+def _with(record: PoolRecord, changed: Breaker) -> PoolRecord:
+    if changed == record.breaker:
+        return record
+    return msgspec.structs.replace(record, breaker=changed)
+
+
+def _waiting(world: World, record: PoolRecord, now: datetime) -> Sequence[NodeRecord]:
+    """The sick nodes that may be acted on and no saga is about; those first that fell ill first."""
     taken = busy(record)
-    waiting = sorted(
+    return sorted(
         (
             node
             for node in world.nodes
@@ -33,53 +87,29 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
             and not touching.kept(node, record, now)
         ),
         key=lambda node: (
-            not notices.urgent(node, spec, now),
+            not notices.urgent(node, record.spec, now),
             node.health_at or node.lost_at or now,
             node.node,
         ),
     )
-    wake_at = earlier(begun.wake_at, _next_loss(world, record, now))
-    wake_at = earlier(wake_at, incidents.next_end(record, now))
-    wake_at = earlier(wake_at, notices.next_moment(record, world.nodes, now))
-    if not spec.health.auto_replace:
-        return replace(begun, wake_at=wake_at)
-    allowed = limit(spec.budget.max_unavailable, record.desired)
-    # A sick node that somebody has cordoned already counts as unavailable; replacing it takes no
-    # more out of service, so it passes even where the budget is spent.
-    spent = unavailable(record, world.nodes)
-    start = dict(begun.start)
-    left: list[NodeRecord] = []
-    if _launches_fail(record, now):
-        # A node terminated now would leave a gap. Sick nodes wait in their places; what the cloud
-        # takes leaves its gap anyway, so one try is made to be ahead of it. Where a spare is ready
-        # there is no gap.
-        ready = spares.covered(record, world.nodes, waiting, now)
-        ahead = [
-            each
-            for each in waiting
-            if each in ready or (notices.urgent(each, spec, now) and not each.cordoned)
-        ]
-        left, waiting = [each for each in waiting if each not in ahead], ahead
-        # While the next launch is under way its moment has passed, and its end is what tells.
-        wake_at = earlier(wake_at, to_come(record.retry_at, now))
-    for node in waiting:
-        if incidents.room(record, incidents.sickness(node), now) == 0:
-            left.append(node)
-            continue
-        # Nor does the cloud ask: what it takes passes, and counts.
-        if spent >= allowed and not node.cordoned and not notices.urgent(node, spec, now):
-            left.append(node)
-            continue
-        promotes = spares.substitute(record, world.nodes, node, now)
-        saga, opened, record = begin(
-            world.fleet, record, "replace", now, node=node, promotes=promotes
-        )
-        start[saga] = msgspec.structs.replace(opened, reason=sick(node, record, now))
-        record = with_open(record, saga, start[saga])
-        spent += 0 if node.cordoned else 1
-    record, events = _breaker(world, record, spent, allowed, left, now)
-    events = (*begun.events, *events)
-    return replace(begun, record=record, start=start, events=events, wake_at=wake_at)
+
+
+def _trouble(
+    world: World, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> breaker.Trouble | None:
+    """What forbids to act on any node, whatever the budget says."""
+    if not record.spec.health.auto_replace:
+        return None
+    held = incidents.holding(record, now)
+    if held:
+        return breaker.Trouble("wave", wave_words(record, held))
+    uncovered = len(waiting) - len(spares.covered(record, world.nodes, list(waiting), now))
+    if uncovered and _launches_fail(record, now):
+        # A node terminated now would leave a gap, unless a spare is ready to take its place. Sick
+        # nodes wait in theirs.
+        reason = f"new nodes do not come up: launches fail ({record.failures} in a row)"
+        return breaker.Trouble("launches-fail", reason)
+    return None
 
 
 def _launches_fail(record: PoolRecord, now: datetime) -> bool:
@@ -88,6 +118,130 @@ def _launches_fail(record: PoolRecord, now: datetime) -> bool:
         return False
     trying = any(each.kind == "scale-up" for each in record.open.values())
     return trying or (record.retry_at is not None and now < record.retry_at)
+
+
+def _ramping(record: PoolRecord) -> bool:
+    """Whether repairs that were begun slowly are still under way."""
+    return any(breaker.in_ramp(record.breaker, each) for each in record.open.values())
+
+
+# --- acting --------------------------------------------------------------------------------------
+
+
+def _begin(world: World, acted: _Acted, node: NodeRecord, now: datetime) -> tuple[str, _Acted]:
+    promotes = spares.substitute(acted.record, world.nodes, node, now)
+    saga, opened, record = begin(
+        world.fleet, acted.record, "replace", now, node=node, promotes=promotes
+    )
+    opened = msgspec.structs.replace(opened, reason=sick(node, acted.record, now))
+    return saga, replace(
+        acted,
+        record=with_open(record, saga, opened),
+        start={**acted.start, saga: opened},
+        allowance=acted.allowance.took(cordoned=node.cordoned),
+    )
+
+
+def _taken(world: World, acted: _Acted, trouble: breaker.Trouble | None, now: datetime) -> _Acted:
+    """Act on the nodes that the cloud takes, whatever breaker and budget say: it does not ask.
+
+    Where launches fail one try is made to be ahead of it. A person's word holds these too.
+    """
+    spec = acted.record.spec
+    failing = trouble is not None and trouble.cause == "launches-fail"
+    left: list[NodeRecord] = []
+    for node in acted.left:
+        ahead = not (failing and node.cordoned) and not acted.record.breaker.forced
+        if ahead and notices.urgent(node, spec, now):
+            _, acted = _begin(world, acted, node, now)
+        else:
+            left.append(node)
+    return replace(acted, left=tuple(left))
+
+
+def _held(world: World, acted: _Acted, trouble: breaker.Trouble, now: datetime) -> _Acted:
+    """Open the breaker for what forbids to act; where launches fail, the spares are used first."""
+    state = acted.record.breaker.state
+    if trouble.cause == "launches-fail" and state == "closed":
+        covered = spares.covered(acted.record, world.nodes, list(acted.left), now)
+        others = tuple(node for node in acted.left if node not in covered)
+        acted = _begun(world, replace(acted, left=tuple(covered)), now)
+        acted = replace(acted, left=(*acted.left, *others))
+    if state == "half-open" and trouble.cause != "wave":
+        return acted
+    shut = breaker.opened(acted.record.breaker, trouble, now)
+    return replace(acted, record=_with(acted.record, shut))
+
+
+def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:
+    """Half-open it with one repair, where it may; else note what keeps it open."""
+    shut = acted.record.breaker
+    if shut.forced or shut.probe in acted.record.open:
+        return acted
+    if shut.probe_at is not None and now < shut.probe_at:
+        return acted
+    refused: BreakerCause = ""
+    for node in acted.left:
+        if incidents.room(acted.record, sickness(node), now) == 0:
+            continue
+        why = acted.allowance.refusal(cordoned=node.cordoned)
+        if why:
+            refused = refused or why
+            continue
+        saga, acted = _begin(world, acted, node, now)
+        left = tuple(each for each in acted.left if each is not node)
+        half = breaker.half_opened(acted.record.breaker, saga, now)
+        return replace(acted, record=_with(acted.record, half), left=left)
+    if refused:
+        trouble = breaker.Trouble(refused, spent_words(acted.record, acted.allowance, refused, now))
+        acted = replace(acted, record=_with(acted.record, breaker.opened(shut, trouble, now)))
+    return replace(acted, refused=refused)
+
+
+def _begun(world: World, acted: _Acted, now: datetime) -> _Acted:
+    """Begin what the budget and the ramp let begin; open the breaker where the budget is spent."""
+    ramp = breaker.ramp_room(acted.record)
+    before = len(acted.start)
+    left: list[NodeRecord] = []
+    refused: list[BreakerCause] = []
+    for node in acted.left:
+        if incidents.room(acted.record, sickness(node), now) == 0:
+            left.append(node)
+        elif why := acted.allowance.refusal(cordoned=node.cordoned):
+            left.append(node)
+            refused.append(why)
+        elif ramp is not None and len(acted.start) - before >= ramp:
+            left.append(node)
+        else:
+            _, acted = _begin(world, acted, node, now)
+    # While the ramp stands, a spent level is what it is meant to lead to, and was told before.
+    quiet = ("level", "fleet-level") if ramp is not None else ()
+    cause: BreakerCause = next((each for each in refused if each not in quiet), "")
+    record = acted.record
+    if cause:
+        trouble = breaker.Trouble(cause, spent_words(record, acted.allowance, cause, now))
+        record = _with(record, breaker.opened(record.breaker, trouble, now))
+    return replace(acted, record=record, left=tuple(left), refused=cause)
+
+
+# --- telling -------------------------------------------------------------------------------------
+
+
+def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
+    """When to look again though nothing happens."""
+    record = acted.record
+    at = earlier(_next_loss(world, record, now), incidents.next_end(record, now))
+    at = earlier(at, notices.next_moment(record, world.nodes, now))
+    if not acted.left:
+        return at
+    if record.breaker.cause == "launches-fail":
+        # While the next launch is under way its moment has passed, and its end is what tells.
+        at = earlier(at, to_come(record.retry_at, now))
+    at = earlier(at, to_come(record.breaker.probe_at, now))
+    if acted.refused == "rate":
+        due = room_at(record.begun, float(record.spec.budget.window), now)
+        at = earlier(at, to_come(due, now))
+    return at
 
 
 def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | None:
@@ -100,39 +254,50 @@ def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | No
     return soonest
 
 
-def _breaker(
-    world: World,
-    record: PoolRecord,
-    spent: int,
-    allowed: int,
-    left: list[NodeRecord],
-    now: datetime,
-) -> tuple[PoolRecord, tuple[PoolEvent, ...]]:
-    if bool(left) == record.breaker_open:
-        return record, ()
-    record = msgspec.structs.replace(record, breaker_open=bool(left))
-    name = record.name
-    if not left:
-        closed = BreakerClosed(
-            id=f"breaker-closed-{name}-{world.revision}",
-            time=now,
-            pool=name,
-            unavailable=spent,
-            limit=allowed,
-        )
-        return record, (closed,)
-    opened = BreakerOpened(
-        id=f"breaker-opened-{name}-{world.revision}",
-        time=now,
-        pool=name,
-        unavailable=spent,
-        limit=allowed,
-        waiting=tuple(node.node for node in left[:WAITING_NAMED_MAX]),
-        reason=(
-            f"{len(left)} sick wait: {spent} of {record.desired} out of service, "
-            f"{allowed} allowed"
-            + (f"; launches fail ({record.failures} in a row)" if record.failures else "")
-            + incidents.told(record.incidents, map(incidents.sickness, left))
-        ),
-    )
-    return record, (opened,)
+def _told(world: World, before: Breaker, acted: _Acted, now: datetime) -> tuple[PoolEvent, ...]:
+    """The one change of the breaker's state, if there was any."""
+    after, name = acted.record.breaker, acted.record.name
+    if after.state == before.state:
+        return ()
+    allowed, count = acted.allowance, len(acted.left)
+    match after.state:
+        case "open":
+            waits = f"{count} sick wait: " if count else ""
+            return (
+                BreakerOpened(
+                    id=f"breaker-opened-{name}-{world.revision}",
+                    time=now,
+                    pool=name,
+                    unavailable=allowed.unavailable,
+                    limit=allowed.level,
+                    waiting=tuple(node.node for node in acted.left[:WAITING_NAMED_MAX]),
+                    reason=f"{waits}{after.reason}",
+                    trouble=after.cause,
+                    begun=allowed.begun,
+                    begun_limit=-1 if allowed.rate is None else allowed.rate,
+                ),
+            )
+        case "half-open":
+            return (
+                BreakerHalfOpened(
+                    id=f"breaker-half-opened-{name}-{world.revision}",
+                    time=now,
+                    pool=name,
+                    saga=after.probe,
+                    node=acted.record.open[after.probe].node,
+                    trouble=after.cause,
+                    reason="what opened it is over; if this repair succeeds, others follow",
+                ),
+            )
+        case "closed":
+            return (
+                BreakerClosed(
+                    id=f"breaker-closed-{name}-{world.revision}",
+                    time=now,
+                    pool=name,
+                    unavailable=allowed.unavailable,
+                    limit=allowed.level,
+                    trouble=after.cause,
+                    reason=after.reason,
+                ),
+            )

@@ -24,6 +24,7 @@ from schemas.reasons import Refusal, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.requests import (
     REQUESTS,
+    BreakerRequest,
     DrainRequest,
     HoldRequest,
     NodeRequest,
@@ -33,7 +34,8 @@ from schemas.requests import (
 )
 from schemas.sagas import SagaEntry
 from services.pool_manager import touching
-from services.pool_manager.budget import limit
+from services.pool_manager.breaking import breaking
+from services.pool_manager.budget import limit, with_begun
 from services.pool_manager.holding import Holding, holding, problem
 from services.pool_manager.opening import open_for
 from services.pool_manager.sagas import DEFINITIONS
@@ -63,6 +65,7 @@ EXAMPLES: dict[type[Request], str] = {
     DrainRequest: '{"node": "<name>", "mode": "deadline", "timeout": "10m"}',
     SagaRequest: '{"saga": "<id>"}',
     HoldRequest: '{"node": "<name>", "for": "2h", "reason": "<why>"}',
+    BreakerRequest: '{"reason": "<why>"}',
 }
 """What to write instead of what cannot be read."""
 
@@ -82,6 +85,8 @@ class Answer:
     event: PoolEvent
     record: PoolRecord | None = None
     """None: unchanged."""
+    more: tuple[PoolEvent, ...] = ()
+    """What else has come about by it."""
     entry: SagaEntry | None = None
     """To be appended to the log that was decided on."""
     hold: Holding | None = None
@@ -121,6 +126,8 @@ def decide(
         there = _existing(asked, world)
         if isinstance(payload, ScaleRequest):
             return _scale(asked, payload, there, now)
+        if isinstance(payload, BreakerRequest):
+            return _about_breaker(asked, payload, there, now)
         if isinstance(payload, SagaRequest):
             return _about_saga(asked, payload, there, log, now)
         if isinstance(payload, HoldRequest) or asked.verb == "release":
@@ -256,6 +263,9 @@ def _about_node(
     if isinstance(payload, DrainRequest):
         asked_for = _draining(payload, asked_for)
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
+    if asked_for.kind in DISRUPTIVE:
+        window = float(world.others.spec.window) if world.others is not None else 0.0
+        record = with_begun(record, window, now)
     return Answer(event=_accepted(asked, payload, saga, now), record=record)
 
 
@@ -288,6 +298,14 @@ def _uncordon_instead(
     if log.kind == "scale-down":
         note += "; the pool still has a node too many, and will take one again"
     return Answer(event=msgspec.structs.replace(accepted, note=note), entry=entry)
+
+
+def _about_breaker(asked: Asked, payload: BreakerRequest, world: World, now: datetime) -> Answer:
+    names = _names(asked, payload, now, asked.verb)
+    made = breaking(payload, world, now, names, close=asked.verb == "breaker-close")
+    named = _names(asked, payload, now, "accepted")
+    accepted = RequestAccepted(**named, verb=asked.verb, note=made.note)
+    return Answer(event=accepted, more=(made.fact,), record=made.record)
 
 
 def _wish(asked: Asked, payload: Request, reason: str) -> str:

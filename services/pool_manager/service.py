@@ -59,7 +59,7 @@ class PoolManager:
         self._context = context
         self._bus = context.bus
         self._clock = context.clock
-        self.store = Store(context.bus)
+        self.store = Store(context.bus, context.settings.budget)
         self._reconciler = Reconciler(
             context.bus, context.clock, self.store, lambda: self._coordinator
         )
@@ -109,7 +109,7 @@ class PoolManager:
                 self._resync_for_ever,
                 self._verifier.run,
             ),
-            endpoints=Queries(self.store).endpoints(),
+            endpoints=Queries(self.store, self._clock).endpoints(),
             close=self._lease.release,
         )
 
@@ -189,7 +189,8 @@ class PoolManager:
             answer = await self._answer(asked)
         if answer.hold is not None:
             await self._effects.publish(fact(answer.hold, asked.id, self._clock.now()))
-        await self._reconciler.publish(answer.event)
+        for event in (answer.event, *answer.more):
+            await self._reconciler.publish(event)
         if answer.record is not None:
             await self._reconciler.reconcile(asked.pool)
 

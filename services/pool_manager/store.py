@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.messages import encode
 from schemas.records import (
     FLEET_KEY,
@@ -16,7 +17,9 @@ from schemas.records import (
     node_key,
     pool_key,
 )
+from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
+from services.pool_manager.budget import lifted, others
 from services.pool_manager.world import World
 from services.runtime.bus import Bus
 from services.runtime.errors import Conflict, Retry
@@ -31,6 +34,7 @@ TERMINATED_TTL_SECONDS: Final = 7 * 86_400
 _nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
 _fleet = decoder(FleetRecord)
+_fleet_budget = decoder(FleetBudgetRecord)
 
 PoolChange = Callable[[PoolRecord], PoolRecord]
 Change = Callable[[NodeRecord | None], NodeRecord | None]
@@ -40,12 +44,15 @@ Change = Callable[[NodeRecord | None], NodeRecord | None]
 class Store:
     """NODES and POOLS, which this service alone writes, and HEALTH, which it reads."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, fleet_budget: FleetBudgetSpec) -> None:
         """Mirror the buckets; `run` of each view must be running."""
         self._bus = bus
+        self.fleet_budget = fleet_budget
         self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
         self.health: BucketView[HealthRecord] = BucketView(bus, HEALTH, HealthRecord)
         self.fleet = ""
+        self.claiming = asyncio.Lock()
+        """Held by a decision that lost its claim to another pool's: of many one wins at a time."""
         self._deciding: dict[str, asyncio.Lock] = {}
         self._changes: dict[str, list[tuple[PoolChange, asyncio.Future[None]]]] = {}
 
@@ -166,9 +173,11 @@ class Store:
     async def world(self, pool: str) -> World | None:
         """Everything a decision about a pool may look at; None where there is no such pool.
 
-        The order matters: the record is read first, and the nodes are then at least as new. A node
-        is recorded before its saga leaves the pool's record, so it is seen in one or the other.
+        The order matters: the fleet's claims are read first, then the record, and the nodes are
+        then at least as new. A node is recorded before its saga leaves the pool's record, so it is
+        seen in one or the other. A claim that somebody has acted on is older than the record here.
         """
+        claims, claims_revision = await self.claims()
         found = await self.pool(pool)
         if found is None:
             return None
@@ -178,4 +187,23 @@ class Store:
             record=found[0],
             revision=found[1],
             nodes=tuple(self.nodes_of(pool)),
+            others=others(self.fleet_budget, claims, pool),
+            claims=claims,
+            claims_revision=claims_revision,
         )
+
+    # --- the fleet's budget -------------------------------------------------------------------
+
+    async def claims(self) -> tuple[FleetBudgetRecord, int]:
+        """What each pool takes of the fleet's budget, fresh; nothing where that cannot bind."""
+        entry = None if lifted(self.fleet_budget) else await self._bus.get(POOLS, FLEET_BUDGET_KEY)
+        if entry is None:
+            return FleetBudgetRecord(), 0
+        return _fleet_budget.decode(entry.value), entry.revision
+
+    async def save_claims(self, claims: FleetBudgetRecord, revision: int) -> None:
+        """Write the claims if nobody else has; else Conflict."""
+        if revision:
+            await self._bus.update(POOLS, FLEET_BUDGET_KEY, encode(claims), revision)
+        else:
+            await self._bus.create(POOLS, FLEET_BUDGET_KEY, encode(claims))

@@ -3,11 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from schemas.fleet_budget import FleetBudgetRecord
 from schemas.pool_events import PoolEvent
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+
+if TYPE_CHECKING:
+    from services.pool_manager.budget import Others
 
 DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot", "drain"})
 """Kinds that take a node out of service by our own doing."""
@@ -27,6 +31,11 @@ class World:
     record: PoolRecord
     nodes: tuple[NodeRecord, ...]
     """The pool's nodes, terminated ones left out."""
+    others: "Others | None" = None
+    """The other pools' share of the fleet's budget; None: it cannot bind."""
+    claims: FleetBudgetRecord = field(default_factory=FleetBudgetRecord)
+    """Of all pools, as written."""
+    claims_revision: int = 0
     revision: int = 0
     """Of the record: names the events of a decision, so that repeating it repeats their ids."""
 
@@ -82,6 +91,11 @@ def unavailable(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
         1 for node in nodes if node.cordoned and not node.spare and node.node not in taken
     )
     return disrupted + cordoned + max(0, record.desired - size(record, nodes))
+
+
+def automatic(opened: OpenSaga) -> bool:
+    """Whether nobody asked for a saga: the rate and the breaker bind what begins by itself."""
+    return not opened.cause
 
 
 def earlier(one: datetime | None, other: datetime | None) -> datetime | None:

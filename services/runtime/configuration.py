@@ -14,14 +14,24 @@ from typing import Any, Final, get_args
 import msgspec
 import yaml
 
-from schemas.duration import decode_hook
+from schemas.duration import Duration, decode_hook, format_duration
 from schemas.names import InvalidNameError, pool_name
-from schemas.settings import ALIASES, PluginSettings, PoolSpec, Settings
+from schemas.settings import (
+    ALIASES,
+    UNLIMITED,
+    BudgetSpec,
+    FleetBudgetSpec,
+    PluginSettings,
+    PoolSpec,
+    Settings,
+)
 from services.runtime.errors import ConfigurationError
 from services.runtime.window_specs import window_problem
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PORT_MAX: Final = 65_535
+WINDOW_SECONDS_MIN: Final = 60.0
+WINDOW_SECONDS_MAX: Final = 7 * 86_400.0
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
@@ -171,6 +181,7 @@ def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Sett
         )
     settings: Settings = convert(document, raw, Settings, ())
     settings = msgspec.structs.replace(settings, pools=pools, providers=providers, **sections)
+    _check_budget(document, settings.budget, ())
     _check(document, settings, {name: path for name, _, path in found})
     return _from_server(settings, environment)
 
@@ -251,19 +262,45 @@ def _pool(document: Document, name: str, raw: dict[str, Any], path: Path_) -> Po
     for place, window in enumerate(spec.windows):
         if wrong := window_problem(window, spec.windows[:place]):
             raise document.error((*path, "windows", place, wrong[0]), wrong[1])
-    problem = budget_problem(spec.budget.max_unavailable)
-    if problem:
-        raise document.error((*path, "budget", "max_unavailable"), problem)
+    _check_budget(document, spec.budget, path)
     return spec
 
 
-def budget_problem(value: int | str) -> str:
-    """What is wrong with a budget; empty where nothing is."""
+def _check_budget(document: Document, budget: BudgetSpec | FleetBudgetSpec, path: Path_) -> None:
+    for key, problem in (
+        ("max_unavailable", level_problem(budget.max_unavailable)),
+        ("max_replacements", rate_problem(budget.max_replacements)),
+        ("window", rate_window_problem(budget.window)),
+    ):
+        if problem:
+            raise document.error((*path, "budget", key), problem)
+
+
+def level_problem(value: int | str) -> str:
+    """What is wrong with how many nodes may be out of service; empty where nothing is."""
     if isinstance(value, int):
         return "" if value >= 1 else f"{value} lets nothing be repaired; use 1 or more"
     if re.fullmatch(r"\d{1,3}(\.\d+)?%", value) and 0 < float(value[:-1]) <= 100:  # noqa: PLR2004
         return ""
     return f"{value!r} is neither a count nor a percentage; write 2 or 20%"
+
+
+def rate_problem(value: int | str) -> str:
+    """What is wrong with how many repairs may be begun in a time; empty where nothing is."""
+    if isinstance(value, int):
+        return "" if value >= 1 else f"{value} lets nothing be repaired; use 1 or more"
+    if value == UNLIMITED or (re.fullmatch(r"\d{1,4}(\.\d+)?%", value) and float(value[:-1]) > 0):
+        return ""
+    return f"{value!r} is neither a count nor a percentage; write 10, 50% or {UNLIMITED}"
+
+
+def rate_window_problem(value: Duration) -> str:
+    """What is wrong with the time within which repairs are counted; empty where nothing is."""
+    if value < WINDOW_SECONDS_MIN:
+        return f"{format_duration(value)} is too short to count repairs in; write 1m or more"
+    if value > WINDOW_SECONDS_MAX:
+        return f"{format_duration(value)} is too long to keep count of; write 7d or less"
+    return ""
 
 
 def _unalias(value: Any) -> Any:

@@ -14,7 +14,7 @@ from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import Fault, NodeEvent, Verdict
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaBegan
-from schemas.records import NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
+from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
 from schemas.sagas import (
     STATUSES,
     WHOLE,
@@ -183,8 +183,9 @@ def test_a_node_under_replacement_is_explained_from_fault_to_what_comes_next() -
 
 
 SICK = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
+OPEN = Breaker(state="open", since=NOW, cause="level", reason="1 of 3 nodes are out of service")
 HELD_BACK = [
-    ("breaker", {"breaker_open": True}, SICK, "It waits for the breaker, open since"),
+    ("breaker", {"breaker": OPEN}, SICK, "It waits for the breaker, which is open since"),
     (
         "launches",
         {"failures": 3, "retry_at": NOW},
@@ -240,7 +241,7 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
         name="training",
         spec=SPEC,
         desired=3,
-        breaker_open=True,
+        breaker=OPEN,
         failures=2,
         retry_at=NOW,
         open={SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)},

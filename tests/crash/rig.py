@@ -196,11 +196,12 @@ class Rig:
                     "min_nodes": shape.nodes,
                     "max_nodes": shape.nodes + 2,
                     "replace_order": shape.order,
-                    "budget": {"max_unavailable": 1},
+                    "budget": {"max_unavailable": 1, "max_replacements": "unlimited"},
                     "drain_timeout": "30s",
                     "launch_timeout": "40s",
                 }
             },
+            "budget": {"max_unavailable": "100%", "max_replacements": "unlimited"},
             "notifier": self.workload.settings(),
             "agent": {"heartbeat_interval": "2s", "heartbeat_ttl": "6s"},
         }

@@ -139,7 +139,14 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     },
     "Page": {"items": [{"id": "training-3", "health": "unhealthy"}]},
     "OpenIncident": {"kind": "xid"},
-    "PoolRecord": {"name": "training", "breaker_open": False, "desired": 5, "serial": 7},
+    "PoolRecord": {
+        "name": "training",
+        "desired": 5,
+        "serial": 7,
+        "begun": {"1795224900": 2},
+        "begun_fleet": {"1795224900": 2},
+    },
+    "BudgetClaim": {"begun": {"1795224900": 2}},
     "AdmissionSpec": {"diagnostic": "dcgm-2"},
     "PoolSpec": {
         "min_nodes": 2,

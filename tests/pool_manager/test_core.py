@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.budget import limit
 from services.pool_manager.core import close, plan
-from services.pool_manager.incidents import sickness
 from services.pool_manager.opening import node_name
 from services.pool_manager.sickness import sick
+from services.pool_manager.waves import sickness
 from services.pool_manager.world import DISRUPTIVE, World, busy, size, unavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -118,7 +118,10 @@ def test_while_launches_fail_no_sick_node_is_taken_out() -> None:
     decided = plan(world(failing, node("a", health="unhealthy"), node("b")), NOW)
 
     assert {} == decided.start
-    assert decided.record.breaker_open
+    assert ("open", "launches-fail") == (
+        decided.record.breaker.state,
+        decided.record.breaker.cause,
+    )
     assert "launches fail (3 in a row)" in decided.events[0].reason  # type: ignore[attr-defined]
     assert failing.retry_at == decided.wake_at
 
@@ -171,6 +174,28 @@ HEALTH = st.sampled_from(["healthy", "degraded", "unhealthy", "unknown"])
 
 
 @st.composite
+def breakers(draw: st.DrawFn, opened: dict[str, OpenSaga]) -> Breaker:
+    """Any breaker that such a record can hold."""
+    repairs = [saga for saga, each in opened.items() if each.kind == "replace"]
+    state = draw(
+        st.sampled_from(
+            ["closed", "closed", "open", "half-open"] if repairs else ["closed", "open"]
+        )
+    )
+    ramp = draw(st.sampled_from([0, 0, 1, 2]))
+    return Breaker(
+        state=state,
+        since=NOW,
+        cause=draw(st.sampled_from(["level", "wave", "probe-failed", "person"])),
+        forced=state == "open" and draw(st.booleans()),
+        probe=draw(st.sampled_from(repairs)) if state == "half-open" else "",
+        probe_at=NOW + timedelta(seconds=draw(st.integers(-5, 5))) if state == "open" else None,
+        ramp=ramp,
+        ramp_from=NOW - timedelta(seconds=1) if ramp else None,
+    )
+
+
+@st.composite
 def worlds(draw: st.DrawFn) -> World:
     """Any pool that a reconciler can come upon, sagas under way included."""
     count = draw(st.integers(0, 12))
@@ -203,7 +228,8 @@ def worlds(draw: st.DrawFn) -> World:
         open=opened,
         failures=failures,
         retry_at=NOW + timedelta(seconds=draw(st.integers(-5, 5))) if failures else None,
-        breaker_open=draw(st.booleans()),
+        breaker=draw(breakers(opened)),
+        begun={str(int(NOW.timestamp()) - 60): draw(st.integers(0, 4))},
         spec=spec(
             budget=BudgetSpec(max_unavailable=draw(st.sampled_from([1, 2, "20%", "50%"]))),
             health=HealthSpec(

@@ -1,14 +1,23 @@
-"""One XID on many nodes of a pool, on a real server: told as one, replaced one after the other."""
+"""One XID on many nodes of a pool, on a real server: told as one, and held back as one."""
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from schemas import subjects
+from schemas.duration import Duration
 from schemas.node_events import Verdict
-from schemas.settings import BudgetSpec, PluginSettings, PoolSpec, Settings
+from schemas.settings import (
+    BudgetSpec,
+    HealthSpec,
+    IncidentSpec,
+    PluginSettings,
+    PoolSpec,
+    Settings,
+)
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
@@ -17,6 +26,7 @@ from tests.support.peers import Peers
 
 SIZE = 8
 SICK = 6
+HOLD_SECONDS = 3
 SETTINGS = Settings(
     providers={"test": PluginSettings(type="fake")},
     pools={
@@ -26,7 +36,8 @@ SETTINGS = Settings(
             min_nodes=SIZE,
             max_nodes=SIZE,
             gpu_count=8,
-            budget=BudgetSpec(max_unavailable="100%"),
+            budget=BudgetSpec(max_unavailable="100%", max_replacements="unlimited"),
+            health=HealthSpec(incident=IncidentSpec(hold=Duration(HOLD_SECONDS))),
         )
     },
 )
@@ -38,12 +49,13 @@ async def told(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
     return [msgspec.json.decode(each.data) for each in stored]
 
 
-async def test_one_xid_on_most_of_a_pool_is_replaced_one_node_at_a_time(
+async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
     """Though the budget would let all go at once; the breaker names the incident meanwhile.
 
-    At most four may have begun before the fifth made it one; none begins until those are done.
+    At most four may have begun before the fifth made it one. When the hold has passed one is
+    tried, and only when that is done the others follow.
     """
     async with Peers(bus) as peers, Running(server.url, "pool-manager", build, SETTINGS):
 
@@ -83,24 +95,22 @@ async def test_one_xid_on_most_of_a_pool_is_replaced_one_node_at_a_time(
         [breaker] = await eventually(lambda: told(bus, "breaker-opened"))
         begun = set(peers.count("cordon"))
         peers.hold["drain"].set()
+        [half] = await eventually(lambda: told(bus, "breaker-half-opened"))
 
         async def all_replaced() -> bool:
             return len(await told(bus, "node-replaced")) == SICK
 
         await eventually(all_replaced, within_seconds=30)
+        [closed] = await eventually(lambda: told(bus, "breaker-closed"))
+        incidents = await told(bus, "incident")
 
-        async def closed() -> bool:
-            return [each["status"] for each in await told(bus, "incident")] == ["opened", "closed"]
-
-        await eventually(closed)
-
+    assert ["opened", "closed"] == [each["status"] for each in incidents]
     assert ("opened", "xid", 79) == (incident["status"], incident["kind"], incident["code"])
-    assert "one incident: XID 79" in breaker["reason"]
+    assert " nodes with XID 79; none is repaired before " in breaker["reason"]
+    assert ("wave", "wave", "wave") == (breaker["trouble"], half["trouble"], closed["trouble"])
     assert len(begun) < 5
-    under_way = 0
-    for step, node in peers.calls:
-        if step == "cordon":
-            assert node in begun or under_way == 0
-            under_way += 1
-        under_way -= step == "bootstrap"
-    assert dict.fromkeys(names, 1) == peers.count("cordon")
+    order = [node for step, node in peers.calls if step == "cordon"]
+    assert dict.fromkeys(names, 1) == Counter(order)
+    assert half["node"] == order[len(begun)]
+    done = [each["old_node"] for each in await told(bus, "node-replaced")]
+    assert set(done[: len(begun) + 1]) == {*begun, half["node"]}

@@ -1,6 +1,5 @@
 """Many sick nodes as one trouble: when it is one, and what is then held back."""
 
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,11 +8,13 @@ import pytest
 from hypothesis import given
 
 from schemas.duration import Duration
-from schemas.pool_events import BreakerOpened, Incident
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_events import BreakerClosed, BreakerOpened, Incident
+from schemas.records import NodeRecord, PoolRecord
+from schemas.sagas import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
-from services.pool_manager.core import plan
-from services.pool_manager.incidents import SILENCE, fell_at, name, room, until
+from services.pool_manager.core import close, plan
+from services.pool_manager.incidents import name, room, until
+from services.pool_manager.waves import SILENCE, fell_at
 from services.pool_manager.world import Plan, World
 from tests.pool_manager.test_core import worlds
 
@@ -28,7 +29,7 @@ def pool(desired: int, **incident: Any) -> PoolRecord:
         instance_type="t",
         min_nodes=0,
         max_nodes=1000,
-        budget=BudgetSpec(max_unavailable="100%"),
+        budget=BudgetSpec(max_unavailable="100%", max_replacements="unlimited"),
         health=HealthSpec(lost_after=Duration(300), incident=IncidentSpec(**incident)),
     )
     return PoolRecord(name="training", spec=spec, desired=desired)
@@ -64,29 +65,32 @@ def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> 
     ("nodes", "begun"),
     [
         ([node(i, 79) for i in range(4)], 4),
-        ([node(i, 79) for i in range(5)], 1),
+        ([node(i, 79) for i in range(5)], 0),
         ([node(i, 79 if i % 2 else 94) for i in range(8)], 8),
         ([node(i, 79, after=-20 * i) for i in range(5)], 5),
-        ([node(i, 79, after=-15 * i) for i in range(5)], 1),
+        ([node(i, 79, after=-15 * i) for i in range(5)], 0),
         ([node(i, 79, after=-2000) for i in range(9)], 9),
-        ([*(node(i, 79) for i in range(6)), node(9, 48), node(10, 94)], 3),
+        ([*(node(i, 79) for i in range(6)), node(9, 48), node(10, 94)], 0),
         ([node(i, 79, health_kind="") for i in range(9)], 9),
     ],
 )
 def test_the_same_on_many_nodes_at_once_is_one_incident(
     nodes: list[NodeRecord], begun: int
 ) -> None:
-    """Fewer, different, apart, or long ago: each is acted on; else one of them is."""
+    """Fewer, different, apart, or long ago: each is acted on; else the pool holds still."""
     fleet = [*nodes, *(node(100 + i) for i in range(20))]
     assert begun == len(decide(pool(len(fleet)), fleet).start)
 
 
-def test_it_takes_a_share_of_a_large_pool() -> None:
-    """Six of a thousand nodes are six faults; a hundred are one incident."""
-    few = [node(i, 79 if i < 6 else 0) for i in range(1000)]
-    many = [node(i, 79 if i < 100 else 0) for i in range(1000)]
-    assert 6 == len(decide(pool(1000), few).start)
-    assert 1 == len(decide(pool(1000), many).start)
+@pytest.mark.parametrize(
+    ("size", "sick", "held"),
+    [(1, 1, False), (2, 2, False), (3, 2, False), (3, 3, True), (8, 4, False), (8, 5, True),
+     (250, 5, True), (300, 5, False), (300, 6, True), (1000, 19, False), (1000, 20, True)],
+)  # fmt: skip
+def test_the_threshold_suits_pools_of_every_size(size: int, sick: int, held: bool) -> None:
+    """Five nodes at least and 2% of the pool; of a small pool all of it, from three nodes on."""
+    nodes = [node(i, 79 if i < sick else 0) for i in range(size)]
+    assert held is bool(decide(pool(size), nodes).record.incidents)
 
 
 def test_an_incident_is_told_once_and_named_by_the_breaker() -> None:
@@ -98,48 +102,161 @@ def test_an_incident_is_told_once_and_named_by_the_breaker() -> None:
     assert isinstance(breaker, BreakerOpened)
     assert ("opened", "xid", 79, 6) == (opened.status, opened.kind, opened.code, opened.nodes)
     assert (tuple(f"n{i:03}" for i in range(6)), "f0") == (opened.named, opened.cause)
-    assert "5 sick wait" in breaker.reason
-    assert breaker.reason.endswith("one incident: XID 79 on 6 nodes")
+    assert "wave" == breaker.trouble
+    assert (
+        "6 sick wait: one incident: 6 nodes with XID 79; none is repaired before 12:15:00 UTC, "
+        "unless somebody closes it"
+    ) == breaker.reason
     again = decide(first.record, nodes)
     assert ((), {}) == (again.events, again.start)
 
 
-def test_one_after_the_other_while_it_is_open_and_as_the_budget_allows_then() -> None:
-    """The next begins when the one before is done, and all when the incident is too old."""
-    nodes = [node(i, 79 if i < 6 else 0) for i in range(20)]
+def test_none_while_it_is_fresh_then_one_and_if_that_goes_well_the_others() -> None:
+    """The hold passes: half-open with one repair; when that is done, two, then four at once."""
+    nodes = [node(i, 79 if i < 8 else 0) for i in range(20)]
     first = decide(pool(20), nodes)
-    [saga] = first.start
-    gone = msgspec.structs.replace(first.record, open={})
-    second = decide(gone, nodes[1:], after=60)
-    assert saga not in second.start
-    assert ["n001"] == [each.node for each in second.start.values() if each.kind == "replace"]
+    assert {} == decide(first.record, nodes, after=899).start
     late = decide(first.record, nodes, after=900)
     [closed] = [each for each in late.events if isinstance(each, Incident)]
-    assert ("closed", 5) == (closed.status, len(late.start))
-    assert () == decide(late.record, nodes, after=901).events
+    [probe] = late.start
+    assert "closed" == closed.status
+    assert ("half-open", probe) == (late.record.breaker.state, late.record.breaker.probe)
+    assert {} == decide(late.record, nodes, after=901).start
+    done = close(late.record, probe, failed=False, now=NOW + MINUTE * 16)
+    second = decide(done, nodes[1:], after=960)
+    assert ["closed", 2, 2] == [
+        second.record.breaker.state,
+        second.record.breaker.ramp,
+        len([each for each in second.start.values() if each.kind == "replace"]),
+    ]
 
 
-def test_what_was_begun_before_counts() -> None:
-    """Two were being replaced when the third and fourth came: none begins until both are done."""
-    nodes = [node(i, 79 if i < 6 else 0) for i in range(20)]
-    two = {
-        f"replace-n00{i}-1": OpenSaga(kind="replace", node=f"n00{i}", sickness="xid-79", since=NOW)
-        for i in range(2)
-    }
-    record = msgspec.structs.replace(pool(20), open=two)
-    leaving = [msgspec.structs.replace(each, state="leaving") for each in nodes[:2]]
-    decided = decide(record, [*leaving, *nodes[2:]])
-    assert [] == [each for each in decided.start.values() if each.kind == "replace"]
+def test_a_wave_that_took_a_while_makes_no_second_incident_when_its_hold_has_passed() -> None:
+    """Its last nodes are younger than its first: they are the same trouble, and were told."""
+    nodes = [node(i, 79, after=i * 7) if i < 8 else node(i) for i in range(20)]
+    first = decide(pool(20), nodes, after=50)
+    late = decide(first.record, nodes, after=900)
+    later = decide(late.record, nodes, after=930)
+    told = [
+        each.status for one in (late, later) for each in one.events if isinstance(each, Incident)
+    ]
+    assert ["closed"] == told
 
 
-def test_an_incident_without_nodes_is_closed() -> None:
-    """All were uncordoned or replaced: the event says so, and the record forgets it."""
+def test_the_same_sickness_on_others_later_is_a_new_incident() -> None:
+    """What had settled counts no more; five that fall ill after it do."""
+    nodes = [node(i, 79 if i < 6 else 0) for i in range(40)]
+    late = decide(decide(pool(40), nodes).record, nodes, after=900)
+    fresh = [node(i, 79, after=1000) if 10 <= i < 15 else each for i, each in enumerate(nodes)]
+    again = decide(late.record, fresh, after=1001)
+    assert ["opened"] == [each.status for each in again.events if isinstance(each, Incident)]
+    assert "open" == again.record.breaker.state
+
+
+def test_an_incident_without_nodes_is_closed_and_the_breaker_with_it() -> None:
+    """All were uncordoned or replaced: the events say so, and the record forgets it."""
     first = decide(pool(20), [node(i, 79 if i < 6 else 0) for i in range(20)])
-    record = msgspec.structs.replace(first.record, open={})
-    well = decide(record, [node(i) for i in range(20)], after=60)
-    [closed] = [each for each in well.events if isinstance(each, Incident)]
-    assert ("closed", "no node has it any more") == (closed.status, closed.reason)
-    assert {} == well.record.incidents
+    well = decide(first.record, [node(i) for i in range(20)], after=60)
+    incident, breaker = well.events
+    assert isinstance(incident, Incident)
+    assert isinstance(breaker, BreakerClosed)
+    assert ("closed", "no node has it any more") == (incident.status, incident.reason)
+    assert ({}, "closed", 0) == (
+        well.record.incidents,
+        well.record.breaker.state,
+        well.record.breaker.ramp,
+    )
+
+
+# --- one cause of different sicknesses -----------------------------------------------------------
+
+
+def mixed(count: int, sick: int, **of_sick: Any) -> list[NodeRecord]:
+    """Nodes of which the first have different sicknesses, and these things in common."""
+    codes = (48, 79, 94, 95, 119, 31)
+    return [
+        node(i, codes[i % 6] if i < sick else 0, **(of_sick if i < sick else {}))
+        for i in range(count)
+    ]
+
+
+def launched(provider: str) -> LaunchSpec:
+    """What says a node's provider."""
+    return LaunchSpec(fleet="f", provider=provider, instance_type="t")
+
+
+@pytest.mark.parametrize(
+    ("scope", "within", "of_sick", "of_well"),
+    [
+        ("rack", "r7", {"rack": "r7"}, {"rack": "r8"}),
+        ("zone", "z1", {"zone": "z1"}, {"zone": "z2"}),
+        ("driver", "570.1", {"driver_version": "570.1"}, {"driver_version": "550.2"}),
+        ("provider", "p1", {"launch": launched("p1")}, {"launch": launched("p2")}),
+    ],
+)
+def test_what_the_sick_share_and_the_well_do_not_is_one_cause(
+    scope: str, within: str, of_sick: Any, of_well: Any
+) -> None:
+    """Six different faults, all in one rack: the rack is the trouble, and the pool holds still."""
+    nodes = mixed(60, 8, **of_sick)
+    nodes = [msgspec.structs.replace(each, **of_well) if i >= 20 else
+             msgspec.structs.replace(each, **of_sick) for i, each in enumerate(nodes)]  # fmt: skip
+    decided = decide(pool(60), nodes)
+    [(what, incident)] = decided.record.incidents.items()
+    assert (f"{scope}-{within}", scope, within, 8) == (
+        what, incident.scope, incident.within, incident.nodes,
+    )  # fmt: skip
+    assert ({}, "wave") == (decided.start, decided.record.breaker.cause)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param(mixed(60, 8), id="nothing known"),
+        pytest.param(
+            [msgspec.structs.replace(each, rack="r1") for each in mixed(60, 8)], id="all the same"
+        ),
+        pytest.param(
+            [
+                msgspec.structs.replace(each, rack=f"r{i % 2}")
+                for i, each in enumerate(mixed(60, 8))
+            ],
+            id="evenly",
+        ),
+        pytest.param(
+            [msgspec.structs.replace(each, zone="a" if i < 50 else "b")
+             for i, each in enumerate(mixed(60, 8))],
+            id="most have it, sick or not",
+        ),
+        pytest.param(
+            [
+                msgspec.structs.replace(each, rack=f"r{i // 4}")
+                for i, each in enumerate(mixed(60, 8))
+            ],
+            id="four in each of two racks",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_set_the_sick_apart_says_nothing(nodes: list[NodeRecord]) -> None:
+    """Each of the different faults is acted on."""
+    assert 8 == len(decide(pool(60), nodes).start)
+
+
+def test_of_two_causes_the_one_that_explains_most_is_told_and_the_narrower_of_equals() -> None:
+    """Twelve in one zone, six of them in one rack: the zone; all twelve in one rack: the rack."""
+    zone = [
+        msgspec.structs.replace(each, zone="z" if i < 20 else "y", rack="r" if i < 6 else f"q{i}")
+        for i, each in enumerate(mixed(100, 12))
+    ]
+    rack = [
+        msgspec.structs.replace(each, rack="r" if i < 20 else "q") for i, each in enumerate(zone)
+    ]
+    assert ["zone-z", "rack-r"] == [
+        next(iter(decide(pool(100), nodes).record.incidents)) for nodes in (zone, rack)
+    ]
+
+
+# --- silence -------------------------------------------------------------------------------------
 
 
 def test_a_wave_of_silence_is_taken_for_the_network_first() -> None:
@@ -203,15 +320,16 @@ def test_a_sickness_is_told_in_words() -> None:
 
 
 @given(worlds())
-def test_of_an_open_incident_one_node_at_most_is_in_replacement(given_world: World) -> None:
-    """No decision makes it two, and of silent nodes none while it is fresh."""
+def test_of_silent_nodes_one_at_most_is_in_replacement(given_world: World) -> None:
+    """While their incident is open no decision makes it two, and none while it is fresh."""
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     decided = plan(given_world, now)
-    begun = Counter(each.sickness for each in decided.start.values() if each.kind == "replace")
-    for what, incident in decided.record.incidents.items():
-        before = sum(1 for each in given_world.record.open.values() if each.sickness == what)
-        fresh = what == SILENCE and now < until(decided.record, incident)
-        assert begun[what] <= (0 if fresh else max(0, 1 - before))
+    begun = sum(1 for each in decided.start.values() if each.sickness == SILENCE)
+    incident = decided.record.incidents.get(SILENCE)
+    if incident is not None:
+        before = sum(1 for each in given_world.record.open.values() if each.sickness == SILENCE)
+        fresh = now < until(decided.record, incident)
+        assert begun <= (0 if fresh else max(0, 1 - before))
 
 
 @given(worlds())

@@ -14,9 +14,9 @@ from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager import notices
 from services.pool_manager.core import plan
-from services.pool_manager.incidents import sickness
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.service import build
+from services.pool_manager.waves import sickness
 from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
@@ -118,7 +118,7 @@ def test_what_the_cloud_takes_passes_the_budget_and_counts() -> None:
 
     assert ["n0", "n1", "n2"] == sorted(each.node for each in found.start.values())
     assert {"a"} == {each.notice for each in found.start.values()}
-    assert found.record.breaker_open
+    assert "open" == found.record.breaker.state
     [opened] = found.events
     assert ("s",) == opened.waiting  # type: ignore[attr-defined]
 

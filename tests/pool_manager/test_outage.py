@@ -42,7 +42,7 @@ SETTINGS = Settings(
             instance_type="t",
             min_nodes=NODES_COUNT,
             max_nodes=NODES_COUNT,
-            budget=BudgetSpec(max_unavailable="100%"),
+            budget=BudgetSpec(max_unavailable="100%", max_replacements="unlimited"),
             health=HealthSpec(lost_after=Duration(0.5)),
         )
     },

@@ -26,7 +26,7 @@ def pool(desired: int, spares: int, **changes: object) -> PoolRecord:
         min_nodes=0,
         max_nodes=100,
         spares=spares,
-        budget=BudgetSpec(max_unavailable=1),
+        budget=BudgetSpec(max_unavailable=1, max_replacements="unlimited"),
         health=HealthSpec(incident=IncidentSpec(nodes=1000)),
     )
     record = PoolRecord(name="training", spec=spec, desired=desired, serial=10)
@@ -223,9 +223,8 @@ def test_with_a_spare_ready_nobody_is_missing_in_service(
     desired: int, spares: int, ill: int
 ) -> None:
     """As many sick nodes as there are spares are replaced without one place left empty."""
-    lifted = msgspec.structs.replace(
-        pool(desired, spares).spec, budget=BudgetSpec(max_unavailable="100%")
-    )
+    budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
+    lifted = msgspec.structs.replace(pool(desired, spares).spec, budget=budget)
     life = Life(msgspec.structs.replace(pool(desired, spares), spec=lifted))
     life.settle()
     serving = [name for name, each in sorted(life.nodes.items()) if not each.spare]
