@@ -20,6 +20,7 @@ from agent.processes import Processes
 from agent.service import Agent, Surroundings
 from agent.settings import AgentConfig, boot_id_of, load
 from agent.spool import Spool
+from schemas.permissions import node_inbox
 from schemas.requests import DiagnoseRequest
 from schemas.settings import NatsSettings
 from services.runtime.bus import Bus
@@ -169,9 +170,8 @@ async def _connect(config: AgentConfig) -> Bus:
         tls_ca_file=config.nats_tls_ca_file,
     )
     name = f"agent {config.pool}/{config.node}"
-    return await NatsBus.connect(
-        ConnectOptions(settings=settings, name=name, inbox_prefix=config.nats_inbox_prefix)
-    )
+    inbox = config.nats_inbox_prefix or node_inbox(config.pool, config.node)
+    return await NatsBus.connect(ConnectOptions(settings=settings, name=name, inbox_prefix=inbox))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nats_password: str = ""
     nats_creds_file: str = ""
     nats_tls_ca_file: str = ""
-    nats_inbox_prefix: str = "_INBOX"
-    """With credentials of its own an agent may listen under its own prefix alone."""
+    nats_inbox_prefix: str = ""
+    """Empty: the node's own, under which alone its credentials let it listen."""
     kmsg: str = "/dev/kmsg"
     kmsg_any_facility: bool = False
     """Believe kernel log lines that a process wrote: drills and tests alone."""

@@ -185,7 +185,14 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
     user: str = ""
     password: str = ""
     creds_file: str = ""
+    """In this path and the others `{service}` is the service; for `navarch` it is `operator`."""
+    nkey_file: str = ""
     tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    """Of the client, where the server verifies clients; with its key in `tls_key_file`."""
+    tls_key_file: str = ""
+    agent_signing_file: str = ""
+    """With which the provisioner makes each node's credentials; `navarch nats-config` writes it."""
 
 
 class HttpSettings(Setting, frozen=True, kw_only=True):

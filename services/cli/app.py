@@ -14,8 +14,8 @@ import msgspec
 import typer
 
 from schemas.requests import DrainRequest, NodeRequest, Query, ScaleRequest
-from services.cli import evidence, holds, policy, printing, report, sagas
-from services.cli.options import Config, NatsUrl, Output, moment
+from services.cli import evidence, holds, policy, printing, report, sagas, securing
+from services.cli.options import Config, Mode, NatsUrl, Output, Timeout, moment
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
 
@@ -55,17 +55,6 @@ def navarch(
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the events.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until it is done, showing each step.")]
-Mode = Annotated[
-    str,
-    typer.Option(
-        "--mode",
-        metavar="deadline|wait|immediate",
-        help="How its work is waited for; default: as the pool says.",
-    ),
-]
-Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="10m", help="How long; default: as the pool says.")
-]
 
 
 def _fleet(nats_url: str, config: Path | None) -> "AbstractAsyncContextManager[Fleet]":
@@ -314,7 +303,7 @@ def uncordon(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Let work be placed on a node again; its health is judged anew."""
+    """Let a node have work again; its health is judged anew."""
     _ask_node("uncordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
 
 
@@ -398,3 +387,6 @@ def demo() -> None:
     from services.cli.demo import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run())
+
+
+app.command("nats-config")(securing.nats_config)

@@ -18,6 +18,7 @@ from schemas import subjects
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.names import TOKEN
+from schemas.permissions import CLI, OPERATOR, inbox
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -73,7 +74,11 @@ async def connected(settings: NatsSettings) -> AsyncIterator["Fleet"]:
     """A fleet to ask; an error where no server answers."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            bus = await NatsBus.connect(ConnectOptions(settings=settings, name="navarch-cli"))
+            bus = await NatsBus.connect(
+                ConnectOptions(
+                    settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
+                )
+            )
     except TimeoutError as error:
         raise NavarchError(
             f"no nats-server answers at {settings.url}: is it running, and is the URL right?"

@@ -20,6 +20,17 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="NAVARCH_CONFIG", help="Configuration file."),
 ]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="deadline|wait|immediate",
+        help="How its work is waited for; default: as the pool says.",
+    ),
+]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="10m", help="How long; default: as the pool says.")
+]
 Output = Annotated[Format, typer.Option("--output", "-o", help="How to print the answer.")]
 
 

@@ -155,3 +155,5 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     nats_url: str
     data_dir: Path
     agent: AgentSettings = AgentSettings()
+    agent_signing_file: str = ""
+    """With which a node's credentials are made (`services.runtime.accounts`); empty: none are."""

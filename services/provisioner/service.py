@@ -54,6 +54,7 @@ def load_providers(context: Context) -> list[Provider]:
             name=name,
             fleet=context.settings.fleet,
             nats_url=context.settings.nats.url,
+            agent_signing_file=context.settings.nats.agent_signing_file,
             data_dir=Path(context.settings.data_dir),
             agent=context.settings.agent,
         )

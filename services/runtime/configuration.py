@@ -198,8 +198,12 @@ def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings
             heartbeat_interval=server.heartbeat_interval,
             heartbeat_ttl=type(server.heartbeat_interval)(3 * server.heartbeat_interval),
         )
+    nats = settings.nats
     if url := environment.get("NAVARCH_NATS_URL"):
-        changes["nats"] = msgspec.structs.replace(settings.nats, url=url)
+        nats = msgspec.structs.replace(nats, url=url)
+    if file := environment.get("NAVARCH_NATS_CREDS_FILE"):
+        nats = msgspec.structs.replace(nats, creds_file=file)
+    changes["nats"] = nats
     if port := environment.get("NAVARCH_HTTP_PORT"):
         if not port.isdecimal() or int(port) > PORT_MAX:
             raise ConfigurationError(f"NAVARCH_HTTP_PORT={port} is not a port: use 0 to {PORT_MAX}")

@@ -18,8 +18,14 @@ LOOK_SECONDS: Final = 0.01
 class EmbeddedServer:
     """One nats-server process; its port survives `restart`, so clients find it again."""
 
-    def __init__(self, directory: Path, *, port: int = -1, quiet: bool = True) -> None:
-        """Keep everything under `directory`; port -1 takes a free one."""
+    def __init__(
+        self, directory: Path, *, port: int = -1, quiet: bool = True, config: Path | None = None
+    ) -> None:
+        """Keep everything under `directory`; port -1 takes a free one.
+
+        `config`: the server's own configuration file, for what is not said here.
+        """
+        self._config = config
         self._directory = directory
         self._port = port
         self._quiet = quiet
@@ -40,6 +46,7 @@ class EmbeddedServer:
         self._process = await asyncio.create_subprocess_exec(
             str(server_binary()),
             *("-a", "127.0.0.1", "-p", str(self._port), "-m", "-1"),
+            *(("-c", str(self._config)) if self._config else ()),
             *("-js", "-sd", str(self._directory / "js"), "--ports_file_dir", str(ports)),
             stdout=log,
             stderr=log,

@@ -77,7 +77,7 @@ class NatsBus(Buckets, Objects):
             reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
             ping_interval=PING_INTERVAL_SECONDS,
             inbox_prefix=options.inbox_prefix,
-            **credentials(settings),
+            **credentials(options),
         )
         version = client.connected_server_version
         try:
@@ -240,12 +240,11 @@ class NatsBus(Buckets, Objects):
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message under a subject, or under a whole tree."""
-        answer = await self._ask(
-            f"$JS.API.DIRECT.GET.{stream}",
-            _json.encode({"last_by_subj": subject}),
-            None,
-            REQUEST_TIMEOUT_SECONDS,
-        )
+        # Where the subject is a whole one the request names it, so that permissions can, too.
+        place, body = f"$JS.API.DIRECT.GET.{stream}.{subject}", b""
+        if "*" in subject or ">" in subject:
+            place, body = f"$JS.API.DIRECT.GET.{stream}", _json.encode({"last_by_subj": subject})
+        answer = await self._ask(place, body, None, REQUEST_TIMEOUT_SECONDS)
         status = (answer.headers or {}).get("Status")
         if status == str(NOT_FOUND):
             return None

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import uvloop
 
+from schemas.permissions import inbox
 from schemas.settings import Settings
 from services.runtime.bus import Bus, Endpoint
 from services.runtime.clock import Clock, SystemClock
@@ -100,7 +101,7 @@ async def _run(name: str, build: Build, settings: Settings, file: Path | None) -
         loop.add_signal_handler(number, stopping.set)
     clock = SystemClock()
     connecting = asyncio.create_task(
-        NatsBus.connect(ConnectOptions(settings=settings.nats, name=name))
+        NatsBus.connect(ConnectOptions(settings=settings.nats, name=name, inbox_prefix=inbox(name)))
     )
     if not await _first(connecting, stopping):
         return

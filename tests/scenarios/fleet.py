@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from schemas import subjects
 from schemas.messages import Message
+from schemas.permissions import CLI, inbox
 from schemas.pool_events import NodeReplaced
 from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
 from schemas.settings import NatsSettings
@@ -38,6 +39,7 @@ data_dir: {directory}/data
 providers:
   local:
     type: local
+{local}
 tracing:
   otlp_endpoint: {url}/v1/traces
 agent:
@@ -188,15 +190,29 @@ class Fleet:
 
 
 @asynccontextmanager
-async def serving_fleet(directory: Path, pools: str) -> AsyncIterator[Fleet]:
-    """Serve a fleet with these pools (YAML, each line indented), and stop all of it afterwards."""
+async def serving_fleet(
+    directory: Path,
+    pools: str,
+    *,
+    more: str = "",
+    local: str = "",
+    bus: NatsSettings | None = None,
+) -> AsyncIterator[Fleet]:
+    """Serve a fleet with these pools (YAML, each line indented), and stop all of it afterwards.
+
+    `more`: further sections of the configuration, `local`: further options of the provider; `bus`:
+    how to watch a server that is not the fleet's own.
+    """
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated GPUs")
     async with surroundings() as around:
         config = directory / "navarch.yaml"
-        config.write_text(CONFIG.format(directory=directory, url=around.url) + pools)
+        told = CONFIG.format(directory=directory, url=around.url, local=local)
+        config.write_text(more + told + pools)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         environment["OTEL_BSP_SCHEDULE_DELAY"] = "100"
+        if bus is not None:
+            environment["NAVARCH_NATS_URL"] = bus.url
         log: list[str] = []
         settings = load_settings(config, environment)
         with locked(Path(settings.data_dir)):
@@ -206,12 +222,11 @@ async def serving_fleet(directory: Path, pools: str) -> AsyncIterator[Fleet]:
             async with serving:
                 async with asyncio.timeout(WAIT_SECONDS):
                     await serving.supervisor.ready()
-                bus = await NatsBus.connect(
-                    ConnectOptions(
-                        settings=NatsSettings(url=serving.supervisor.url), name="scenario"
-                    )
+                settings_of = bus or NatsSettings(url=serving.supervisor.url)
+                watching = await NatsBus.connect(
+                    ConnectOptions(settings=settings_of, name="scenario", inbox_prefix=inbox(CLI))
                 )
                 try:
-                    yield Fleet(serving, bus, around, directory, log)
+                    yield Fleet(serving, watching, around, directory, log)
                 finally:
-                    await bus.close()
+                    await watching.close()

@@ -44,6 +44,7 @@ from services.provisioner.providers.local_host import (
     boot_anew,
     keep_start,
 )
+from services.runtime.accounts import agent_credentials, read_agent_keys
 from services.runtime.errors import SetupError
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ AGENT_COMMAND: Final = (sys.executable, "-m", "agent")
 HOST_COMMAND: Final = (sys.executable, "-m", local_host.MODULE)
 INSTANCE_FILE: Final = "instance.json"
 STATE: Final = "state"
+CREDENTIALS: Final = "nats.creds"
 NEW: Final = ".new-"
 TERMINATED: Final = ".terminated-"
 TERMINATED_KEPT_MAX: Final = 20
@@ -202,6 +204,8 @@ class LocalProvider:
         """The agent's environment: all that it is told."""
         agent, gpus = self._environment.agent, self._gpus(request)
         variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        if self._environment.agent_signing_file:
+            variables["NAVARCH_NATS_CREDS_FILE"] = str(self._credentials(place, request))
         if gpus:
             library = build_library(self.directory / LIBRARY)
             variables["NAVARCH_NVML_LIBRARY"] = str(library)
@@ -225,6 +229,16 @@ class LocalProvider:
             "NAVARCH_REBOOT_COMMAND": shlex.join((*HOST_COMMAND, "reboot", str(place))),
             **self._options.variables,
         }
+
+    def _credentials(self, place: Path, request: ProvisionRequest) -> Path:
+        """The agent's own credentials, made once."""
+        file = place / CREDENTIALS
+        if not file.exists():
+            keys = read_agent_keys(Path(self._environment.agent_signing_file))
+            told = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
+            file.touch(mode=0o600)
+            file.write_text(told, encoding="ascii")
+        return file
 
     def _terminate(self, name: str) -> None:
         with self._alone(name) as place:

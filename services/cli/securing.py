@@ -1,0 +1,25 @@
+"""The command `navarch nats-config`; what it writes is decided in `nats_config`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli import printing
+
+
+def nats_config(
+    out: Annotated[Path, typer.Argument(help="The directory to write to.", show_default=False)],
+    fleet: Annotated[str, typer.Option("--fleet", help="The fleet's name.")] = "default",
+    store: Annotated[str, typer.Option("--store", help="Where the server stores.")] = "/data",
+    listen: Annotated[str, typer.Option("--listen", help="Where it listens.")] = "0.0.0.0:4222",
+    http: Annotated[str, typer.Option("--http", help="Its monitoring.")] = "127.0.0.1:8222",
+) -> None:
+    """Write credentials, and a server that asks for them."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from services.cli.nats_config import write  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    for file in write(out, fleet, now, store=store, listen=listen, http=http):
+        printing.say(f"wrote {file}")

@@ -1,0 +1,318 @@
+"""Who may say what, tried on a real server that was started with what `nats-config` writes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from schemas import permissions, subjects
+from schemas.messages import encode
+from schemas.records import NodeRecord
+from schemas.settings import NatsSettings
+from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
+from services.cli.nats_config import ACCOUNTS, SIGNING_FILE, write
+from services.runtime.accounts import agent_credentials, read_agent_keys
+from services.runtime.clock import SystemClock
+from services.runtime.connecting import credentials
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.errors import SetupError
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.topology import set_up
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SERVICES = permissions.SERVICES
+WHERE = {"store": "/data", "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}
+
+
+class Secured:
+    """A server that asks for credentials, and those of everybody."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self.directory = directory
+
+    def file(self, who: str) -> Path:
+        """Credentials of a user; `agent:<pool>/<node>` are made as the provisioner makes them."""
+        if not who.startswith("agent:"):
+            return self.directory / "creds" / f"{who}.creds"
+        pool, _, node = who.removeprefix("agent:").partition("/")
+        file = self.directory / f"{pool}-{node}.creds"
+        keys = read_agent_keys(self.directory / SIGNING_FILE)
+        file.write_text(agent_credentials(keys, pool, node, NOW))
+        return file
+
+    def options(self, who: str) -> ConnectOptions:
+        """How they connect."""
+        settings = NatsSettings(url=self.url, creds_file=str(self.file(who)))
+        if who.startswith("agent:"):
+            pool, _, node = who.removeprefix("agent:").partition("/")
+            box = permissions.node_inbox(pool, node)
+        else:
+            role = permissions.CLI if who in ("operator", "reader") else who
+            box = permissions.inbox(role)
+        return ConnectOptions(settings=settings, name=who, inbox_prefix=box)
+
+    async def refused(self, who: str, wanted: list[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Try to publish or subscribe; return what the server did not let them."""
+        told: list[str] = []
+
+        async def error(each: Exception) -> None:
+            told.append(str(each).lower())
+
+        options = self.options(who)
+        client = await nats.connect(
+            self.url, error_cb=error, inbox_prefix=options.inbox_prefix, **credentials(options)
+        )
+        mine = client.new_inbox()
+        back = await client.subscribe(mine)
+        for what, subject in wanted:
+            if what == "publish":
+                await client.publish(subject, b"{}")
+            else:
+                await client.subscribe(subject)
+        # The server answers in order: when this is back, every refusal is, too.
+        await client.publish(mine, b"")
+        await back.next_msg(timeout=10)
+        await client.close()
+        return {
+            (what, subject)
+            for what, subject in wanted
+            if any(
+                "permissions violation" in each
+                and ("subscription" in each) == (what == "subscribe")
+                and f'"{subject.lower()}"' in each
+                for each in told
+            )
+        }
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `navarch nats-config` writes."""
+    place = tmp_path_factory.mktemp("nats-config")
+    write(place, "tests", NOW, **WHERE)
+    return place
+
+
+@pytest.fixture
+async def secured(directory: Path, tmp_path: Path) -> AsyncIterator[Secured]:
+    """A server with that configuration and the whole topology."""
+    server = EmbeddedServer(tmp_path / "nats", config=directory / ACCOUNTS)
+    await server.start()
+    found = Secured(server.url, directory)
+    bus = await NatsBus.connect(found.options("metrics"))
+    await set_up(bus, SystemClock(), replicas=1)
+    await bus.close()
+    yield found
+    await server.kill()
+
+
+NODE = "navarch.v1.node.training.n1"
+OTHER = "navarch.v1.node.training.n2"
+NEXT = "$JS.API.CONSUMER.MSG.NEXT"
+MAY: dict[str, list[str]] = {
+    "pool-manager": [
+        "navarch.v1.saga.s1.cordon.started",
+        f"{NODE}.event.admitted",
+        "$KV.POOLS.pool.training",
+        "$KV.NODES.training.n1",
+        "navarch.v1.timer.schedule.pool-manager.x",
+        "$JS.API.STREAM.PURGE.SAGAS",
+        "navarch.v1.query.instances",
+    ],
+    "notifier": [
+        "navarch.v1.saga.s1.cordon.succeeded",
+        "navarch.v1.saga.s1.drain.failed",
+        "navarch.v1.saga.s1.cordon.undo-succeeded",
+        f"{NEXT}.SAGAS.notifier-steps",
+        "$JS.ACK.SAGAS.notifier-steps.1.2.3.4.5",
+    ],
+    "provisioner": [
+        "navarch.v1.saga.s1.provision.succeeded",
+        "$KV.INSTANCES.training.n1",
+        f"{NODE}.command.diagnose",
+        "navarch.v1.pool.training.event.instance-leaked",
+    ],
+    "health-monitor": [f"{NODE}.event.verdict", f"{NODE}.event.fault", "$KV.HEALTH.training.n1"],
+    "metrics": ["navarch.v1.fleet.event.lag"],
+    "operator": ["navarch.v1.pool.training.request.scale", f"{NODE}.command.diagnose"],
+    "reader": ["$SRV.PING", "navarch.v1.query.nodes", "$JS.API.STREAM.LIST"],
+    "agent:training/n1": [
+        f"{NODE}.telemetry",
+        f"{NODE}.event.fault",
+        f"{NODE}.event.preempting",
+        "$KV.HEARTBEATS.training.n1",
+    ],
+    "admin": ["$JS.API.STREAM.DELETE.NONE", "navarch.v1.saga.s1.cordon.started"],
+}
+MAY_NOT: dict[str, list[str]] = {
+    "pool-manager": [
+        "$KV.HEALTH.training.n1",
+        "$KV.INSTANCES.training.n1",
+        f"{NODE}.event.fault",
+        "navarch.v1.pool.training.request.scale",
+        "$JS.API.STREAM.DELETE.SAGAS",
+        f"{NEXT}.SAGAS.notifier-steps",
+    ],
+    "notifier": [
+        "navarch.v1.saga.s1.cordon.started",
+        "navarch.v1.saga.s1.saga.unwinding",
+        "navarch.v1.saga.s1.provision.succeeded",
+        f"{NODE}.event.verdict",
+        "$KV.NODES.training.n1",
+        "$JS.API.STREAM.PURGE.SAGAS",
+    ],
+    "provisioner": [
+        "navarch.v1.saga.s1.provision.started",
+        "navarch.v1.saga.s1.drain.succeeded",
+        f"{NODE}.event.fault",
+        "$KV.POOLS.pool.training",
+    ],
+    "health-monitor": [
+        "navarch.v1.saga.s1.saga.started",
+        f"{NODE}.event.cordoned",
+        "$KV.NODES.training.n1",
+        f"{NODE}.command.reboot",
+    ],
+    "metrics": ["navarch.v1.saga.s1.saga.started", f"{NODE}.event.verdict"],
+    "operator": [
+        "navarch.v1.saga.s1.drain.expired",
+        f"{NODE}.event.fault",
+        "$KV.POOLS.pool.training",
+        f"{NEXT}.REQUESTS.pool-requests",
+        "$JS.API.CONSUMER.CREATE.SAGAS.pool-sagas",
+        "$JS.API.CONSUMER.DELETE.SAGAS.pool-sagas",
+    ],
+    "reader": [
+        "navarch.v1.pool.training.request.scale",
+        f"{NODE}.command.diagnose",
+        "navarch.v1.saga.s1.saga.started",
+        "$KV.NODES.training.n1",
+        "$JS.ACK.SAGAS.pool-sagas.1.2.3.4.5",
+    ],
+    "agent:training/n1": [
+        f"{OTHER}.event.fault",
+        "navarch.v1.node.other.n1.event.fault",
+        f"{NODE}.event.verdict",
+        "$KV.HEARTBEATS.training.n2",
+        "navarch.v1.saga.s1.saga.started",
+        "navarch.v1.pool.training.request.scale",
+        "$JS.API.DIRECT.GET.KV_NODES.$KV.NODES.training.n2",
+        "$JS.API.STREAM.INFO.SAGAS",
+    ],
+}
+LISTENS: dict[str, tuple[list[str], list[str]]] = {
+    "reader": (["navarch.v1.saga.>", "$KV.NODES.>"], []),
+    "notifier": (["navarch.v1.query.x", "_INBOX.notifier.x"], ["_INBOX.pool-manager.>", "$KV.>"]),
+    "agent:training/n1": (
+        [f"{NODE}.command.>", "_INBOX.node.training.n1.x"],
+        [f"{OTHER}.command.>", "_INBOX.>", "navarch.v1.>", "_INBOX.node.training.n2.x"],
+    ),
+}
+
+
+@pytest.mark.parametrize("who", list(MAY))
+async def test_everybody_may_say_what_is_theirs_and_nothing_else(
+    secured: Secured, who: str
+) -> None:
+    """The server refuses each publish that belongs to somebody else, and none that does not."""
+    wanted = [("publish", each) for each in (*MAY[who], *MAY_NOT.get(who, ()))]
+    may, may_not = LISTENS.get(who, ([], []))
+    wanted += [("subscribe", each) for each in (*may, *may_not)]
+    expected = {("publish", each) for each in MAY_NOT.get(who, ())}
+    expected |= {("subscribe", each) for each in may_not}
+
+    assert expected == await secured.refused(who, wanted)
+
+
+async def test_only_the_pool_manager_may_write_any_entry_of_a_sagas_log(secured: Secured) -> None:
+    """Everybody else is refused every entry but the results of the steps that they perform."""
+    steps = {step for service in SERVICES for step in permissions.steps_of(service)}
+    steps |= {"register", "admit", "saga"}
+    statuses = ("started", "expired", "undo-started", "unwinding", *permissions.RESULTS)
+    wanted = [
+        ("publish", subjects.saga_entry("s1", step, status))
+        for step in sorted(steps)
+        for status in statuses
+    ]
+    for who in SERVICES:
+        own = {
+            ("publish", subjects.saga_entry("s1", step, status))
+            for step in permissions.steps_of(who)
+            for status in permissions.RESULTS
+        }
+        allowed = set(wanted) if who == "pool-manager" else own
+        assert set(wanted) - allowed == await secured.refused(who, wanted), who
+
+
+async def test_a_node_reads_its_own_record_and_beats(secured: Secured) -> None:
+    """The calls of an agent work with its credentials; another node's record is kept from it."""
+    bus = await NatsBus.connect(secured.options("pool-manager"))
+    record = encode(NodeRecord(pool="training", node="n1", cordoned=True))
+    await bus.put(NODES, "training.n1", record)
+    agent = await NatsBus.connect(secured.options("agent:training/n1"))
+    await agent.put(HEARTBEATS, "training.n1", b"{}", ttl_seconds=5)
+    entry = await agent.get(NODES, "training.n1")
+    asked = asyncio.Event()
+
+    async def ping(data: bytes, _: Any) -> bytes:
+        asked.set()
+        return data
+
+    await agent.answer(subjects.node_command("training", "n1", "ping"), ping)
+    operator = await NatsBus.connect(secured.options("operator"))
+    # The agent's subscription has been taken in once another of its calls has been answered.
+    await agent.get(NODES, "training.n1")
+    command = subjects.node_command("training", "n1", "ping")
+    reply = await operator.request(command, b"hello", timeout_seconds=5)
+    for each in (bus, agent, operator):
+        await each.close()
+
+    assert entry is not None
+    assert record == entry.value
+    assert (b"hello", True) == (reply.data, asked.is_set())
+
+
+async def test_without_credentials_nobody_is_let_in(secured: Secured) -> None:
+    """Nor with those of another fleet."""
+    client = Client()
+    with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
+        await client.connect(secured.url, allow_reconnect=False, max_reconnect_attempts=0)
+    await client.close()
+
+
+def test_writing_again_keeps_every_key_and_credential(tmp_path: Path) -> None:
+    """An upgrade changes what roles may do, in the server's configuration alone."""
+    first = write(tmp_path, "tests", NOW, **WHERE)
+    kept = {file: file.read_bytes() for file in first}
+    again = write(tmp_path, "tests", NOW, **WHERE)
+    modes = {oct(file.stat().st_mode & 0o777) for file in first if file.suffix in (".nk", ".creds")}
+
+    assert [tmp_path / ACCOUNTS] == again
+    assert kept == {file: file.read_bytes() for file in first}
+    assert {"0o600"} == modes
+
+
+def test_every_durable_belongs_to_a_service() -> None:
+    """Its description says so first; permissions follow from it."""
+    assert set() == {permissions.owner(each) for each in DURABLES} - set(SERVICES)
+    assert SAGAS.name in {each.stream for each in DURABLES}
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"creds_file": "/nowhere/{service}.creds"}, "nats.creds_file /nowhere/notifier.creds"),
+        ({"nkey_file": "/nowhere/x.nk"}, "nats.nkey_file /nowhere/x.nk"),
+        ({"tls_cert_file": "/nowhere/{service}.pem"}, "nats.tls_cert_file /nowhere/notifier.pem"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named(settings: dict[str, str], problem: str) -> None:
+    """With the setting, and for the service that needs it."""
+    with pytest.raises(SetupError, match=problem):
+        credentials(ConnectOptions(settings=NatsSettings(**settings), name="notifier"))  # type: ignore[arg-type]
