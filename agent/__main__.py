@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
+import agent.light  # noqa: F401 - before whatever loads the bus's client
 from agent.cloud.choose import looks, rack
 from agent.diagnostics.plugins import load_checks
 from agent.host import Host

@@ -13,6 +13,7 @@ import msgspec
 from agent.cloud.choose import DMI, detect
 from agent.code_names import name_of
 from agent.diagnostics.checks import CHECKS, program_of
+from agent.host import PROC
 from agent.kernel_log import parse_kmsg, parse_text
 from agent.mending import reboot_command, reset_command
 from agent.nvml import Inventory, Nvml, NvmlUnavailable
@@ -26,6 +27,9 @@ from services.runtime.errors import ConfigurationError, NavarchError
 
 CHECK_SECONDS_MAX: Final = 5.0
 TAIL_BYTES: Final = 65_536
+PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
+HOST_NAMESPACE: Final = "pid:[4026531836]"
+"""The kernel's number of the first one, in which it counts the processes of its log's lines."""
 
 DRILL_TEXTS: Final = {
     79: "GPU has fallen off the bus.",
@@ -124,6 +128,7 @@ async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[Findi
     return [
         _check_nvml(config),
         _check_kernel_log(config),
+        _check_processes(Path(config.proc)),
         _check_state(config),
         _check_cloud(config),
         _check_tools(),
@@ -167,6 +172,19 @@ def _check_kernel_log(config: AgentConfig) -> Finding:
         remedy = "run as root or with CAP_SYSLOG" if isinstance(error, PermissionError) else ""
         return Finding("kernel log", ok=False, detail=f"{error}. {remedy}".strip())
     return Finding("kernel log", ok=True, detail=f"{config.kmsg} can be read")
+
+
+def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> Finding:
+    """Say whether a fault can name its job; where it cannot, it is a fault all the same."""
+    remedy = "so faults name no job: share the host's process ids, or set NAVARCH_PROC to its /proc"
+    try:
+        own = namespace.readlink().name == HOST_NAMESPACE
+        (proc / "1" / "cgroup").read_bytes()
+    except OSError as error:
+        return Finding("processes", ok=True, detail=f"{error}, {remedy}")
+    if not own and proc == PROC:
+        return Finding("processes", ok=True, detail=f"the host's are not seen here, {remedy}")
+    return Finding("processes", ok=True, detail=f"{proc} tells whose job a fault is of")
 
 
 def _check_state(config: AgentConfig) -> Finding:

@@ -10,6 +10,7 @@ import pytest
 
 from agent.__main__ import run
 from agent.storm import KINDS_MAX, PASSES_MAX, WINDOW_SECONDS, Storm
+from agent.tools import _check_processes
 from schemas.node_events import Fault
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
 
@@ -114,3 +115,36 @@ def test_a_storm_of_kinds_is_bounded():
     """More kinds than can be remembered all pass."""
     storm = Storm()
     assert all(passes(storm, fault(n, code=n % 5000), now=1.0) for n in range(2 * KINDS_MAX))
+
+
+def test_the_agent_loads_no_more_than_it_needs():
+    """Neither the services' packages nor what the bus's client would take along; plugins may."""
+    code = (
+        "import sys, agent.__main__; from importlib.util import find_spec;"
+        "print(*(m for m in ('aiohttp', 'httpx', 'yaml', 'cel', 'uvloop') if m in sys.modules));"
+        "import importlib; find_spec('aiohttp') and importlib.import_module('aiohttp')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("namespace", "elsewhere", "detail"),
+    [
+        ("pid:[4026531836]", True, "tells whose job a fault is of"),
+        ("pid:[4026532001]", True, "tells whose job a fault is of"),
+        ("pid:[4026532001]", False, "the host's are not seen here, so faults name no job"),
+        ("", True, "No such file or directory"),
+    ],
+)
+def test_a_host_is_fit_though_faults_name_no_job(
+    tmp_path: Path, namespace: str, elsewhere: bool, detail: str
+):
+    """A container that does not see the host's processes is told what to do, and passes."""
+    link = tmp_path / "pid"
+    if namespace:
+        link.symlink_to(namespace)
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "cgroup").touch()
+    found = _check_processes(tmp_path if elsewhere else Path("/proc"), link)
+    assert (found.name, found.ok, detail in found.detail) == ("processes", True, True)
