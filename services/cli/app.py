@@ -5,7 +5,7 @@ Nothing heavy is imported before a command runs: `navarch --help` and completion
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -307,40 +307,37 @@ def uncordon(
     _ask_node("uncordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
 
 
-@app.command("drain")
-def drain(
-    node: Node,
-    reason: Reason = "",
-    *,
-    mode: Mode = "",
-    timeout: Timeout = "",
-    wait: Wait = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Cordon a node and let its work leave."""
-    where = Where(nats_url=nats_url, config=config, wait=wait)
-    request = _drain_request(node, reason, mode, timeout)
-    _ask_node("drain", node, reason, output, where, request=request)
+def _taking_out(verb: str) -> Callable[..., None]:
+    """Make the command of a verb that takes a node out of service: how its work leaves is asked."""
+
+    def command(
+        node: Node,
+        reason: Reason = "",
+        *,
+        mode: Mode = "",
+        timeout: Timeout = "",
+        wait: Wait = False,
+        nats_url: NatsUrl = "",
+        config: Config = None,
+        output: Output = Format.TABLE,
+    ) -> None:
+        where = Where(nats_url=nats_url, config=config, wait=wait)
+        request = _drain_request(node, reason, mode, timeout)
+        _ask_node(verb, node, reason, output, where, request=request)
+
+    return command
 
 
-@app.command("replace")
-def replace(
-    node: Node,
-    reason: Reason = "",
-    *,
-    mode: Mode = "",
-    timeout: Timeout = "",
-    wait: Wait = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Drain a node, remove it, and bring a new one in its place."""
-    where = Where(nats_url=nats_url, config=config, wait=wait)
-    request = _drain_request(node, reason, mode, timeout)
-    _ask_node("replace", node, reason, output, where, request=request)
+for _verb, _help in (
+    ("drain", "Cordon a node and let its work leave."),
+    ("replace", "Drain a node, remove it, and bring a new one in its place."),
+    (
+        "reset-gpu",
+        "Drain a node, reset its sick GPU or all of them, and test it.",
+    ),
+    ("reboot", "Drain a node, reboot it, and test it."),
+):
+    app.command(_verb, help=_help)(_taking_out(_verb))
 
 
 app.command("hold")(holds.hold)

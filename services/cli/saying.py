@@ -5,7 +5,7 @@ The moments are those of storing, because they come from one clock, the server's
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,6 +17,8 @@ from services.cli.describe import hours as hours
 from services.cli.describe import tell
 from services.cli.timeline import decode
 from services.runtime.bus import Stored
+
+LEFT_TO_PEOPLE: Final = "left to people"
 
 Topic = Literal["seen", "judged", "asked", "refused", "held back", "decided", "tried", "done"]
 
@@ -122,7 +124,7 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # no
         case p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck():
             return "tried", f"{tell(event).what}: {detail}"
         case p.PersonNeeded():
-            return "held back", f"left to people: {detail}"
+            return "held back", f"{LEFT_TO_PEOPLE}: {detail}"
         case p.InstanceLeaked():
             return "tried", f"leaked: {detail}"
         case _:

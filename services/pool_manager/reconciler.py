@@ -7,6 +7,7 @@ from it. Runs of one pool that are asked for while one is under way become one r
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -21,6 +22,7 @@ from services.pool_manager import holding
 from services.pool_manager.budget import claiming
 from services.pool_manager.core import plan
 from services.pool_manager.departing import Departures
+from services.pool_manager.remediation import Remediator
 from services.pool_manager.setup import setup_of
 from services.pool_manager.store import Store
 from services.pool_manager.world import CURING, Plan
@@ -43,9 +45,15 @@ class Reconciler:
     """Brings pools to what is wanted of them."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: Store, coordinator: Callable[[], Coordinator]
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: Store,
+        coordinator: Callable[[], Coordinator],
+        remediator: Callable[[PoolRecord], Remediator],
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other."""
+        self._remediator = remediator
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -103,6 +111,7 @@ class Reconciler:
         world = await self._store.world(pool)
         if world is None:
             return None
+        world = replace(world, remediator=self._remediator(world.record))
         decided = plan(world, self._clock.now())
         claim = claiming(world, decided.record)
         if claim.fence:

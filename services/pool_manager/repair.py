@@ -1,6 +1,6 @@
 """Which sick nodes are acted on now, within the budget, and which wait. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -10,9 +10,9 @@ import msgspec
 from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
 from schemas.reasons import BreakerCause
 from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager import breaker, incidents, notices, spares, touching
+from services.pool_manager import breaker, choosing, incidents, notices, spares, touching
 from services.pool_manager.budget import Allowance, allowance, room_at, with_begun
-from services.pool_manager.opening import begin, with_open
+from services.pool_manager.remediation import Choice
 from services.pool_manager.sickness import patience_seconds, sick
 from services.pool_manager.spending import spent_words, wave_words
 from services.pool_manager.waves import sickness
@@ -30,6 +30,8 @@ class _Acted:
     left: tuple[NodeRecord, ...]
     allowance: Allowance
     start: dict[str, OpenSaga]
+    choices: Mapping[str, Choice]
+    """Node -> its remedy."""
     refused: BreakerCause = ""
 
 
@@ -39,9 +41,13 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
     before = seen.record.breaker
     record = _with(seen.record, breaker.settled(before, now))
     waiting = _waiting(world, record, now) if record.spec.health.auto_replace else ()
-    trouble = _trouble(world, record, waiting, now)
+    choices = {node.node: choosing.choose(world, node, now) for node in waiting}
+    people = choosing.leave_to_people(world, record, choices, waiting, now)
+    record, waiting = people.record, people.others
+    trouble = _trouble(world, record, choosing.replaced(choices, waiting), now)
     acted = _Acted(
         record=record,
+        choices=choices,
         left=tuple(waiting),
         allowance=allowance(record, world.nodes, world.others, now),
         start={},
@@ -53,6 +59,8 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
         acted = _probed(world, acted, now)
     elif acted.record.breaker.state == "closed":
         acted = _begun(world, acted, now)
+    if trouble is None and not acted.left:
+        acted = _mended(world, acted, now)
     if trouble is None and not acted.left and not _ramping(acted.record):
         calm = breaker.nothing_waits(acted.record.breaker, now)
         acted = replace(acted, record=_with(acted.record, calm))
@@ -64,7 +72,7 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
         begun,
         record=acted.record,
         start={**begun.start, **acted.start},
-        events=(*begun.events, *seen.events, *_told(world, before, acted, now)),
+        events=(*begun.events, *seen.events, *people.events, *_told(world, before, acted, now)),
         wake_at=earlier(begun.wake_at, _wake_at(world, acted, now)),
     )
 
@@ -129,14 +137,11 @@ def _ramping(record: PoolRecord) -> bool:
 
 
 def _begin(world: World, acted: _Acted, node: NodeRecord, now: datetime) -> tuple[str, _Acted]:
-    promotes = spares.substitute(acted.record, world.nodes, node, now)
-    saga, opened, record = begin(
-        world.fleet, acted.record, "replace", now, node=node, promotes=promotes
-    )
-    opened = msgspec.structs.replace(opened, reason=sick(node, acted.record, now))
+    choice = acted.choices[node.node]
+    saga, opened, record = choosing.begun(world, acted.record, node, choice, now)
     return saga, replace(
         acted,
-        record=with_open(record, saga, opened),
+        record=record,
         start={**acted.start, saga: opened},
         allowance=acted.allowance.took(cordoned=node.cordoned),
     )
@@ -163,14 +168,28 @@ def _held(world: World, acted: _Acted, trouble: breaker.Trouble, now: datetime) 
     """Open the breaker for what forbids to act; where launches fail, the spares are used first."""
     state = acted.record.breaker.state
     if trouble.cause == "launches-fail" and state == "closed":
-        covered = spares.covered(acted.record, world.nodes, list(acted.left), now)
-        others = tuple(node for node in acted.left if node not in covered)
-        acted = _begun(world, replace(acted, left=tuple(covered)), now)
+        replaced = choosing.replaced(acted.choices, acted.left)
+        covered = spares.covered(acted.record, world.nodes, replaced, now)
+        others = tuple(node for node in replaced if node not in covered)
+        free = tuple(node for node in acted.left if node not in others)
+        acted = _begun(world, replace(acted, left=free), now)
         acted = replace(acted, left=(*acted.left, *others))
     if state == "half-open" and trouble.cause != "wave":
         return acted
     shut = breaker.opened(acted.record.breaker, trouble, now)
     return replace(acted, record=_with(acted.record, shut))
+
+
+def _mended(world: World, acted: _Acted, now: datetime) -> _Acted:
+    """Mend degraded nodes with what the sick have left of the budget; these can wait for it."""
+    if not acted.record.spec.health.auto_replace or acted.record.breaker.state != "closed":
+        return acted
+    for node, choice in choosing.mendable(world, acted.record, now):
+        if acted.allowance.refusal(cordoned=node.cordoned):
+            break
+        acted = replace(acted, choices={**acted.choices, node.node: choice})
+        _, acted = _begin(world, acted, node, now)
+    return acted
 
 
 def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:

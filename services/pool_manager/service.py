@@ -24,6 +24,7 @@ from services.pool_manager.effects import Effects
 from services.pool_manager.holding import applied, fact
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
+from services.pool_manager.remediators import Remediators
 from services.pool_manager.requests import Answer, Asked, decide, saga_asked_about
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
@@ -61,7 +62,11 @@ class PoolManager:
         self._clock = context.clock
         self.store = Store(context.bus, context.settings.budget)
         self._reconciler = Reconciler(
-            context.bus, context.clock, self.store, lambda: self._coordinator
+            context.bus,
+            context.clock,
+            self.store,
+            lambda: self._coordinator,
+            Remediators(context.settings.pools, context.settings_file).of,
         )
         self._effects = Effects(context.bus, self.store, self._reconciler.reconcile)
         self._coordinator = Coordinator(

@@ -9,6 +9,7 @@ from schemas.fleet_budget import FleetBudgetRecord
 from schemas.pool_events import PoolEvent
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.remediation import REPLACE, Remediator
 
 if TYPE_CHECKING:
     from services.pool_manager.budget import Others
@@ -38,6 +39,8 @@ class World:
     claims_revision: int = 0
     revision: int = 0
     """Of the record: names the events of a decision, so that repeating it repeats their ids."""
+    remediator: Remediator = REPLACE
+    """Chooses what is done about a sick node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,11 @@ A plugin is a class with an inner msgspec struct `Options`; it is constructed wi
 what the service gives to every plugin of its kind. Nothing needs to be registered with the core.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from schemas.settings import PluginSettings
@@ -14,16 +16,22 @@ from services.runtime.configuration import Document, convert, read_document
 from services.runtime.errors import ConfigurationError
 
 
-def load_plugin(group: str, settings: PluginSettings, file: Path | None) -> tuple[type[Any], Any]:
+def load_plugin(
+    group: str,
+    settings: PluginSettings,
+    file: Path | None,
+    built_in: Mapping[str, type[Any]] = MappingProxyType({}),
+) -> tuple[type[Any], Any]:
     """Return the plugin's class and its options; raise ConfigurationError saying what is known.
 
     `file` is the configuration that named it, for lines in error messages; None: there is none.
+    `built_in`: names that need no entry point.
     """
     document = _document(file)
     path: tuple[str | int, ...] = tuple(
         int(part) if part.isdigit() else part for part in settings.path.split(".") if part
     )
-    found = _find(group, settings.type, document, path)
+    found = _find(group, settings.type, document, path, built_in)
     kind = getattr(found, "Options", None)
     if kind is None:
         raise document.error((*path, "type"), f"{settings.type} has no `Options` struct")
@@ -40,7 +48,15 @@ def _document(file: Path | None) -> Document:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def _find(group: str, name: str, document: Document, path: tuple[str | int, ...]) -> type[Any]:
+def _find(
+    group: str,
+    name: str,
+    document: Document,
+    path: tuple[str | int, ...],
+    built_in: Mapping[str, type[Any]],
+) -> type[Any]:
+    if name in built_in:
+        return built_in[name]
     known = {each.name: each for each in entry_points(group=group)}
     try:
         if name in known:
@@ -54,6 +70,6 @@ def _find(group: str, name: str, document: Document, path: tuple[str | int, ...]
         raise document.error((*path, "type"), f"{name} cannot be loaded: {error}") from error
     raise document.error(
         (*path, "type"),
-        f"no {group} named {name!r} (known: {', '.join(sorted(known)) or 'none'}); "
+        f"no {group} named {name!r} (known: {', '.join(sorted({*known, *built_in})) or 'none'}); "
         "install its package, or write module:Class",
     )

@@ -1,0 +1,181 @@
+"""What is to be done about one sick node: the contract of a Remediator, and our own three. Pure.
+
+The second gate: holds and windows have let the node be touched, breaker and budget come after. A
+Remediator looks at a node and at what was tried on it, and says a remedy; whether and when that
+happens is not its business. A plugin is a class of this shape with an inner struct `Options`, found
+by entry point (`navarch.remediators`) or as `module:Class`, and constructed with `options=`. It
+must answer the same for the same arguments, and read no clock: decisions are repeated.
+
+The ladder, from the rung that the verdict's action asks for:
+
+```
+restart_app, none ─► replace      inspect ─► a person
+reset_gpu ─► reset the GPU, twice at most ─► reboot, once ─► replace
+reboot                                   ─► reboot, twice at most ─► replace
+```
+
+A rung that failed is not tried again; nor is one that helped so often, and the same sickness came
+back within the window.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Final, Protocol
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.reasons import Action, Remedy
+from schemas.records import Attempt, NodeRecord
+from schemas.settings import Setting
+
+RUNGS: Final[tuple[Remedy, ...]] = ("reset-gpu", "reboot", "replace")
+"""From the gentlest to the last."""
+ASKED: Final[dict[Action, Remedy]] = {
+    "none": "replace",
+    "restart_app": "replace",
+    "inspect": "inspect",
+    "reset_gpu": "reset-gpu",
+    "reboot": "reboot",
+    "replace": "replace",
+}
+"""What a verdict calls for -> where the ladder begins. An unhealthy node whose verdict calls for
+nothing that we could do to it is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A remedy, and why it is this one."""
+
+    remedy: Remedy
+    reason: str = ""
+    """Stands behind what the node has; empty where the verdict says it all."""
+    attempt: int = 0
+    """Which attempt at curing the node, of `attempts_max`; 0: none is made."""
+    attempts_max: int = 0
+
+
+class Remediator(Protocol):
+    """Chooses remedies."""
+
+    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+        """Choose for a sick node; `attempts`: those at curing what it has now, oldest first."""
+        ...
+
+
+class Replace:
+    """Replaces every sick node."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """It has none."""
+
+    def __init__(self, *, options: Options) -> None:
+        """There is nothing to know."""
+        del options
+
+    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+        """Replace it."""
+        del node, attempts, now
+        return Choice(remedy="replace")
+
+
+class Alert:
+    """Leaves every sick node to people."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """It has none."""
+
+    def __init__(self, *, options: Options) -> None:
+        """There is nothing to know."""
+        del options
+
+    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+        """Tell people, and touch nothing."""
+        del attempts, now
+        return Choice(remedy="alert", reason=f"the pool has remediation: alert. {by_hand(node)}")
+
+
+class Ladder:
+    """Tries what is gentlest first."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        tries: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
+        """How often the rung that the verdict asks for is taken; each rung above it is once."""
+        window: Duration = Duration(86_400)
+        """So long an attempt counts: the same sickness within it was not cured."""
+
+    def __init__(self, *, options: Options) -> None:
+        """Climb as the options say."""
+        self._tries = options.tries
+        self._window = timedelta(seconds=options.window)
+
+    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+        """Choose the lowest rung that may still help."""
+        asked = _asked(node)
+        if asked == "inspect":
+            reason = f"its verdict calls for somebody to look at it. {by_hand(node)}"
+            return Choice(remedy="inspect", reason=reason)
+        counted = [
+            each
+            for each in attempts
+            if each.outcome in ("back", "failed") and each.at >= now - self._window
+        ]
+        rungs = RUNGS[RUNGS.index(asked) :]
+        attempts_max = self._tries + len(rungs) - 2
+        for rung in rungs[:-1]:
+            if rung == "reset-gpu" and node.lost:
+                # Only its agent could do it, and that is gone.
+                continue
+            tried = [each for each in counted if each.kind == rung]
+            allowed = self._tries if rung == asked else 1
+            if len(tried) < allowed and not any(each.outcome == "failed" for each in tried):
+                return Choice(
+                    remedy=rung,
+                    reason=_told(counted),
+                    attempt=len(counted) + 1,
+                    attempts_max=max(attempts_max, len(counted) + 1),
+                )
+        return Choice(remedy="replace", reason=_told(counted))
+
+
+BUILT_IN: Final[dict[str, type[Replace | Ladder | Alert]]] = {
+    "replace": Replace,
+    "ladder": Ladder,
+    "alert": Alert,
+}
+"""`remediation:` -> what does it."""
+REPLACE: Final = Replace(options=Replace.Options())
+
+
+def by_hand(node: NodeRecord) -> str:
+    """What a person can do about a sick node."""
+    name = node.node
+    return (
+        f"What you can do: navarch reset-gpu {name}, navarch reboot {name}, "
+        f"navarch replace {name}, or navarch uncordon {name} if it is well"
+    )
+
+
+def _asked(node: NodeRecord) -> Remedy:
+    if node.health in ("degraded", "unhealthy"):
+        return ASKED[node.health_action]
+    # It is silent. What is gone cannot be rebooted; else that may bring its agent back.
+    return "replace" if node.provider_says == "gone" else "reboot"
+
+
+def _told(counted: Sequence[Attempt]) -> str:
+    """What was tried, in words."""
+    parts = []
+    for kind in dict.fromkeys(each.kind for each in counted):
+        of_kind = [each for each in counted if each.kind == kind]
+        failed = next((each for each in reversed(of_kind) if each.outcome == "failed"), None)
+        name = "GPU reset" if kind == "reset-gpu" else kind
+        if failed is not None:
+            parts.append(f"a {name} failed: {failed.reason}")
+        else:
+            times = "once" if len(of_kind) == 1 else f"{len(of_kind)} times"
+            parts.append(f"a {name} has not cured it, {times}")
+    return "; ".join(parts)
