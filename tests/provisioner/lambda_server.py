@@ -74,6 +74,11 @@ class LambdaServer:
             Route("/api/v1/instances", self._wrap(self._list), methods=["GET"]),
             Route("/api/v1/instance-operations/launch", self._wrap(self._launch), methods=["POST"]),
             Route(
+                "/api/v1/instance-operations/restart",
+                self._wrap(self._restart),
+                methods=["POST"],
+            ),
+            Route(
                 "/api/v1/instance-operations/terminate",
                 self._wrap(self._terminate),
                 methods=["POST"],
@@ -125,6 +130,14 @@ class LambdaServer:
             "tags": body.get("tags", []),
         }
         return JSONResponse({"data": {"instance_ids": [ident]}})
+
+    def _restart(self, body: Any) -> Response:
+        if set(body) != {"instance_ids"}:
+            return failure(400, "global/invalid-parameters", "instance_ids, and nothing else")
+        if not set(body["instance_ids"]) <= set(self.instances):
+            return failure(404, "global/object-does-not-exist")
+        again = [self.instances[each] for each in body["instance_ids"]]
+        return JSONResponse({"data": {"restarted_instances": again}})
 
     def _terminate(self, body: Any) -> Response:
         if set(body) != {"instance_ids"}:

@@ -1,7 +1,7 @@
 """What the provisioner's tests share: inputs, a service on the real bus, and mortal wrappers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -217,15 +217,16 @@ class Mortal:
         {"create", "update", "publish", "get", "last", "provision", "terminate", "list"}
     )
 
-    def __init__(self, real: Any, life: Life) -> None:
-        """Wrap a bus or a provider."""
+    def __init__(self, real: Any, life: Life, effects: Iterable[str] = EFFECTS) -> None:
+        """Wrap a bus or a provider, or a client of one with effects of its own."""
         self._real = real
         self._life = life
+        self._effects = frozenset(effects)
 
     def __getattr__(self, name: str) -> Any:
         """The same method, mortal."""
         found = getattr(self._real, name)
-        if name not in self.EFFECTS:
+        if name not in self._effects:
             return found
 
         async def call(*args: Any, **kwargs: Any) -> Any:

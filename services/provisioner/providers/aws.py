@@ -93,7 +93,7 @@ class AwsProvider:
     @property
     def capabilities(self) -> Capabilities:
         """EC2 drops a repeated launch by itself."""
-        return Capabilities(idempotency_token=True, list_lag_seconds=LIST_LAG_SECONDS)
+        return Capabilities(idempotency_token=True, reboot=True, list_lag_seconds=LIST_LAG_SECONDS)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
@@ -106,9 +106,25 @@ class AwsProvider:
         try:
             await self._call("terminate_instances", InstanceIds=[provider_id])
         except ProviderError as error:
-            cause = error.__cause__
-            if not (isinstance(cause, ClientError) and code_of(cause.response) in ABSENT):
+            if not _is_absent(error):
                 raise
+
+    async def reboot(self, instance: Instance) -> None:
+        """Reboot it in its place; INVALID where it does not stand."""
+        try:
+            found = await self._call("describe_instances", InstanceIds=[instance.provider_id])
+        except ProviderError as error:
+            if not _is_absent(error):
+                raise
+            found = {"Reservations": []}
+        states = [
+            each["State"]["Name"] for all_ in found["Reservations"] for each in all_["Instances"]
+        ]
+        if states not in (["running"], ["pending"]):
+            raise ProviderError(
+                "INVALID", f"{instance.provider_id} is {states[0] if states else 'not there'}"
+            )
+        await self._call("reboot_instances", InstanceIds=[instance.provider_id])
 
     async def list(self) -> list[Instance]:
         """Every instance with a fleet's tag that may still cost money."""
@@ -204,6 +220,11 @@ class AwsProvider:
 
 
 # --- parts ---------------------------------------------------------------------------------------
+
+
+def _is_absent(error: ProviderError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, ClientError) and code_of(cause.response) in ABSENT
 
 
 def _tags(request: ProvisionRequest) -> dict[str, str]:

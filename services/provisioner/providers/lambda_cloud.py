@@ -138,8 +138,8 @@ class LambdaProvider:
         """Tags, and no token: what may have been launched must be looked for."""
         return Capabilities(
             idempotency_token=False,
-            tags=True,
             prices=True,
+            reboot=True,
             list_lag_seconds=float(self._options.list_lag),
         )
 
@@ -177,6 +177,15 @@ class LambdaProvider:
         except ProviderError as error:
             if "global/object-does-not-exist" not in error.message:
                 raise
+
+    async def reboot(self, instance: Instance) -> None:
+        """Restart it in its place; INVALID where Lambda knows it not."""
+        await self._call(
+            "POST",
+            "/instance-operations/restart",
+            msgspec.Raw,
+            {"instance_ids": [instance.provider_id]},
+        )
 
     async def list(self) -> list[Instance]:
         """Every instance of the account that may still cost money."""

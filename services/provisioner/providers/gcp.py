@@ -1,0 +1,334 @@
+"""Google Compute Engine: instances of one project.
+
+An instance is called like its node, and a name is unique in its project and zone, so a repeated
+launch meets the instance that stands and adopts it. An accepted launch can still fail: its
+operation is read to the end. Spot instances are deleted, not stopped, when they are taken, and the
+disk goes with the instance; either would else cost on.
+"""
+
+import re
+import uuid
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+import httpx
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    InstanceStatus,
+    ProvisionRequest,
+)
+from services.provisioner.providers.gcp_auth import TokenSource, read_key
+from services.provisioner.providers.gcp_errors import error_of, operation_error
+
+FLEET_LABEL: Final = "navarch-fleet"
+POOL_LABEL: Final = "navarch-pool"
+TOKEN_LABEL: Final = "navarch-token"  # noqa: S105 - a label's name
+NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
+PAGE: Final = 500
+TRIES_MAX: Final = 3
+"""Of one launch whose instance is removed under its hands."""
+WAIT_SECONDS: Final = 130.0
+"""Google holds a wait for an operation two minutes at most."""
+
+STATUSES: Final[dict[str, InstanceStatus]] = {
+    "PROVISIONING": "pending",
+    "STAGING": "pending",
+    "PENDING": "pending",
+    "RUNNING": "running",
+    "REPAIRING": "running",
+    "PENDING_STOP": "stopping",
+    "STOPPING": "stopping",
+    "SUSPENDING": "stopping",
+    "DEPROVISIONING": "stopping",
+    "STOPPED": "stopped",
+    "SUSPENDED": "stopped",
+    "TERMINATED": "stopped",
+}
+"""Google's status -> ours; TERMINATED there means stopped, with a disk that costs."""
+
+
+class GcpProvider:
+    """Instances of one project."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`providers: {gcp: {type: gcp, project: my-project, image: …}}`."""
+
+        project: str
+        image: str
+        """Image or image family: `projects/my-project/global/images/family/gpu-node`."""
+        credentials_file: str = ""
+        """A service account's key; empty: the metadata server of the machine this runs on."""
+        market: Literal["on-demand", "spot"] = "on-demand"
+        network: str = "global/networks/default"
+        subnetwork: str = ""
+        public_address: bool = True
+        service_account: str = ""
+        """That the node itself runs as; empty: none."""
+        root_gb: Annotated[int, msgspec.Meta(ge=10, le=65_536)] = 100
+        max_run: Duration = Duration(0)
+        """After this Google itself deletes the instance; 0s: never."""
+        base_url: str = "https://compute.googleapis.com/compute/v1"
+        metadata_url: str = "http://metadata.google.internal"
+        timeout: Duration = Duration(30)
+        """Of one request; waiting for an operation takes as long as the launch may."""
+
+    def __init__(self, *, options: Options, environment: Environment) -> None:
+        """Read the key where there is one; connect nowhere yet."""
+        self.options = options
+        self._name = environment.name
+        self._client = httpx.AsyncClient(timeout=float(options.timeout))
+        key = read_key(options.credentials_file, self._name) if options.credentials_file else None
+        self._tokens = TokenSource(self._client, key, options.metadata_url)
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A name is as good as a token, within a zone."""
+        return Capabilities(
+            idempotency_token=True,
+            server_side_ttl=bool(self.options.max_run),
+            host_identity=True,
+            reboot=True,
+        )
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Launch an instance and read the operation to its end; or adopt the one that stands."""
+        _check(request)
+        for _ in range(TRIES_MAX):
+            instance = await self._inserted(request)
+            if instance is None:
+                continue
+            if (instance.fleet, instance.token) == (request.fleet, request.token):
+                return instance
+            raise ProviderError(
+                "INVALID",
+                f"an instance {request.name} that is not ours stands in {request.zone}; remove it, "
+                "or give the pool another name",
+            )
+        raise ProviderError("TRANSIENT", f"{request.name} is removed as fast as it is launched")
+
+    async def _inserted(self, request: ProvisionRequest) -> Instance | None:
+        """The instance of this name, made where there is none; None where it went meanwhile."""
+        zone = f"zones/{request.zone}"
+        try:
+            operation = await self._call(
+                "POST",
+                f"{zone}/instances",
+                body=_body(request, self.options),
+                # For a repetition on the way only: the name is what makes a launch idempotent, and
+                # an id used again would bring the old failure back.
+                requestId=str(uuid.uuid4()),
+            )
+        except ProviderError as error:
+            if not _is(error, HTTPStatus.CONFLICT):
+                raise
+        else:
+            await self._finish(request.zone, operation)
+        try:
+            return _instance(await self._call("GET", f"{zone}/instances/{request.name}"))
+        except ProviderError as error:
+            if not _is(error, HTTPStatus.NOT_FOUND):
+                raise
+            return None
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove an instance; one that Google does not know is gone."""
+        path = _path(provider_id)
+        if path:
+            try:
+                await self._call("DELETE", path, requestId=str(uuid.uuid4()))
+            except ProviderError as error:
+                if not _is(error, HTTPStatus.NOT_FOUND):
+                    raise
+
+    async def reboot(self, instance: Instance) -> None:
+        """Reset it, as by its power button."""
+        await self._call(
+            "POST", f"{_path(instance.provider_id)}/reset", requestId=str(uuid.uuid4())
+        )
+
+    async def list(self) -> list[Instance]:
+        """Every labelled instance in every zone; an answer that lacks a zone is an error."""
+        found: list[Instance] = []
+        more: dict[str, Any] = {}
+        while True:
+            page = await self._call(
+                "GET",
+                "aggregated/instances",
+                filter=f"labels.{FLEET_LABEL}:*",
+                maxResults=PAGE,
+                **more,
+            )
+            if page.get("unreachables"):
+                raise ProviderError("TRANSIENT", f"no answer from {page['unreachables']}")
+            for scope in page.get("items", {}).values():
+                found += [_instance(each) for each in scope.get("instances", ())]
+            if not page.get("nextPageToken"):
+                return found
+            more = {"pageToken": page["nextPageToken"]}
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._client.aclose()
+
+    async def _finish(self, zone: str, operation: Any) -> None:
+        """Wait until an operation is done; raise what it failed of."""
+        while operation.get("status") != "DONE":
+            operation = await self._call(
+                "POST",
+                f"zones/{zone}/operations/{operation['name']}/wait",
+                timeout_seconds=WAIT_SECONDS,
+            )
+        error = operation_error(operation)
+        if error is not None:
+            raise error
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: dict[str, Any] | None = None,
+        timeout_seconds: float = 0.0,
+        **query: Any,
+    ) -> Any:
+        """One request; anything but a good answer is a ProviderError."""
+        token = await self._tokens.token()
+        try:
+            answer = await self._client.request(
+                method,
+                f"{self.options.base_url}/projects/{self.options.project}/{path}",
+                params=query,
+                json=body,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=timeout_seconds or float(self.options.timeout),
+            )
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        try:
+            said = msgspec.json.decode(answer.content or b"{}")
+        except msgspec.DecodeError:
+            said = {"error": {"message": answer.text[:200]}}
+        if not answer.is_success:
+            raise error_of(answer.status_code, said if isinstance(said, dict) else {})
+        return said
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _is(error: ProviderError, status: HTTPStatus) -> bool:
+    return error.message.startswith(f"HTTP {status.value}")
+
+
+def _check(request: ProvisionRequest) -> None:
+    if not request.zone:
+        raise ProviderError("INVALID", f"pool {request.pool} names no `zones`; Google needs one")
+    if not NAME.fullmatch(request.name):
+        raise ProviderError(
+            "INVALID",
+            f"{request.name!r} is no name at Google, which begins with a letter; rename the pool",
+        )
+    for key, value in request.labels.items():
+        if not (LABEL.fullmatch(key) and LABEL.fullmatch(value)):
+            raise ProviderError(
+                "INVALID",
+                f"label {key}={value} of pool {request.pool} is none at Google: lower case letters,"
+                " digits, _ and -, 63 at most",
+            )
+
+
+def _body(request: ProvisionRequest, options: GcpProvider.Options) -> dict[str, Any]:
+    interface: dict[str, Any] = {"network": options.network}
+    if options.subnetwork:
+        interface["subnetwork"] = options.subnetwork
+    if options.public_address:
+        interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
+    metadata = [{"key": "ssh-keys", "value": "\n".join(request.ssh_keys)}]
+    metadata += [{"key": "user-data", "value": request.user_data}]
+    body: dict[str, Any] = {
+        "name": request.name,
+        "machineType": f"zones/{request.zone}/machineTypes/{request.instance_type}",
+        "labels": request.labels
+        | {FLEET_LABEL: request.fleet, POOL_LABEL: request.pool, TOKEN_LABEL: request.token},
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "initializeParams": {
+                    "sourceImage": options.image,
+                    "diskSizeGb": str(options.root_gb),
+                },
+            }
+        ],
+        "networkInterfaces": [interface],
+        "scheduling": _scheduling(options),
+        "metadata": {"items": [each for each in metadata if each["value"]]},
+    }
+    if options.service_account:
+        scope = "https://www.googleapis.com/auth/cloud-platform"
+        body["serviceAccounts"] = [{"email": options.service_account, "scopes": [scope]}]
+    return body
+
+
+def _scheduling(options: GcpProvider.Options) -> dict[str, Any]:
+    spot = options.market == "spot"
+    scheduling: dict[str, Any] = {
+        # GPUs cannot be moved to another host while they run.
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": not spot,
+        "provisioningModel": "SPOT" if spot else "STANDARD",
+    }
+    if spot or options.max_run:
+        scheduling["instanceTerminationAction"] = "DELETE"
+    if options.max_run:
+        scheduling["maxRunDuration"] = {"seconds": str(int(options.max_run))}
+    return scheduling
+
+
+def _path(provider_id: str) -> str:
+    """`zone/name` as a path; empty where it is no id of ours."""
+    zone, _, name = provider_id.partition("/")
+    return f"zones/{zone}/instances/{name}" if zone and NAME.fullmatch(name) else ""
+
+
+def _instance(made: Any) -> Instance:
+    labels = made.get("labels", {})
+    zone = _last(made.get("zone", ""))
+    interface = (made.get("networkInterfaces") or [{}])[0]
+    access = (interface.get("accessConfigs") or [{}])[0]
+    created = made.get("creationTimestamp")
+    return Instance(
+        name=made["name"],
+        provider_id=f"{zone}/{made['name']}",
+        # A status that is new to us belongs to something that stands, and must not be forgotten.
+        status=STATUSES.get(made.get("status", ""), "running"),
+        fleet=labels.get(FLEET_LABEL, ""),
+        pool=labels.get(POOL_LABEL, ""),
+        token=labels.get(TOKEN_LABEL, ""),
+        instance_type=_last(made.get("machineType", "")),
+        region=zone.rpartition("-")[0],
+        zone=zone,
+        address=access.get("natIP") or interface.get("networkIP", ""),
+        host=made.get("resourceStatus", {}).get("physicalHost", ""),
+        created_at=datetime.fromisoformat(created) if created else None,
+        tags=labels,
+    )
+
+
+def _last(url: str) -> str:
+    return str(url).rpartition("/")[2]

@@ -1,0 +1,248 @@
+"""Compute Engine, held to Google's own discovery document by a server that refuses the rest.
+
+Proven: paths, parameters, fields and values are such as the document knows; operations are read to
+their end; lost answers and deaths between calls leave one instance. Not proven: Google itself.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from services.provisioner.errors import ProviderError
+from services.provisioner.providers.gcp import GcpProvider
+from services.provisioner.providers.gcp_errors import KINDS, error_of, operation_error
+from services.runtime.errors import ConfigurationError
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.provisioner.gcp_server import GcpServer
+from tests.provisioner.support import FLEET, Killed, Life, Mortal, provision, request, steps
+
+Make = Callable[..., GcpProvider]
+ZONE = "us-central1-a"
+POINTS_MAX = 40
+
+
+def wanted(name: str = "web-1", **changes: object):
+    """A launch."""
+    return request(name, **({"zone": ZONE, "instance_type": "a3-highgpu-8g"} | changes))
+
+
+# --- requests and answers ------------------------------------------------------------------------
+
+
+async def test_a_launch_carries_all_that_finds_it_again(gcp: GcpServer, make_gcp: Make) -> None:
+    """Labels, place, type, address, host and age come back from the launch and from the list."""
+    provider = make_gcp(max_run=86_400, service_account="node@p", subnetwork="s", root_gb=200)
+    made = await provider.provision(
+        wanted(labels={"team": "vision"}, ssh_keys=("ubuntu:ssh-ed25519 A",), user_data="#c")
+    )
+    [listed] = await provider.list()
+    for each in (made, listed):
+        assert ("web-1", "web", "token-of-web-1", FLEET) == (
+            *(each.name, each.pool, each.token, each.fleet),
+        )
+        assert (f"{ZONE}/web-1", ZONE, "us-central1") == (each.provider_id, each.zone, each.region)
+        assert ("192.0.2.9", "block/sub/host-7") == (each.address, each.host)
+        assert ("a3-highgpu-8g", "vision") == (each.instance_type, each.tags["team"])
+    assert made.created_at is not None
+    [sent] = gcp.instances.values()
+    assert {"seconds": "86400"} == sent["scheduling"]["maxRunDuration"]
+    assert 2 == gcp.calls.count("zoneOperations.wait")
+
+
+@pytest.mark.parametrize(
+    ("market", "model", "action"), [("spot", "SPOT", "DELETE"), ("on-demand", "STANDARD", None)]
+)
+async def test_a_spot_instance_leaves_nothing_behind(
+    gcp: GcpServer, make_gcp: Make, market: str, model: str, action: str | None
+) -> None:
+    """Deleted, not stopped, when it is taken; the disk goes with it in any case."""
+    await make_gcp(market=market).provision(wanted())
+    [sent] = gcp.instances.values()
+    scheduling = sent["scheduling"]
+    assert (model, action) == (
+        scheduling["provisioningModel"],
+        scheduling.get("instanceTerminationAction"),
+    )
+    assert all(each["autoDelete"] for each in sent["disks"])
+
+
+async def test_pages_are_read_to_the_end_and_a_zone_that_is_missing_is_an_error(
+    gcp: GcpServer, make_gcp: Make
+) -> None:
+    """A list that is not whole would forget instances."""
+    provider = make_gcp()
+    for number in range(12):
+        await provider.provision(wanted(f"web-{number}"))
+    assert {f"web-{n}" for n in range(12)} == {each.name for each in await provider.list()}
+    gcp.unreachable = ["zones/us-east1-b"]
+    with pytest.raises(ProviderError, match="no answer from") as refused:
+        await provider.list()
+    assert "TRANSIENT" == refused.value.kind
+
+
+async def test_what_google_says_of_an_instance_in_words_that_we_lack_still_counts(
+    gcp: GcpServer, make_gcp: Make
+) -> None:
+    """A stopped one costs its disk; one in a state that we do not know may cost anything."""
+    provider = make_gcp()
+    for number, status in enumerate(("TERMINATED", "STOPPING", "NEWLY_INVENTED")):
+        await provider.provision(wanted(f"web-{number}"))
+        gcp.instances[ZONE, f"web-{number}"]["status"] = status
+    assert ["stopped", "stopping", "running"] == [each.status for each in await provider.list()]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"zone": ""}, "names no `zones`"),
+        ({"name": "7-web-1"}, "begins with a letter"),
+        ({"labels": {"Team": "x"}}, "label Team=x of pool web is none at Google"),
+    ],
+)
+async def test_what_google_cannot_do_is_refused_before_it_is_asked(
+    gcp: GcpServer, make_gcp: Make, changes: dict[str, object], says: str
+) -> None:
+    """INVALID names the remedy, and no request goes out."""
+    with pytest.raises(ProviderError, match=says) as refused:
+        await make_gcp().provision(wanted(**changes))
+    assert ("INVALID", []) == (refused.value.kind, gcp.calls)
+
+
+async def test_an_instance_of_somebody_else_under_the_name_is_not_adopted(
+    gcp: GcpServer, make_gcp: Make
+) -> None:
+    """Its labels are not ours, so it is not ours to use or to remove."""
+    await make_gcp().provision(replace(wanted(), fleet="another-fleet"))
+    with pytest.raises(ProviderError, match="that is not ours"):
+        await make_gcp().provision(wanted())
+    assert 1 == len(gcp.instances)
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+async def test_one_token_serves_many_requests(gcp: GcpServer, make_gcp: Make) -> None:
+    """By key, signed; and on a Google machine from its metadata server."""
+    for provider in (make_gcp(), make_gcp(credentials_file="")):
+        gcp.tokens = 0
+        for _ in range(5):
+            await provider.list()
+        assert 1 == gcp.tokens
+
+
+def test_a_key_file_that_is_none_keeps_the_service_from_starting(make_gcp: Make, tmp_path) -> None:
+    """The error names the setting, the file and the way to a right one."""
+    (tmp_path / "odd.json").write_text("{}")
+    for file, says in (("/nowhere", "No such file"), (str(tmp_path / "odd.json"), "gcloud iam")):
+        with pytest.raises(ConfigurationError, match=says):
+            make_gcp(credentials_file=file)
+
+
+async def test_no_token_is_told_by_its_cause(gcp: GcpServer, make_gcp: Make) -> None:
+    """A key that Google refuses is AUTH; nobody there is TRANSIENT and says what to set."""
+    gcp.public_key = gcp.public_key.replace("A", "B", 1)
+    with pytest.raises(ProviderError, match="no access token: HTTP 400") as refused:
+        await make_gcp().list()
+    assert "AUTH" == refused.value.kind
+    with pytest.raises(ProviderError, match="set credentials_file") as away:
+        await make_gcp(credentials_file="", metadata_url="http://127.0.0.1:9").list()
+    assert "TRANSIENT" == away.value.kind
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "kind"), KINDS.items())
+def test_every_known_code_has_its_kind(code: str, kind: str) -> None:
+    """One row each, in both forms of an error."""
+    failed = operation_error({"error": {"errors": [{"code": "ODD"}, {"code": code}]}})
+    refused = error_of(418, {"error": {"message": "m", "errors": [{"reason": code}]}})
+    assert failed is not None
+    assert (kind, kind) == (failed.kind, refused.kind)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "unknown"),
+    [
+        (400, "INVALID", False),
+        (401, "AUTH", False),
+        (403, "AUTH", False),
+        (429, "THROTTLE", False),
+        (503, "TRANSIENT", False),
+        (418, "TRANSIENT", True),
+    ],
+)
+def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: bool) -> None:
+    """Where that says nothing either it is transient, and says so."""
+    error = error_of(status, {})
+    assert (kind, unknown) == (error.kind, "not known here" in error.message)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ZONE_RESOURCE_POOL_EXHAUSTED", "CAPACITY"),
+        ("QUOTA_EXCEEDED", "QUOTA"),
+        ("NEW", "TRANSIENT"),
+    ],
+)
+async def test_an_accepted_launch_that_fails_later_is_a_failure(
+    gcp: GcpServer, make_gcp: Make, code: str, kind: str
+) -> None:
+    """The operation says so, and nothing stands."""
+    gcp.failures = [code]
+    with pytest.raises(ProviderError) as failed:
+        await make_gcp().provision(wanted())
+    assert (kind, {}) == (failed.value.kind, gcp.instances)
+
+
+# --- through the provisioner ---------------------------------------------------------------------
+
+
+def launch(node: str, **changes: object):
+    """The provision step's command."""
+    return provision(node, **({"instance_type": "a3-highgpu-8g", "zones": (ZONE,)} | changes))
+
+
+async def test_a_launch_killed_between_any_two_requests_makes_one_instance(
+    bus: NatsBus, gcp: GcpServer, make_gcp: Make
+) -> None:
+    """Begun again by another process, it adopts what stands."""
+    for point in range(1, POINTS_MAX):
+        node = f"web-{point}"
+        dying = make_gcp()
+        dying._client = Mortal(dying._client, Life(point), {"request", "post", "get"})
+        try:
+            await steps(bus, dying).provision(launch(node))
+        except Killed:
+            outputs = await steps(bus, make_gcp()).provision(launch(node))
+            assert [outputs.provider_id] == [f"{z}/{n}" for z, n in gcp.instances if n == node]
+        else:
+            assert point > 8
+            break
+    else:
+        pytest.fail("the launch has more points than this test tries")
+
+
+async def test_a_launch_whose_answer_is_lost_is_adopted(
+    bus: NatsBus, gcp: GcpServer, make_gcp: Make
+) -> None:
+    """A 503 after the fact: one instance, and it is ours."""
+    gcp.refuse("instances.insert", 503, "backendError", after_success=True)
+    outputs = await steps(bus, make_gcp()).provision(launch("web-1"))
+    assert ([(ZONE, "web-1")], f"{ZONE}/web-1") == (list(gcp.instances), outputs.provider_id)
+
+
+async def test_without_capacity_in_one_zone_the_next_is_taken(
+    bus: NatsBus, gcp: GcpServer, make_gcp: Make
+) -> None:
+    """And without any the step fails with the kind."""
+    gcp.failures = ["ZONE_RESOURCE_POOL_EXHAUSTED"]
+    outputs = await steps(bus, make_gcp()).provision(launch("web-1", zones=(ZONE, "us-central1-b")))
+    assert "us-central1-b/web-1" == outputs.provider_id
+    gcp.failures = ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
+    with pytest.raises(StepFailure) as failed:
+        await steps(bus, make_gcp()).provision(launch("web-2"))
+    assert ("CAPACITY", 1) == (failed.value.error, len(gcp.instances))
