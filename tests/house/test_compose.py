@@ -29,7 +29,7 @@ def test_every_service_has_its_container_and_its_program() -> None:
 def test_the_server_is_new_enough_and_keeps_its_store() -> None:
     """JetStream on a volume, of a version that has what the topology asks for."""
     nats = COMPOSE["services"]["nats"]
-    found = re.fullmatch(r"nats:(\d+)\.(\d+)-alpine", nats["image"])
+    found = re.search(r":-nats:(\d+)\.(\d+)-alpine}$", nats["image"])
     assert found is not None
     assert tuple(map(int, found.groups())) >= SERVER_VERSION_MIN[:2]
     assert "--jetstream" in nats["command"]
@@ -64,3 +64,23 @@ def test_the_example_configurations_are_valid() -> None:
     """What ships in config/ as an example loads without a word."""
     for name in ("navarch.yaml", "demo.yaml"):
         assert load_settings(ROOT / "config" / name, {}).pools.keys() == {"training"}
+
+
+def test_no_container_may_do_more_than_it_must() -> None:
+    """Read-only, without capabilities, without a way to more; the image is not root's."""
+    for name, service in COMPOSE["services"].items():
+        assert (True, ["ALL"]) == (service["read_only"], service["cap_drop"]), name
+        assert ["no-new-privileges:true"] == service["security_opt"], name
+        assert "unless-stopped" == service["restart"], name
+        assert service["healthcheck"]["test"], name
+    assert "\nUSER 10001\n" in (ROOT / "compose" / "Dockerfile").read_text()
+
+
+def test_each_service_is_given_its_own_credentials_and_no_others() -> None:
+    """secure.yaml mounts what `navarch nats-config` writes, to each what is its own."""
+    secure = yaml.safe_load((ROOT / "compose" / "secure.yaml").read_text())["services"]
+    for name in SERVICES:
+        mounted = [each for each in secure[name]["volumes"] if "/creds/" in each]
+        assert [f"./bus/creds/{name}.creds:/run/navarch/nats.creds:ro"] == mounted
+        signing = [each for each in secure[name]["volumes"] if "signing" in each]
+        assert (name == "provisioner") == bool(signing)

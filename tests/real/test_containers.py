@@ -1,0 +1,223 @@
+"""compose/ on a real Docker engine: built, started, broken, killed, scaled, and with credentials.
+
+The base image is python:3.11-slim, or what NAVARCH_BASE names (any Debian with Python 3.11 and its
+venv module). The nats-server comes out of the built image, so no second image is needed.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.inprocess import eventually
+
+pytestmark = pytest.mark.real
+ROOT: Final = Path(__file__).resolve().parents[2]
+BASE: Final = os.environ.get("NAVARCH_BASE", "python:3.11-slim")
+IMAGE: Final = "navarch:local"
+PROJECT: Final = f"navarch-test-{os.getpid()}"
+SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
+UP_SECONDS: Final = 120.0
+XID_79: Final = "3,1,1000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."
+
+
+def run(*command: str, seconds: float = 60.0, **more: str) -> str:
+    """Run a command and return what it prints; an error says what it said."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=seconds,
+        env=os.environ | more,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def works(*command: str, seconds: float = 30.0) -> bool:
+    """Whether a command is there and succeeds."""
+    if shutil.which(command[0]) is None:
+        return False
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def compose_command() -> tuple[str, ...]:
+    """The plugin, or the program before it."""
+    plugin = works("docker", "compose", "version")
+    return ("docker", "compose") if plugin else ("docker-compose",)
+
+
+def missing() -> str:
+    """Why this cannot be run here; empty where it can."""
+    if not works("docker", "info"):
+        return "no Docker engine answers here: apt-get install docker.io, and start dockerd"
+    if not works(*compose_command(), "version"):
+        return "no docker compose here: apt-get install docker-compose"
+    here = works("docker", "image", "inspect", BASE)
+    if not here and not works("docker", "pull", "-q", BASE, seconds=60.0):
+        return f"{BASE} is not here and cannot be pulled: name another image in NAVARCH_BASE"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def compose() -> Iterator["Compose"]:
+    """The built image, and a project of its own that is taken down at the end."""
+    if reason := missing():
+        pytest.skip(reason)
+    file = str(ROOT / "compose" / "Dockerfile")
+    build = ("docker", "build", "-q", "--network", "host", "--build-arg", f"BASE={BASE}")
+    run(*build, "-f", file, "-t", IMAGE, str(ROOT), seconds=900)
+    found = Compose()
+    yield found
+    found("down", "-v", "-t", "1")
+
+
+class Compose:
+    """The project; `files` may be changed between two `up`."""
+
+    def __init__(self) -> None:
+        self.files = ["compose/compose.yaml", "tests/real/compose-offline.yaml"]
+
+    def __call__(self, *arguments: str) -> str:
+        """Run compose."""
+        files = [word for file in self.files for word in ("-f", file)]
+        ports = {"NAVARCH_NATS_PORT": "0", "NAVARCH_METRICS_PORT": "0"}
+        return run(*compose_command(), "-p", PROJECT, *files, *arguments, seconds=180, **ports)
+
+    def container(self, service: str, number: int = 0) -> str:
+        """A service's container."""
+        return self("ps", "-q", service).split()[number]
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """What the engine knows of it."""
+        found = json.loads(run("docker", "inspect", self.container(service)))[0]
+        assert isinstance(found, dict)
+        return found
+
+    def inside(self, service: str, *command: str) -> str:
+        """Run something in it."""
+        return run("docker", "exec", self.container(service), *command)
+
+    async def healthy(self, *services: str) -> None:
+        """Wait until their health checks pass."""
+
+        async def all_healthy() -> bool:
+            states = [self.inspect(each)["State"] for each in services]
+            return all(each.get("Health", {}).get("Status") == "healthy" for each in states)
+
+        await eventually(all_healthy, within_seconds=UP_SECONDS, every=1.0)
+
+
+def nodes(text: str) -> list[str]:
+    """Names of healthy nodes in service, out of `navarch list -o json`."""
+    return [
+        each["id"]
+        for each in json.loads(text)
+        if (each["status"], each["health"]) == ("active", "healthy")
+    ]
+
+
+async def two_nodes(look: Any, *, without: str = "") -> list[str]:
+    """Wait until two nodes are in service, and this one is not."""
+
+    async def found() -> list[str]:
+        try:
+            names = nodes(await asyncio.to_thread(look))
+        except AssertionError:
+            return []  # the services are only starting
+        return names if len(names) == 2 and without not in names else []
+
+    return list(await eventually(found, within_seconds=UP_SECONDS, every=1.0))
+
+
+async def test_the_fleet_comes_up_and_replaces_a_node(compose: Compose) -> None:
+    """Every health check passes, nobody is root or may write, and an XID 79 costs one node."""
+    compose("up", "-d", "--no-build")
+    await compose.healthy("nats", *SERVICES)
+
+    def look() -> str:
+        return compose.inside("pool-manager", "navarch", "list", "-o", "json")
+
+    old, _ = await two_nodes(look)
+    for service in SERVICES:
+        status = compose.inside(service, "cat", "/proc/1/status")
+        capable = [line.split()[1] for line in status.splitlines() if line.startswith("Cap")]
+        assert {"0" * 16} == set(capable), service
+        assert "10001" == compose.inside(service, "id", "-u").strip()
+        assert compose.inspect(service)["HostConfig"]["ReadonlyRootfs"]
+    kmsg = f"/var/lib/navarch/local/{old}/kmsg"
+    compose.inside("provisioner", "sh", "-c", f"echo '{XID_79}' >> {kmsg}")
+    after = await two_nodes(look, without=old)
+
+    assert old not in after
+
+
+async def test_what_is_killed_is_started_again(compose: Compose) -> None:
+    """Kill -9 from outside: the engine starts it, and it is healthy again."""
+    pid = compose.inspect("notifier")["State"]["Pid"]
+    run("kill", "-9", str(pid))
+
+    async def restarted() -> bool:
+        return bool(compose.inspect("notifier")["RestartCount"] == 1)
+
+    await eventually(restarted, within_seconds=30.0, every=0.5)
+    await compose.healthy("notifier")
+
+
+async def test_a_second_replica_is_one_word(compose: Compose) -> None:
+    """--scale: both are healthy, and the fleet is as it was."""
+    compose("up", "-d", "--no-build", "--no-recreate", "--scale", "pool-manager=2")
+    both = compose("ps", "-q", "pool-manager").split()
+    await compose.healthy("pool-manager")
+
+    assert 2 == len(both)
+    assert 2 == len(nodes(compose.inside("pool-manager", "navarch", "list", "-o", "json")))
+
+
+async def test_with_credentials_for_everybody(compose: Compose) -> None:
+    """secure.yaml as its head says: a node is replaced, and without credentials nobody gets in."""
+    bus = ROOT / "compose" / "bus"
+    if bus.exists():
+        pytest.skip(f"{bus} exists: it may be somebody's")
+    compose("down", "-v", "-t", "1")
+    compose.files.insert(1, "compose/secure.yaml")
+    navarch = (sys.executable, "-m", "services.cli")
+    try:
+        run(*navarch, "nats-config", str(bus), "--fleet", "compose")
+        run("chown", "-R", "10001", str(bus))
+        compose("up", "-d", "--no-build")
+        await compose.healthy("nats", *SERVICES)
+        ports = compose.inspect("nats")["NetworkSettings"]["Ports"]["4222/tcp"]
+        url = f"nats://127.0.0.1:{ports[0]['HostPort']}"
+        operator = {"NAVARCH_NATS_CREDS_FILE": str(bus / "creds" / "operator.creds")}
+
+        def look() -> str:
+            return run(*navarch, "list", "-o", "json", "--nats-url", url, **operator)
+
+        old, _ = await two_nodes(look)
+        run(*navarch, "replace", old, "--mode", "immediate", "--nats-url", url, **operator)
+        after = await two_nodes(look, without=old)
+        logs = "".join(compose("logs", each) for each in SERVICES)
+        refused = subprocess.run(
+            (*navarch, "list", "--nats-url", url), capture_output=True, check=False, cwd=ROOT
+        )
+    finally:
+        compose("down", "-v", "-t", "1")
+        shutil.rmtree(bus, ignore_errors=True)
+
+    assert old not in after
+    assert "ermissions violation" not in logs
+    assert 0 != refused.returncode
