@@ -28,8 +28,8 @@ BY_HAND: Final = "by-hand"
 """What a node is called to have that somebody took out of service without any fault."""
 SILENCE: Final = "silence"
 
-Outcome = Literal["open", "replaced", "uncordoned", "removed"]
-"""How a sickness ended; `open`: it has not."""
+Outcome = Literal["open", "recovered", "replaced", "uncordoned", "removed"]
+"""How a sickness ended; `open`: it has not; `recovered`: by itself, and nothing was done."""
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +72,10 @@ class EvidenceCapture(Record, frozen=True, kw_only=True):
     captured_at: UtcTime
     moment: UtcTime
     """What the samples are around: the fault that decided."""
+    sickness: str = ""
+    """Empty: it was not out of service then."""
+    sick_at: UtcTime | None = None
+    outcome: Outcome = "open"
     record: NodeRecord | None = None
     health: HealthRecord | None = None
     instance: InstanceRecord | None = None

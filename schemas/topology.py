@@ -365,7 +365,7 @@ METRICS_EVIDENCE: Final = DurableSpec(
     filters=(
         *(
             subjects.node_event_wildcard(fact)
-            for fact in ("verdict", "lost", "uncordoned", "terminated")
+            for fact in ("verdict", "lost", "returned", "uncordoned", "terminated")
         ),
         *(
             subjects.pool_event_wildcard(fact)

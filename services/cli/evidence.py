@@ -24,7 +24,7 @@ HEADERS: Final = ("sick since", "node", "fault", "out for", "gpu-hours", "ended"
 ROWS_MAX: Final = 200
 """The newest; all of them are in `-o json`."""
 ARCHIVE: Final = ".tar.gz"
-OPEN: Final = "open"
+CAPTURE: Final = ".capture"
 
 
 def evidence(
@@ -77,22 +77,24 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
     What has not ended yet is put together here, as it will be when it has.
     """
     from services.metrics import gathering  # noqa: PLC0415
-    from services.metrics.evidence import bundle, still_open  # noqa: PLC0415
+    from services.metrics.evidence import bundle, by_itself, still_open  # noqa: PLC0415
 
     about = [each for each in await _kept(bus) if each.metadata.get("node") == node]
-    ended = [each for each in about if not is_open(each)]
+    captured = next((each for each in about if is_capture(each)), None)
+    ended = [each for each in about if each is not captured]
     if saga:
         named = [each for each in ended if each.metadata.get("saga") == saga]
         if not named:
             there = ", ".join(each.metadata.get("saga", "") for each in ended) or "none"
             raise NavarchError(f"no evidence of {node} that saga {saga!r} ended; there is: {there}")
         ended = named
-    captured = next((each for each in about if is_open(each)), None)
     if captured and not saga and (not ended or captured.time > ended[-1].time):
         pool = captured.metadata["pool"]
         kept, _ = await gathering.stored_capture(bus, pool, node)
         known = await gathering.known(bus, gathering.PoolLog(bus), pool, node, ())
         current = still_open(known)
+        if current is None and kept is not None and not ended:
+            current = by_itself(kept)
         if current is not None:
             return bundle(known, kept, current)
     if not ended:
@@ -108,13 +110,12 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
 def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
     from services.cli import render  # noqa: PLC0415
 
-    ended = {
-        (each.metadata.get("pool"), each.metadata.get("node")) for each in kept if not is_open(each)
-    }
+    told = {(e.metadata.get("node"), e.metadata.get("sick_at")) for e in kept if not is_capture(e)}
     shown = [
         each
         for each in kept
-        if not is_open(each) or (each.metadata.get("pool"), each.metadata.get("node")) not in ended
+        if not is_capture(each)
+        or (each.metadata.get("node"), each.metadata.get("sick_at")) not in told
     ]
     if output is Format.JSON:
         printing.document([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])
@@ -129,9 +130,9 @@ def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
     printing.say("\nOne of them: navarch evidence NODE; to send it: --save DIR or FILE.tar.gz")
 
 
-def is_open(info: "ObjectInfo") -> bool:
-    """Whether it is of a sickness that had not ended when it was written."""
-    return info.metadata.get("outcome") == OPEN
+def is_capture(info: "ObjectInfo") -> bool:
+    """Whether it is what was taken when a sickness began, and not yet all of it."""
+    return info.name.endswith(CAPTURE)
 
 
 def _row(info: "ObjectInfo") -> tuple[str, ...]:

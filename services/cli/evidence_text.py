@@ -106,6 +106,8 @@ def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
     match bundle.outcome:
         case "open":
             ended = "not yet: this is what is known up to now"
+        case "recovered":
+            ended = "by itself: nothing was done"
         case "replaced":
             ended = f"replaced by {bundle.new_node}, in service since {stamp(bundle.back_at)}"
         case "uncordoned":

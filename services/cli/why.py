@@ -136,10 +136,7 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
                 f"counts it lost at {moment(due)}, or later where its provider cannot confirm it."
             )
     if pool.failures and pool.retry_at is not None:
-        return (
-            f"It waits until launches succeed again: {pool.failures} failed in a row; the next "
-            f"try is at {moment(pool.retry_at)}."
-        )
+        return f"It waits for the next try: {_failing(pool, told)}"
     if pool.breaker.state != "closed":
         out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
         spent = f" Under way: {', '.join(out)}." if out else ""
@@ -151,6 +148,15 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
             "repaired until it is clear that it goes well."
         )
     return "It waits for the pool-manager to decide; is it running? `nats micro ls` lists it."
+
+
+def _failing(pool: PoolRecord, told: Sequence[Line]) -> str:
+    """How often in a row it went wrong, the last time why, and when it is tried again."""
+    assert pool.retry_at is not None
+    last = next((each for each in reversed(told) if each.topic == "tried"), None)
+    why = f", the last at {moment(last.at)}: {last.text}" if last else ""
+    tries = "1 try" if pool.failures == 1 else f"{pool.failures} tries in a row"
+    return f"{tries} failed{why}. The next is at {moment(pool.retry_at)}."
 
 
 # --- one pool ------------------------------------------------------------------------------------
@@ -182,9 +188,7 @@ def why_pool(
         if each.settled is None
     ]
     if pool.failures and pool.retry_at is not None:
-        now.append(
-            f"{pool.failures} launches failed in a row; the next try is at {moment(pool.retry_at)}."
-        )
+        now.append(_failing(pool, told))
     now += [f"{each.saga}: {_small(_waits(progress(each)))}" for each in sagas[:SAGAS_NAMED_MAX]]
     if len(sagas) > SAGAS_NAMED_MAX:
         now.append(f"{len(sagas) - SAGAS_NAMED_MAX} more: navarch saga list")

@@ -56,12 +56,14 @@ class Collector:
         pool, node = gathering.pool_of(message), gathering.node_of(message)
         if not node:
             return
-        if not (begins(message) or ends(message)):
+        if not (begins(message) or ends(message) or recovers(message)):
             return
         async with self._turn:
             began = self._clock.monotonic()
             if begins(message):
                 await self._capture(pool, node, message)
+            elif recovers(message):
+                await self._recovered(pool, node, message)
             else:
                 await self._end(pool, node, message, stored)
             took = self._clock.monotonic() - began
@@ -82,7 +84,22 @@ class Collector:
             EVIDENCE,
             e.capture_name(pool, node),
             encode(made),
-            metadata=evidence.capture_labels(known),
+            metadata=evidence.capture_labels(made),
+            revision=revision,
+        )
+
+    async def _recovered(self, pool: str, node: str, message: Message) -> None:
+        kept, revision = await gathering.stored_capture(self._bus, pool, node)
+        if kept is None:
+            return
+        made = evidence.recovered(await self._known(pool, node, message), kept)
+        if made is None:
+            return
+        await self._bus.put_object(
+            EVIDENCE,
+            e.capture_name(pool, node),
+            encode(made),
+            metadata=evidence.capture_labels(made),
             revision=revision,
         )
 
@@ -113,7 +130,9 @@ class Collector:
 
     async def _tell(self, message: Message, made: e.EvidenceBundle, name: str) -> None:
         """Publish `repaired` exactly once, however much later this is done again."""
-        assert made.outcome != "open"
+        outcome = made.outcome
+        assert outcome != "open"
+        assert outcome != "recovered"
         assert made.back_at is not None
         subject = subjects.node_event(made.pool, made.node, n.FACTS[n.Repaired])
         event = n.Repaired(
@@ -123,7 +142,7 @@ class Collector:
             pool=made.pool,
             node=made.node,
             saga=made.saga,
-            outcome=made.outcome,
+            outcome=outcome,
             new_node=made.new_node,
             sickness=made.sickness,
             sick_at=made.sick_at,
@@ -155,6 +174,13 @@ def begins(message: Message) -> bool:
             return kind in DISTURBING
         case _:
             return False
+
+
+def recovers(message: Message) -> bool:
+    """Whether a fact may say that a node is well again by itself."""
+    return isinstance(message, n.Returned) or (
+        isinstance(message, n.Verdict) and message.status == "healthy"
+    )
 
 
 def ends(message: Message) -> bool:

@@ -72,6 +72,8 @@ def capture(known: Known, old: e.EvidenceCapture | None, now: datetime) -> e.Evi
         node=known.node,
         captured_at=now,
         moment=moment,
+        sickness=current.sickness if current else "",
+        sick_at=current.since if current else None,
         record=known.record or (old.record if old and same else None),
         health=known.health or (old.health if old and same else None),
         instance=known.instance or (old.instance if old and same else None),
@@ -79,13 +81,22 @@ def capture(known: Known, old: e.EvidenceCapture | None, now: datetime) -> e.Evi
     )
 
 
-def capture_labels(known: Known) -> Mapping[str, str]:
-    """What a list shows of a node whose sickness has not ended."""
-    current = _last_outage(known, open_only=True)
-    found = {"pool": known.pool, "node": known.node, "outcome": "open"}
-    if current is None:
-        return found
-    return {**found, "sickness": current.sickness, "sick_at": current.since.isoformat()}
+def recovered(known: Known, kept: e.EvidenceCapture) -> e.EvidenceCapture | None:
+    """The capture of a node that is well again by itself; None: it is not."""
+    if kept.outcome != "open" or _last_outage(known, open_only=True) is not None:
+        return None
+    return msgspec.structs.replace(kept, outcome="recovered")
+
+
+def capture_labels(made: e.EvidenceCapture) -> Mapping[str, str]:
+    """What a list shows of a capture without opening it."""
+    return {
+        "pool": made.pool,
+        "node": made.node,
+        "outcome": made.outcome,
+        "sickness": made.sickness,
+        "sick_at": made.sick_at.isoformat() if made.sick_at else "",
+    }
 
 
 def around(moment: datetime, samples: Iterable[n.Telemetry]) -> tuple[tuple[n.Telemetry, ...], int]:
@@ -175,6 +186,11 @@ def still_open(known: Known) -> Ending | None:
     """A sickness that has not ended: what is known of it up to now; None: there is none."""
     outage = _last_outage(known, open_only=True)
     return Ending(outage, "open") if outage else None
+
+
+def by_itself(kept: e.EvidenceCapture) -> Ending:
+    """A sickness that went away before anything was done."""
+    return Ending(Outage(since=kept.sick_at or kept.moment, moment=kept.moment), "recovered")
 
 
 def keeps(found: Ending) -> bool:

@@ -190,7 +190,7 @@ HELD_BACK = [
         "launches",
         {"failures": 3, "retry_at": NOW},
         SICK,
-        "It waits until launches succeed again: 3 failed in a row",
+        "It waits for the next try: 3 tries in a row failed",
     ),
     (
         "by configuration",
@@ -252,7 +252,7 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
     assert "wants 3 nodes and has 2, 0 of them healthy" in answer.summary
     begins = (
         "The breaker is open since",
-        "2 launches failed in a row",
+        "2 tries in a row failed",
         f"{SAGA}: it waits for the work on n1",
         "n3: XID 48. It waits for that",
     )

@@ -202,3 +202,22 @@ async def test_killed_at_any_write_it_is_still_one_bundle_and_one_event(bus, cal
     assert first in (None, kept)
     assert await ids(bus) == ["repaired-u-1"]
     assert [each.name for each in await bus.objects(EVIDENCE)] == ["a.n-1.u-1"]
+
+
+async def test_a_node_that_got_well_by_itself_is_not_called_open(bus):
+    """Its capture stays, and says so; nothing is told, because nothing was done."""
+    await node_there(bus)
+    collector = Collector(bus, SystemClock())
+    lost, back = n.Lost(id="l-1", **ABOUT), n.Returned(id="r-1", **ABOUT)
+    seen = []
+    for event in (lost, back):
+        await publish(bus, event)
+        (stored,) = await bus.read(
+            EVENTS.name, subjects.node_event("a", "n-1", n.FACTS[type(event)])
+        )
+        await collector.handle(Received(event, stored))
+        (info,) = await bus.objects(EVIDENCE)
+        seen.append((info.name, info.metadata["outcome"], info.metadata["sickness"]))
+    name = e.capture_name("a", "n-1")
+    assert seen == [(name, "open", "silence"), (name, "recovered", "silence")]
+    assert await ids(bus) == []
