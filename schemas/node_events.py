@@ -239,7 +239,7 @@ class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.eve
 
     saga: str = ""
     """What ended it."""
-    outcome: Literal["replaced", "uncordoned", "removed"]
+    outcome: Literal["replaced", "reset", "rebooted", "uncordoned", "removed"]
     new_node: str = ""
     sickness: str
     """`xid-79`, `silence`, `by-hand` …"""

@@ -110,6 +110,10 @@ def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
             ended = "by itself: nothing was done"
         case "replaced":
             ended = f"replaced by {bundle.new_node}, in service since {stamp(bundle.back_at)}"
+        case "reset":
+            ended = f"its GPUs were reset; given back to work at {stamp(bundle.back_at)}"
+        case "rebooted":
+            ended = f"rebooted; given back to work at {stamp(bundle.back_at)}"
         case "uncordoned":
             ended = f"given back to work at {stamp(bundle.back_at)}"
         case "removed":

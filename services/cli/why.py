@@ -90,7 +90,7 @@ def _node_now(
         took = f" {heir} took its place." if heir else ""
         return (f"It is gone; nothing is under way about it.{took}",), ""
     if _sick(node):
-        by_hand = f"navarch replace {node.node}, or navarch uncordon {node.node} if it is well"
+        by_hand = _by_hand(node)
         if keeping.node_kept(node, pool):
             return (
                 f"It is sick: {_illness(node)}.",
@@ -106,6 +106,12 @@ def _node_now(
             "Nothing is under way; it takes no new work, because it is cordoned.",
         ), f"nothing by itself; to have it back: navarch uncordon {node.node}"
     return (), ""
+
+
+def _by_hand(node: NodeRecord) -> str:
+    """What a person can do about a sick node; first what its verdict calls for."""
+    verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action, "replace")
+    return f"navarch {verb} {node.node}, or navarch uncordon {node.node} if it is well"
 
 
 def _sick(node: NodeRecord) -> bool:
@@ -126,8 +132,10 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
     if not pool.spec.health.auto_replace:
         return "Nothing is under way: the pool has auto_replace: false, so a person must decide."
     last = next((each for each in reversed(told) if each.topic == "held back"), None)
-    if node.node in pool.told and last is not None:
-        return f"It waits for a person since {moment(last.at)}: {last.text}"
+    if node.node in pool.told:
+        asked = f", asked for at {moment(last.at)}" if last else ""
+        how = pool.spec.health.remediation.type
+        return f"It waits for a person{asked}: the pool leaves it to people (remediation: {how})."
     if node.health != "unhealthy" and node.lost_at is not None:
         due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
         if pool.breaker.state == "closed":

@@ -27,6 +27,8 @@ from services.runtime.bus import Stored
 T = TypeVar("T")
 HOUR_SECONDS: Final = 3600.0
 KERNEL: Final = "kmsg"
+MENDED: Final[Mapping[str, e.Outcome]] = {"reset-gpu": "reset", "reboot": "rebooted"}
+"""Kind of saga -> how it ended the sickness of a node that stayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +162,11 @@ def ending(known: Known, trigger: Message, at: datetime) -> Ending | None:
             return Ending(found, "replaced", saga, new, max(back, found.since))
         case n.Uncordoned(id=id_, saga=saga):
             closed = _closed_by(known, id_)
-            return Ending(closed, "uncordoned", saga, "", at) if closed else None
+            outcome = MENDED.get(_kind(messages, saga), "uncordoned")
+            return Ending(closed, outcome, saga, "", at) if closed else None
         case n.Terminated(id=id_, saga=saga):
             closed = _closed_by(known, id_)
-            replacing = any(
-                isinstance(message, s.SagaStarted) and message.kind == "replace"
-                for _, message in messages
-                if getattr(message, "saga", "") == saga
-            )
+            replacing = _kind(messages, saga) == "replace"
             # The replacement is still to come, or fails: either is told by a fact of its own.
             return Ending(closed, "removed", saga, "", at) if closed and not replacing else None
         case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
@@ -176,6 +175,12 @@ def ending(known: Known, trigger: Message, at: datetime) -> Ending | None:
             return Ending(closed, "removed", saga, "", at) if closed else None
         case _:
             return None
+
+
+def _kind(messages: Iterable[tuple[Stored, Message]], saga: str) -> str:
+    """What kind of saga it is; empty: its log is not there."""
+    started = (message for _, message in messages if isinstance(message, s.SagaStarted))
+    return next((each.kind for each in started if each.saga == saga), "")
 
 
 def _closed_by(known: Known, event: str) -> Outage | None:

@@ -143,6 +143,7 @@ ENDS = {
     "nothing came in its place": ([*saga(), GONE, FAILED], FAILED, "removed", 90),
     "unwound before it was gone": ([*saga(), FAILED], FAILED, None, 0),
     "scaled down": ([*saga("scale-down"), GONE], GONE, "removed", 30),
+    "reset": ([*saga("reset-gpu"), (well := of(n.Uncordoned, 12, saga=SAGA))], well, "reset", 12),
     "uncordoned": ([(back := of(n.Uncordoned, 12, saga="u"))], back, "uncordoned", 12),
 }
 
