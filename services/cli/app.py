@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from schemas.requests import DrainRequest, NodeRequest, Query, ScaleRequest
-from services.cli import evidence, holds, policy, printing, report, sagas, securing
+from services.cli import breaker, evidence, holds, policy, printing, report, sagas, securing
 from services.cli.options import Config, Mode, NatsUrl, Output, Timeout, moment
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
@@ -30,8 +30,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-app.add_typer(policy.commands, name="policy")
-app.add_typer(sagas.commands, name="saga")
+for group, module in (("policy", policy), ("saga", sagas), ("breaker", breaker)):
+    app.add_typer(module.commands, name=group)
 
 
 def _version(asked: bool) -> None:

@@ -29,6 +29,8 @@ from schemas.pool_events import (
 )
 from schemas.records import pool_key
 from schemas.requests import (
+    BreakerRequest,
+    FleetBudgetView,
     HoldRequest,
     NodeRequest,
     NodeView,
@@ -56,10 +58,11 @@ PAGE_NODES: Final = 1000
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
-Request = ScaleRequest | NodeRequest | HoldRequest | SagaRequest
+Request = ScaleRequest | NodeRequest | HoldRequest | SagaRequest | BreakerRequest
 Answer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 _page = msgspec.json.Decoder(Page)
+_budget = msgspec.json.Decoder(FleetBudgetView)
 _error = msgspec.json.Decoder(QueryError)
 _node = msgspec.json.Decoder(NodeView)
 _pool = msgspec.json.Decoder(PoolView)
@@ -129,6 +132,10 @@ class Fleet:
         """One node with its recent faults, and the same as JSON."""
         data = await self._ask("node", Query(node=node))
         return _node.decode(data), data
+
+    async def budget(self) -> FleetBudgetView:
+        """The fleet's budget, and what of it is used."""
+        return _budget.decode(await self._ask("budget", Query()))
 
     async def check_pool(self, pool: str) -> None:
         """Say so where there is no such pool: an empty answer would pass for a quiet one."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from schemas.duration import format_duration
 from schemas.requests import NodeView, PoolView
 from services.cli.describe import Mood, Told
 from services.cli.timeline import Moment
@@ -100,6 +101,8 @@ POOL_HEADERS: Final = (
     "min",
     "max",
     "breaker",
+    "out of service",
+    "begun",
     "open sagas",
 )
 
@@ -112,10 +115,22 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
             *map(str, (pool.desired, pool.nodes, pool.active, pool.healthy, pool.unhealthy)),
             *map(str, (pool.cordoned, pool.min_nodes, pool.max_nodes)),
             pool.breaker,
+            use(pool.unavailable, pool.unavailable_limit),
+            begun(pool.begun, pool.begun_limit, pool.window_seconds),
             str(len(pool.open_sagas)) if pool.open_sagas else "-",
         )
         for pool in pools
     ]
+
+
+def use(count: int, limit: int) -> str:
+    """How much of a budget is used: `1 of 2`."""
+    return f"{count} of {limit}" if limit >= 0 else str(count)
+
+
+def begun(count: int, limit: int, window_seconds: float) -> str:
+    """How much of a rate is used: `3 of 5 in 1h`."""
+    return f"{use(count, limit)} in {format_duration(window_seconds)}" if window_seconds else "-"
 
 
 def generic(items: Sequence[dict[str, Any]], *, colour: bool) -> str:

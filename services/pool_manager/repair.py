@@ -64,10 +64,6 @@ def repair(world: World, begun: Plan, now: datetime) -> Plan:
     if trouble is None and not acted.left and not _ramping(acted.record):
         calm = breaker.nothing_waits(acted.record.breaker, now)
         acted = replace(acted, record=_with(acted.record, calm))
-    if acted.start:
-        window = float(world.others.spec.window) if world.others is not None else 0.0
-        record = with_begun(acted.record, window, now, len(acted.start))
-        acted = replace(acted, record=record)
     return replace(
         begun,
         record=acted.record,
@@ -136,6 +132,14 @@ def _ramping(record: PoolRecord) -> bool:
 # --- acting --------------------------------------------------------------------------------------
 
 
+def _counted(world: World, acted: _Acted, count: int, now: datetime) -> _Acted:
+    """Note in the record how many were begun, for the rate."""
+    if not count:
+        return acted
+    window = float(world.others.spec.window) if world.others is not None else 0.0
+    return replace(acted, record=with_begun(acted.record, window, now, count))
+
+
 def _begin(world: World, acted: _Acted, node: NodeRecord, now: datetime) -> tuple[str, _Acted]:
     choice = acted.choices[node.node]
     saga, opened, record = choosing.begun(world, acted.record, node, choice, now)
@@ -161,6 +165,7 @@ def _taken(world: World, acted: _Acted, trouble: breaker.Trouble | None, now: da
             _, acted = _begin(world, acted, node, now)
         else:
             left.append(node)
+    acted = _counted(world, acted, len(acted.left) - len(left), now)
     return replace(acted, left=tuple(left))
 
 
@@ -184,12 +189,15 @@ def _mended(world: World, acted: _Acted, now: datetime) -> _Acted:
     """Mend degraded nodes with what the sick have left of the budget; these can wait for it."""
     if not acted.record.spec.health.auto_replace or acted.record.breaker.state != "closed":
         return acted
+    before = len(acted.start)
+    ramp = breaker.ramp_room(acted.record)
     for node, choice in choosing.mendable(world, acted.record, now):
-        if acted.allowance.refusal(cordoned=node.cordoned):
+        spent = acted.allowance.refusal(cordoned=node.cordoned)
+        if spent or (ramp is not None and len(acted.start) - before >= ramp):
             break
         acted = replace(acted, choices={**acted.choices, node.node: choice})
         _, acted = _begin(world, acted, node, now)
-    return acted
+    return _counted(world, acted, len(acted.start) - before, now)
 
 
 def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:
@@ -208,6 +216,7 @@ def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:
             refused = refused or why
             continue
         saga, acted = _begin(world, acted, node, now)
+        acted = _counted(world, acted, 1, now)
         left = tuple(each for each in acted.left if each is not node)
         half = breaker.half_opened(acted.record.breaker, saga, now)
         return replace(acted, record=_with(acted.record, half), left=left)
@@ -233,6 +242,7 @@ def _begun(world: World, acted: _Acted, now: datetime) -> _Acted:
             left.append(node)
         else:
             _, acted = _begin(world, acted, node, now)
+    acted = _counted(world, acted, len(acted.start) - before, now)
     # While the ramp stands, a spent level is what it is meant to lead to, and was told before.
     quiet = ("level", "fleet-level") if ramp is not None else ()
     cause: BreakerCause = next((each for each in refused if each not in quiet), "")

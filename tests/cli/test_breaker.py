@@ -1,0 +1,127 @@
+"""`navarch breaker` against a real pool-manager: seen, opened and closed by hand."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from schemas.requests import FleetBudgetView, PoolView
+from services.cli.breaker import fleet_line, next_line, row
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.cli.test_commands import navarch
+from tests.pool_manager.test_service import events, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+
+async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Opened by hand no sick node is touched, whatever the budget says; closed, it is replaced."""
+    url = server.url
+    async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
+        names = await eventually(settled(bus, 3))
+        opened = await navarch("breaker", "open", "training", "--reason", "rack move", url=url)
+        await peers.sicken("training", names[0])
+        _, shown, _ = await navarch("breaker", "show", url=url)
+        _, told, _ = await navarch("why", names[0], url=url)
+        code, data, _ = await navarch("breaker", "show", "training", "-o", "json", url=url)
+        status = await navarch("status", url=url)
+        begun = len(peers.count("cordon"))
+        closed = await navarch("breaker", "close", "--fleet", "--reason", "done", url=url)
+
+        async def replaced() -> bool:
+            return bool(await events(bus, "node-replaced"))
+
+        await eventually(replaced)
+
+    assert (0, 0, 0) == (opened[0], closed[0], code)
+    assert "no sick node is acted on until somebody closes it" in opened[1]
+    assert 0 == begun
+    assert "open, by hand" in shown
+    assert "rack move" in shown
+    assert "training: it stays open until somebody closes it" in shown
+    assert "It waits for the breaker, which is open by " in told
+    assert "0 of 1" in status[1]
+    pool = msgspec.json.decode(data)["pools"][0]
+    assert ("open", "person", True) == (
+        pool["breaker"],
+        pool["breaker_cause"],
+        pool["breaker_forced"],
+    )
+    assert ["person"] == [each["trouble"] for each in await events(bus, "breaker-opened")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("close", "--reason", "x"), "name one pool, or say --fleet for every pool"),
+        (("close", "training", "--fleet", "--reason", "x"), "name one pool, or say --fleet"),
+        (("close", "training"), "--reason"),
+        (("open", "training", "--reason", ""), "--reason: Expected `str` of length >= 1"),
+        (("open", "nowhere", "--reason", "x"), "there is no pool 'nowhere'"),
+        (("show", "nowhere"), "nowhere"),
+    ],
+)
+async def test_what_cannot_be_asked_is_said_in_one_sentence(
+    server: EmbeddedServer, bus: NatsBus, arguments: tuple[str, ...], said: str
+) -> None:
+    """Which pool, and why, must be there; a pool that is not there is named."""
+    async with Peers(bus), Running(server.url, "pool-manager", build, settings(min_nodes=0)):
+        code, out, err = await asyncio.wait_for(navarch("breaker", *arguments, url=server.url), 20)
+    assert code != 0, out
+    assert said in err
+
+
+PLAIN = PoolView(
+    name="training",
+    desired=100,
+    nodes=100,
+    active=90,
+    healthy=80,
+    unhealthy=20,
+    cordoned=0,
+    min_nodes=0,
+    max_nodes=100,
+    breaker="open",
+    breaker_since="2026-01-01T12:00:00Z",
+    breaker_reason="20 of 100 nodes are out of service and 20 may be",
+    unavailable=20,
+    unavailable_limit=20,
+    begun=20,
+    begun_limit=50,
+    window_seconds=3600,
+    sick=7,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "then"),
+    [
+        ({}, "open", "when that is over one repair is tried"),
+        ({"breaker_probe_at": "2026-01-01T12:05:00Z"}, "open", "one repair is tried at 01-01"),
+        ({"breaker": "half-open", "breaker_probe": "replace-a-1"}, "half-open", "replace-a-1 is"),
+        ({"breaker_forced": True, "breaker_by": "ops"}, "open, by hand", "it stays open until"),
+        ({"breaker": "closed", "ramp": 2}, "closed, 2 at once", "when that is over"),
+    ],
+)
+def test_each_state_is_told_with_what_follows(
+    changes: dict[str, object], state: str, then: str
+) -> None:
+    """The state, the use of the budget, and what happens next."""
+    view = msgspec.structs.replace(PLAIN, **changes)
+    told = row(view)
+
+    assert (state, "20 of 20", "20 of 50 in 1h", "7") == (told[1], *told[3:6])
+    assert next_line(view).startswith(f"training: {then}")
+
+
+def test_the_fleets_budget_is_told_or_that_it_is_lifted() -> None:
+    """Both counts, or one sentence."""
+    used = FleetBudgetView(
+        desired=200, unavailable=3, unavailable_limit=50, begun=9, window_seconds=3600
+    )
+    lifted = msgspec.structs.replace(used, lifted=True)
+
+    assert "Of the fleet (200 nodes): 3 of 50 out of service, 9 in 1h begun." == fleet_line(used)
+    assert "each pool's own decides" in fleet_line(lifted)

@@ -1,0 +1,324 @@
+"""The breaker: every transition as a table, then the ramp, requests, and the slots of the rate."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, RequestRefused
+from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
+from schemas.settings import BudgetSpec, PoolSpec
+from services.pool_manager import breaker
+from services.pool_manager.breaker import (
+    Trouble,
+    closed_by_hand,
+    forced_open,
+    half_opened,
+    nothing_waits,
+    opened,
+    settled,
+)
+from services.pool_manager.budget import counted, noted, rate, room_at
+from services.pool_manager.core import close, plan
+from services.pool_manager.requests import Answer, Asked, decide
+from services.pool_manager.world import Plan, World
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+LEVEL = Trouble("level", "spent")
+WAVE = Trouble("wave", "one incident")
+
+CLOSED = Breaker()
+RAMPED = Breaker(ramp=4, ramp_from=NOW)
+OPEN = Breaker(state="open", since=NOW, cause="level", reason="spent")
+FORCED = Breaker(state="open", since=NOW, cause="person", reason="r", by="ops", forced=True)
+HALF = Breaker(state="half-open", since=NOW, cause="level", probe="s", ramp_from=NOW)
+
+TRANSITIONS = [
+    # what it is, what happens, what it becomes: state, cause, forced, ramp, probe
+    ("closed", CLOSED, lambda b: opened(b, LEVEL, LATER), ("open", "level", False, 0, "")),
+    ("closed", CLOSED, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "")),
+    ("ramp", RAMPED, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "")),
+    ("open", OPEN, lambda b: opened(b, LEVEL, LATER), ("open", "level", False, 0, "")),
+    ("open", OPEN, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "")),
+    ("forced", FORCED, lambda b: opened(b, WAVE, LATER), ("open", "person", True, 0, "")),
+    ("half", HALF, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "s")),
+    ("open", OPEN, lambda b: half_opened(b, "s", LATER), ("half-open", "level", False, 0, "s")),
+    ("half", HALF, lambda b: settled(b, LATER), ("half-open", "level", False, 0, "s")),
+    ("done", HALF, lambda b: settled(probed(b, "done"), LATER), ("closed", "level", False, 2, "")),
+    ("failed", HALF, lambda b: settled(probed(b, "failed"), LATER),
+     ("open", "probe-failed", False, 0, "")),
+    ("cancelled", HALF, lambda b: settled(probed(b, "cancelled"), LATER),
+     ("open", "probe-failed", False, 0, "")),
+    ("late", OPEN, lambda b: settled(probed(b, "done"), LATER), ("open", "level", False, 0, "")),
+    ("calm", OPEN, lambda b: nothing_waits(b, LATER), ("closed", "level", False, 0, "")),
+    ("calm", FORCED, lambda b: nothing_waits(b, LATER), ("open", "person", True, 0, "")),
+    ("calm", HALF, lambda b: nothing_waits(b, LATER), ("half-open", "level", False, 0, "s")),
+    ("calm", RAMPED, lambda b: nothing_waits(b, LATER), ("closed", "", False, 0, "")),
+    *(
+        (name, state, lambda b: forced_open(b, "r", "ops", "request-1", LATER),
+         ("open", "person", True, 0, ""))
+        for name, state in (("closed", CLOSED), ("open", OPEN), ("half", HALF), ("forced", FORCED))
+    ),
+    *(
+        (name, state, lambda b: closed_by_hand(b, "r", "ops", "request-1", LATER),
+         ("closed", state.cause, False, 1, ""))
+        for name, state in (("closed", CLOSED), ("open", OPEN), ("half", HALF), ("forced", FORCED))
+    ),
+]  # fmt: skip
+
+
+def probed(state: Breaker, how: Any) -> Breaker:
+    """A breaker whose one repair has ended."""
+    return msgspec.structs.replace(state, probe="s", probed=how)
+
+
+@pytest.mark.parametrize(
+    ("before", "act", "after"),
+    [pytest.param(*rest, id=f"{i}-{name}") for i, (name, *rest) in enumerate(TRANSITIONS)],
+)
+def test_every_transition(before: Breaker, act: Any, after: tuple[Any, ...]) -> None:
+    """From each state, by each thing that can happen, into the one state that follows."""
+    became = act(before)
+    assert after == (became.state, became.cause, became.forced, became.ramp, became.probe)
+
+
+def test_each_failed_probe_makes_the_next_wait_longer_up_to_an_hour() -> None:
+    """One minute, two, four … sixty; a probe that is done forgets them."""
+    waits, state = [], HALF
+    for _ in range(9):
+        state = settled(probed(state, "failed"), NOW)
+        assert state.probe_at is not None
+        waits.append((state.probe_at - NOW).total_seconds() / 60)
+        state = half_opened(state, "s", NOW)
+    assert [1, 2, 4, 8, 16, 32, 60, 60, 60] == waits
+    done = settled(probed(state, "done"), NOW)
+    assert (0, None) == (done.probes_failed, done.probe_at)
+
+
+# --- decisions -----------------------------------------------------------------------------------
+
+
+def pool(desired: int, **changes: Any) -> PoolRecord:
+    """A pool; the budget is lifted unless said otherwise."""
+    budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
+    spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=1000, budget=budget)
+    record = PoolRecord(name="training", spec=spec, desired=desired)
+    return msgspec.structs.replace(record, **changes)
+
+
+def budgeted(desired: int, level: int | str, rated: int | str = "unlimited") -> PoolRecord:
+    """A pool with this budget."""
+    record = pool(desired)
+    budget = BudgetSpec(max_unavailable=level, max_replacements=rated)
+    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, budget=budget))
+
+
+def nodes(count: int, sick: int = 0) -> list[NodeRecord]:
+    """Nodes of which the first have each something of its own."""
+    return [
+        NodeRecord(
+            pool="training",
+            node=f"n{i:03}",
+            state="active",
+            health="unhealthy" if i < sick else "healthy",
+            health_kind="xid" if i < sick else "",
+            health_code=i,
+            health_at=NOW,
+            admitted_at=NOW,
+        )
+        for i in range(count)
+    ]
+
+
+def decided(record: PoolRecord, fleet: list[NodeRecord], after: float = 0) -> Plan:
+    """What is decided `after` seconds."""
+    world = World(fleet="f", record=record, nodes=tuple(fleet), revision=7)
+    return plan(world, NOW + timedelta(seconds=after))
+
+
+def repaired(record: PoolRecord, fleet: list[NodeRecord], saga: str, after: float) -> PoolRecord:
+    """The record when a replacement is done, its nodes exchanged."""
+    opened_ = record.open[saga]
+    fleet[:] = [each for each in fleet if each.node != opened_.node]
+    fleet.append(msgspec.structs.replace(nodes(1)[0], node=opened_.new_node))
+    return close(record, saga, failed=False, now=NOW + timedelta(seconds=after))
+
+
+def test_a_spent_level_is_told_once_then_one_is_tried_then_the_others() -> None:
+    """Six sick where two may be out: two, then one when there is room, then as the ramp lets."""
+    fleet, record, told, flights = nodes(10, 6), budgeted(10, 2), [], []
+    for after in range(60):
+        step = decided(record, fleet, after)
+        record = step.record
+        told += [type(each).__name__ for each in step.events]
+        flights.append(len(record.open))
+        if not record.open:
+            break
+        record = repaired(record, fleet, next(iter(record.open)), after)
+    assert ["BreakerOpened", "BreakerHalfOpened", "BreakerClosed"] == told
+    assert max(flights) <= 2
+    assert all(each.health == "healthy" for each in fleet)
+    assert ("closed", 0) == (record.breaker.state, record.breaker.ramp)
+
+
+def test_after_it_closed_repairs_begin_one_two_four_at_once() -> None:
+    """Closed by hand over a wave of thirty: 1, then 2, then 4, doubling with what succeeds."""
+    shut = Breaker(state="open", cause="wave", since=NOW)
+    fleet = nodes(30, 30)
+    fresh = closed_by_hand(shut, "r", "ops", "request-1", NOW)
+    record, begun = pool(30, breaker=fresh), []
+    while len(fleet) == 30 and any(each.health != "healthy" for each in fleet):
+        step = decided(record, fleet, 1)
+        begun.append(len(step.record.open))
+        record = step.record
+        for saga in list(record.open):
+            record = repaired(record, fleet, saga, 2)
+    assert [1, 2, 8, 19] == begun
+
+
+def test_a_failed_repair_sends_the_ramp_back_to_one() -> None:
+    """What goes wrong while it is slow keeps it slow."""
+    record = pool(9, breaker=Breaker(ramp=4, ramp_from=NOW))
+    record = decided(record, nodes(9, 9)).record
+    [first, *_] = record.open
+    assert 4 == len(record.open)
+    failed = close(record, first, failed=False, how="failed", now=NOW)
+    assert 1 == failed.breaker.ramp
+
+
+@pytest.mark.parametrize(("rated", "begun"), [(3, 3), ("50%", 5), ("10%", 3), ("unlimited", 8)])
+def test_the_rate_bounds_what_is_begun_within_the_window(rated: int | str, begun: int) -> None:
+    """The others wait until the first slot has left the window; then one is tried first."""
+    first = decided(budgeted(10, "100%", rated), nodes(10, 8))
+    assert begun == len(first.start)
+    if begun == 8:
+        return
+    [told] = first.events
+    assert isinstance(told, BreakerOpened)
+    assert ("rate", begun, begun) == (told.trouble, told.begun, told.begun_limit)
+    assert "the next may begin at 13:01:00 UTC" in told.reason
+    assert NOW + timedelta(seconds=3660) == first.wake_at
+    fleet = nodes(10, 8)
+    record = first.record
+    for saga in first.start:
+        record = repaired(record, fleet, saga, 10)
+    assert {} == decided(record, fleet, 3659).start
+    late = decided(record, fleet, 3660)
+    assert ("half-open", 1) == (late.record.breaker.state, len(late.start))
+
+
+def test_what_a_person_asks_for_counts_and_is_not_refused_by_the_rate() -> None:
+    """A spent rate refuses no person; what they drain is one less that begins by itself."""
+    record = budgeted(10, "100%", 1)
+    world = World(fleet="f", record=record, nodes=tuple(nodes(10, 2)), revision=7)
+    answer = decide(asked("drain", node="n005"), world, NOW)
+    assert answer.record is not None
+    after = World(fleet="f", record=answer.record, nodes=tuple(nodes(10, 2)), revision=8)
+    again = decide(asked("drain", node="n006"), after, NOW)
+
+    assert {} == plan(after, NOW).start
+    assert isinstance(again.event, RequestAccepted)
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def asked(verb: str, **payload: str) -> Asked:
+    """Request 5."""
+    data = msgspec.json.encode(payload)
+    return Asked(id="request-5", time=NOW, pool="training", verb=verb, payload=data)
+
+
+def answered(record: PoolRecord, verb: str, **payload: str) -> Answer:
+    """What comes of it."""
+    world = World(fleet="f", record=record, nodes=tuple(nodes(3)), revision=7)
+    return decide(asked(verb, **payload), world, NOW)
+
+
+@pytest.mark.parametrize("verb", ["breaker-open", "breaker-close"])
+def test_a_repeated_request_tells_the_same_and_changes_nothing(verb: str) -> None:
+    """Delivered again after a crash: the same facts under the same ids, and no new record."""
+    first = answered(pool(3), verb, reason="r", by="ops")
+    assert first.record is not None
+    again = answered(first.record, verb, reason="r", by="ops")
+
+    assert [each.id for each in (first.event, *first.more)] == [
+        each.id for each in (again.event, *again.more)
+    ]
+    assert again.record is None
+    kind = BreakerOpened if verb == "breaker-open" else BreakerClosed
+    assert [kind] == [type(each) for each in first.more]
+
+
+def test_a_request_without_a_reason_is_refused() -> None:
+    """Whoever looks next must know why."""
+    answer = answered(pool(3), "breaker-open", by="ops")
+
+    assert isinstance(answer.event, RequestRefused)
+    assert '{"reason": "<why>"}' in answer.event.reason
+
+
+def test_closing_says_so_where_the_rate_lets_nothing_begin_yet() -> None:
+    """It does not lift the budget; the answer names what is in the way."""
+    spent = msgspec.structs.replace(
+        budgeted(3, "100%", 2), begun=noted({}, 3600, NOW, 2), breaker=OPEN
+    )
+    answer = answered(spent, "breaker-close", reason="r")
+
+    assert isinstance(answer.event, RequestAccepted)
+    assert "yet 2 repairs were begun within 1h and 2 may be" in answer.event.note
+
+
+# --- slots ---------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 20_000), max_size=60),
+    st.sampled_from([60.0, 90.0, 3600.0, 7 * 86_400.0]),
+)
+def test_slots_count_at_least_what_was_begun_and_are_bounded(
+    seconds: list[int], window: float
+) -> None:
+    """Never fewer than truly lie in the window, none of it after a slot more, and few slots."""
+    begun: dict[str, int] = {}
+    moments = [NOW + timedelta(seconds=each) for each in sorted(seconds)]
+    for number, moment in enumerate(moments):
+        begun = noted(begun, window, moment)
+        sofar = moments[: number + 1]
+        truly = sum(1 for each in sofar if (moment - each).total_seconds() < window)
+        assert counted(begun, window, moment) >= truly
+        assert len(begun) <= 62
+        due = room_at(begun, window, moment)
+        assert due is not None
+        assert due > moment
+        assert counted(begun, window, due) < counted(begun, window, moment)
+
+
+@pytest.mark.parametrize(
+    ("value", "desired", "allowed"),
+    [("50%", 1, 3), ("50%", 3, 3), ("50%", 10, 5), (1, 100, 1), ("unlimited", 5, None)],
+)
+def test_a_percentage_lets_each_node_of_a_small_pool_be_repaired_once(
+    value: int | str, desired: int, allowed: int | None
+) -> None:
+    """At least three; a count is taken at its word."""
+    assert allowed == rate(value, desired)
+
+
+def test_the_ramp_does_not_count_what_people_or_the_cloud_asked_for() -> None:
+    """Nor what was begun before it."""
+    state = Breaker(ramp=1, ramp_from=NOW)
+    plain = OpenSaga(kind="replace", node="a", since=LATER)
+    others = (
+        msgspec.structs.replace(plain, cause="request-1"),
+        msgspec.structs.replace(plain, notice="spot"),
+        msgspec.structs.replace(plain, since=NOW - timedelta(seconds=1)),
+        msgspec.structs.replace(plain, kind="scale-up"),
+    )
+    assert [True, False, False, False, False] == [
+        breaker.in_ramp(state, each) for each in (plain, *others)
+    ]
