@@ -169,10 +169,11 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             return Told(event.pool, "breaker half-open", text)
         case p.Incident():
             what = f"{event.kind} {event.code}" if event.code else event.kind
-            what = what if event.scope == "pool" else f"{event.scope} {event.within}"
             state: Mood = "bad" if event.status == "opened" else "good"
-            where = f" of {event.scope} {event.within}" if event.within else ""
-            nodes = f"{what} on {event.nodes} nodes{where}. {event.reason}"
+            # What shares a place may have different faults; the reason names them.
+            where = f"{event.nodes} nodes of {event.scope} {event.within}"
+            shared = where if event.within else f"{what} on {event.nodes} nodes"
+            nodes = f"{shared}. {event.reason}"
             return Told(event.pool, f"incident {event.status}", nodes, state)
         case p.BreakerClosed():
             by = f"by {event.by}: " if event.by else ""

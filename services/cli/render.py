@@ -210,6 +210,12 @@ def _identity(gpu: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in gpu.items() if key not in WHY}
 
 
+def _moment(text: str) -> str:
+    """A moment to the millisecond, as everywhere."""
+    head, dot, _ = text.partition(".")
+    return f"{head}{dot}{text[len(head) + 1 :].rstrip('Z')[:3]}Z" if dot else text or "-"
+
+
 def _sick_gpus(node: NodeView, *, colour: bool) -> list[str]:
     """A table of what stands against each GPU that is not healthy; none: no table."""
     rows = [
@@ -218,7 +224,7 @@ def _sick_gpus(node: NodeView, *, colour: bool) -> list[str]:
             str(gpu["health"]),
             str(gpu.get("action", "-")),
             str(gpu.get("rule", "-")),
-            str(gpu.get("since", "-")),
+            _moment(str(gpu.get("since", ""))),
             str(gpu.get("reason", "-")),
         )
         for gpu in node.gpus

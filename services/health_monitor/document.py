@@ -56,8 +56,8 @@ _HOW: Final = """\
 - The same fault on many nodes within a minute is one incident, published as `incident`, which
   names what they share: a job, a rack, a zone, a provider or the pool (`health.incident` of the
   pool says how many nodes that takes; three of one job are enough, two where another node of it
-  crashed first, and a whole rack from three on). Where it makes nodes unhealthy, one of them is
-  replaced at a time while it is fresh; where it does not, people are told.
+  crashed first, and a whole rack from three on). Where it makes nodes unhealthy, none of
+  them is repaired while it is fresh; where it does not, people are told.
 - What a program can bring about (XIDs 8, 13, 31, 32, 43, 45, 68, 69) is **its job's and not the
   node's** where another node of the same job shows the same within a minute, or, for the clean-up
   XID 45, showed anything in the half hour before. It is noted as healthy with the rule `(one job)`

@@ -168,7 +168,12 @@ class Waves:
             del self._seen[next(iter(self._seen))]
 
     def _before(self, what: What, first: float, at: float, spec: IncidentSpec) -> Crash | None:
-        """The crash that came before, in the same job where the nodes share one."""
+        """The crash that came before, in the same job where the nodes share one.
+
+        What programs bring about may follow from it; memory that fails elsewhere does not.
+        """
+        if not _of_program(what):
+            return None
         crash = self._crashes.get((what.pool, what.within if what.scope == "job" else ""))
         if crash is None or not first - spec.window <= crash.at <= at:
             return None

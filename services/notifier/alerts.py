@@ -22,6 +22,7 @@ from schemas.pool_events import (
     SagaIsStuck,
     SagaOverdue,
 )
+from schemas.reasons import PROGRAM_CODES
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -156,18 +157,19 @@ OPENED: Final[dict[str, str]] = {
 def _incident(event: Incident) -> Alert:
     what = f"{event.kind} {event.code}".strip() if event.code else event.kind
     if event.scope != "pool":
-        what = f"trouble in {event.scope} {event.within}"
+        what = "trouble"
     named = f" Among them: {', '.join(event.named)}." if event.named else ""
     opened = event.status == "opened"
     where = f" of {event.scope} {event.within}" if event.within else ""
-    # A job that fails is its owner's affair; what fails in a rack or a pool is the operator's.
-    grave: Severity = "warning" if event.scope == "job" else "critical"
+    # A program that fails is its owner's affair; what fails otherwise is the operator's.
+    program = event.scope == "job" and event.kind == "xid" and event.code in PROGRAM_CODES
+    grave: Severity = "warning" if program else "critical"
     return Alert(
         severity=grave if opened else "info",
         title=(
             f"{event.pool}: {event.nodes} nodes{where} have {what} at once"
             if opened
-            else f"{event.pool}: the incident of {what} is closed"
+            else f"{event.pool}: the incident of {what}{where} is closed"
         ),
         text=f"{_because(event.reason).strip()}{named}",
         pool=event.pool,

@@ -180,6 +180,16 @@ def test_what_a_program_leaves_in_one_job_is_one_wave() -> None:
     assert [63] == [w.what.code for node in "abc" if (w := take(node, 63)) is not None]
 
 
+def test_only_what_programs_bring_about_follows_from_a_crash() -> None:
+    """Rows remapped on three nodes are not explained by another node's lost GPU."""
+    waves = Waves()
+    waves.crashed("training", CRASH)
+    what = What("training", "xid", 63)
+    [*_, wave] = [waves.take(what, node, 6.0, POOL, SPEC) for node in "abc"]
+    assert wave is not None
+    assert wave.after is None
+
+
 async def test_xid_45_after_anothers_crash_is_one_incident(world, start, fault, bus) -> None:
     """Two replicas, one leaves: told once, with its cause; three nodes are none, nor fatal ones."""
     first = await start()

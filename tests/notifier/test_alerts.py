@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -230,3 +231,35 @@ async def test_facts_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
                     await asyncio.sleep(0.01)
     lines = [each for each in caplog.records if hasattr(each, "alert")]
     assert [each.message for each in lines] == ["training-1 is unhealthy"]
+
+
+@pytest.mark.parametrize(
+    ("shared", "severity", "title"),
+    [
+        ({"kind": "xid", "code": 79}, "critical", "training: 6 nodes have xid 79 at once"),
+        (
+            {"kind": "xid", "code": 31, "scope": "job", "within": "slurm-7"},
+            "warning",
+            "training: 6 nodes of job slurm-7 have trouble at once",
+        ),
+        (
+            {"kind": "xid", "code": 79, "scope": "job", "within": "slurm-7"},
+            "critical",
+            "training: 6 nodes of job slurm-7 have trouble at once",
+        ),
+        (
+            {"kind": "xid", "code": 31, "scope": "rack", "within": "r17"},
+            "critical",
+            "training: 6 nodes of rack r17 have trouble at once",
+        ),
+    ],
+)
+def test_an_incident_is_as_grave_as_what_its_nodes_share(
+    shared: dict[str, Any], severity: str, title: str
+) -> None:
+    """A program that fails on its job's nodes wakes nobody; hardware that does, does."""
+    times = {"first": NOW, "last": NOW}
+    event = Incident(**POOL, incident="i", status="opened", nodes=6, **times, **shared)
+    alert = alert_of(event)
+    assert alert is not None
+    assert (severity, title) == (alert.severity, alert.title)
