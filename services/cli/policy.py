@@ -156,6 +156,7 @@ def _page(name: str, told: "Explanation", known: Catalogued | None) -> str:
         ("rule", told.rule + (f": {told.description}" if told.description else "")),
         ("why", told.why),
         ("lasts", told.lasts),
+        ("in a job", told.job),
         *(
             (
                 "repeated",

@@ -11,6 +11,7 @@ import msgspec
 from schemas.duration import format_duration
 from schemas.node_events import Fault
 from schemas.reasons import Action, FaultKind
+from services.health_monitor.jobs import when_forgiven
 from services.health_monitor.policy import Policy, Result, Rule
 
 _ANY_MOMENT: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -44,6 +45,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     file: str = ""
     repeats: tuple[Repeat, ...] = ()
+    job: str = ""
+    """When it is its job's and no sickness of the node; empty: never."""
 
 
 def explain(policy: Policy, fault: Fault) -> Explanation:
@@ -65,6 +68,7 @@ def explain(policy: Policy, fault: Fault) -> Explanation:
             policy=policy.hash,
             file=policy.file,
             repeats=tuple(repeats),
+            job="" if rule.fatal_for(fault) else when_forgiven(fault),
         )
     raise AssertionError("a policy's last rule matches everything")
 

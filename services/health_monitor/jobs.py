@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.duration import format_duration
 from schemas.node_events import Fault
 from schemas.reasons import PROGRAM_CODES
 from services.health_monitor.policy import Judgement, Windows
@@ -84,6 +85,17 @@ class Jobs:
 def of_program(fault: Fault) -> bool:
     """Whether a program can have brought a fault about, and its job is known."""
     return bool(fault.job) and fault.kind == "xid" and fault.code in PROGRAM_CODES
+
+
+def when_forgiven(fault: Fault) -> str:
+    """When a fault is its job's, in words; empty: never."""
+    if fault.kind != "xid" or fault.code not in PROGRAM_CODES:
+        return ""
+    cleaned = f", or anything in the {format_duration(AFTER_SECONDS)} before"
+    return (
+        "healthy, and counted nowhere, where another node of the same job has it too within "
+        f"{format_duration(TOGETHER_SECONDS)}{cleaned if fault.code in CLEAN_UP else ''}"
+    )
 
 
 def waits(fault: Fault, judged: Judgement) -> bool:

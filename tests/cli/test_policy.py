@@ -62,6 +62,22 @@ def test_explain_says_verdict_action_rule_and_why(
 
 
 @pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("13", "where another node of the same job has it too within 1m"),
+        ("45", "has it too within 1m, or anything in the 30m before"),
+        ("79", ""),
+        ("63", ""),
+    ],
+)
+def test_explain_says_when_a_fault_is_its_jobs(code: str, told: str) -> None:
+    """What stands as `(one job)` in a node's history is explained where policies are."""
+    _, page = run("explain", "--xid", code)
+    assert bool(told) == ("in a job" in page)
+    assert told in " ".join(page.split())
+
+
+@pytest.mark.parametrize(
     "arguments",
     [(), ("--xid", "79", "--sxid", "1"), ("--kind", "warmth"), ("--xid", "79", "--metric", "hot")],
 )
