@@ -21,6 +21,8 @@ class ConnectOptions:
     inbox_prefix: str = "_INBOX"
     role: str = ""
     """What `{service}` in the settings' paths stands for; empty: the name."""
+    ping_seconds: int = 10
+    """Between two signs of life; a server that owes three is left for another."""
 
 
 def credentials(options: ConnectOptions) -> dict[str, Any]:

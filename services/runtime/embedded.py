@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,16 +20,24 @@ class EmbeddedServer:
     """One nats-server process; its port survives `restart`, so clients find it again."""
 
     def __init__(
-        self, directory: Path, *, port: int = -1, quiet: bool = True, config: Path | None = None
+        self,
+        directory: Path,
+        *,
+        port: int = -1,
+        config: Path | None = None,
+        name: str = "nats-server",
+        arguments: Sequence[str] = (),
     ) -> None:
         """Keep everything under `directory`; port -1 takes a free one.
 
-        `config`: the server's own configuration file, for what is not said here.
+        `config`: the server's own configuration file, for what is not said here. `name`: unique in
+        a cluster. `arguments`: further ones of nats-server's own, as its routes.
         """
         self._config = config
         self._directory = directory
         self._port = port
-        self._quiet = quiet
+        self.name = name
+        self._arguments = tuple(arguments)
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
 
@@ -48,6 +57,7 @@ class EmbeddedServer:
             *("-a", "127.0.0.1", "-p", str(self._port), "-m", "-1"),
             *(("-c", str(self._config)) if self._config else ()),
             *("-js", "-sd", str(self._directory / "js"), "--ports_file_dir", str(ports)),
+            *("--name", self.name, *self._arguments),
             stdout=log,
             stderr=log,
             start_new_session=True,

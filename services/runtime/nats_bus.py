@@ -33,6 +33,7 @@ from services.runtime.connecting import credentials
 from services.runtime.errors import BusError, Refused, SetupError, Unavailable
 from services.runtime.objects import Objects
 from services.runtime.pulling import Durable, Ephemeral, Puller
+from services.runtime.replicas import Replicas
 from services.runtime.wire import check_version, firing, guard, read_ack, read_answer, read_direct
 
 log = logging.getLogger(__name__)
@@ -41,21 +42,20 @@ REQUEST_TIMEOUT_SECONDS: Final = 5.0
 PAGE_TIMEOUT_SECONDS: Final = 10.0
 """Of one batch of a read."""
 RECONNECT_WAIT_SECONDS: Final = 0.25
-PING_INTERVAL_SECONDS: Final = 10
 READ_BATCH_MAX: Final = 1000
-MESSAGE_NOT_FOUND: Final = 10037
 NOT_FOUND: Final = 404
 
 _json = msgspec.json.Encoder()
 
 
-class NatsBus(Buckets, Objects):
+class NatsBus(Replicas, Buckets, Objects):
     """A connection to nats-server. Make one with `connect`."""
 
-    def __init__(self, client: Client, name: str) -> None:
-        """Wrap a client that is connected."""
+    def __init__(self, client: Client, name: str, *, replicas: int = 1) -> None:
+        """Wrap a client that is connected; `replicas`: of streams and buckets."""
         self._client = client
         self._name = name
+        self._replicated = replicas > 1
         self._last_error = ""
         self._pullers: set[Puller] = set()
         self._services: list[Any] = []
@@ -65,17 +65,17 @@ class NatsBus(Buckets, Objects):
     async def connect(cls, options: ConnectOptions) -> "NatsBus":
         """Connect, waiting for ever for a server; refuse one that is too old."""
         client = Client()
-        bus = cls(client, options.name)
         settings = options.settings
+        bus = cls(client, options.name, replicas=settings.replicas)
         await client.connect(
-            settings.url.split(","),
+            [each.strip() for each in settings.url.split(",") if each.strip()],
             name=options.name,
             error_cb=bus._on_error,
             disconnected_cb=bus._on_disconnected,
             reconnected_cb=bus._on_reconnected,
             max_reconnect_attempts=-1,
             reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
-            ping_interval=PING_INTERVAL_SECONDS,
+            ping_interval=options.ping_seconds,
             inbox_prefix=options.inbox_prefix,
             **credentials(options),
         )
@@ -225,8 +225,8 @@ class NatsBus(Buckets, Objects):
                 await subscription.unsubscribe()
         return found
 
-    async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:
-        """Everything stored under a filter, oldest first, after a sequence."""
+    async def _read(self, stream: str, filter_: str, after: int) -> list[Stored]:
+        """Everything under a filter that whoever answers has."""
         stored: list[Stored] = []
         while True:
             page = await self._direct(
@@ -238,8 +238,8 @@ class NatsBus(Buckets, Objects):
                 return stored
             after = stored[-1].sequence
 
-    async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject, or under a whole tree."""
+    async def _last(self, stream: str, subject: str) -> Stored | None:
+        """The last message under a subject that whoever answers has."""
         # Where the subject is a whole one the request names it, so that permissions can, too.
         place, body = f"$JS.API.DIRECT.GET.{stream}.{subject}", b""
         if "*" in subject or ">" in subject:
@@ -251,19 +251,6 @@ class NatsBus(Buckets, Objects):
         if status is not None:
             raise Unavailable(f"{stream}: reading ended with status {status}")
         return read_direct(answer.data, answer.headers)
-
-    async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of what stands under it."""
-        if filter_:
-            try:
-                found = await self.admin(f"STREAM.MSG.GET.{stream}", {"last_by_subj": filter_})
-            except Refused as error:
-                if error.code == MESSAGE_NOT_FOUND:
-                    return 0
-                raise
-            return int(found["message"]["seq"])
-        info = await self.admin(f"STREAM.INFO.{stream}", {})
-        return int(info["state"]["last_seq"])
 
     # --- consuming ----------------------------------------------------------------------------
 

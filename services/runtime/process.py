@@ -31,6 +31,8 @@ from services.runtime.tracing import Tracing, otlp_processor
 log = logging.getLogger(__name__)
 
 STOP_SECONDS_MAX: Final = 8.0
+PING_SECONDS: Final = 2
+"""A server that hangs is left after six seconds; agents, of which there are many, take longer."""
 TASKS_SECONDS_MAX: Final = 2.0
 """For the loops beside the consumers: they hold no messages."""
 
@@ -101,7 +103,14 @@ async def _run(name: str, build: Build, settings: Settings, file: Path | None) -
         loop.add_signal_handler(number, stopping.set)
     clock = SystemClock()
     connecting = asyncio.create_task(
-        NatsBus.connect(ConnectOptions(settings=settings.nats, name=name, inbox_prefix=inbox(name)))
+        NatsBus.connect(
+            ConnectOptions(
+                settings=settings.nats,
+                name=name,
+                inbox_prefix=inbox(name),
+                ping_seconds=PING_SECONDS,
+            )
+        )
     )
     if not await _first(connecting, stopping):
         return

@@ -24,7 +24,7 @@ from services.runtime.errors import BusError, Refused
 log = logging.getLogger(__name__)
 
 REQUEST_EXPIRES_SECONDS: Final = 30.0
-IDLE_HEARTBEAT_SECONDS: Final = 2.0
+IDLE_HEARTBEAT_SECONDS: Final = 1.0
 SILENCE_MAX_SECONDS: Final = 2.5 * IDLE_HEARTBEAT_SECONDS
 RETRY_SECONDS: Final = 0.25
 RENEW_SECONDS: Final = 0.02

@@ -1,5 +1,6 @@
 """The server's own JSON and headers, read as values and errors of ours."""
 
+from base64 import b64decode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -74,6 +75,23 @@ def read_direct(data: bytes, given: Mapping[str, str] | None) -> Stored:
         sequence=int(headers.pop("Nats-Sequence")),
         time=datetime.fromisoformat(headers.pop("Nats-Time-Stamp")),
         headers={name: value for name, value in headers.items() if name not in DIRECT_HEADERS},
+    )
+
+
+def read_message(found: Mapping[str, Any]) -> Stored:
+    """A message as the stream's leader gives it: in JSON, headers and data in base 64."""
+    headers: dict[str, str] = {}
+    # The first line is the protocol's version.
+    for line in b64decode(found.get("hdrs", "")).decode().split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.strip()
+    return Stored(
+        subject=found["subject"],
+        data=b64decode(found.get("data", "")),
+        sequence=int(found["seq"]),
+        time=datetime.fromisoformat(found["time"]),
+        headers=headers,
     )
 
 

@@ -1,0 +1,19 @@
+"""A cluster of three servers for a module's tests, with the whole topology at three replicas."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from services.runtime.clock import SystemClock
+from services.runtime.topology import set_up
+from tests.support.cluster import Cluster, connected
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """Three servers, up in about two seconds."""
+    async with Cluster(tmp_path_factory.mktemp("cluster")) as three:
+        async with connected(three.url) as bus:
+            await set_up(bus, SystemClock(), replicas=3)
+        yield three

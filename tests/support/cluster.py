@@ -1,0 +1,124 @@
+"""Three nats-servers that are one: a real JetStream cluster on free ports of this machine.
+
+A store of three replicas goes on while two servers live. What a test must allow for: a server that
+is killed takes the leadership of its streams with it, and the others elect anew only when they have
+heard nothing of it for four to nine seconds, which is nats-server's own bound and no setting.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from schemas.settings import NatsSettings
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.errors import BusError
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+
+SERVERS: Final = 3
+LED_SECONDS_MAX: Final = 30.0
+ASK_SECONDS: Final = 0.5
+"""A cluster without a leader does not answer at all, so each question is a short one."""
+LOOK_SECONDS: Final = 0.05
+
+
+class Cluster:
+    """Enter it and it has a leader; leave it and nothing is left."""
+
+    def __init__(self, directory: Path, servers: int = SERVERS) -> None:
+        """Keep a folder for each server under `directory`."""
+        routes = [f"nats://127.0.0.1:{port}" for port in _free_ports(servers)]
+        self.servers = [
+            EmbeddedServer(
+                directory / f"n{number}",
+                name=f"n{number}",
+                arguments=(
+                    *("--cluster_name", "navarch"),
+                    *("--cluster", route, "--routes", ",".join(routes)),
+                ),
+            )
+            for number, route in enumerate(routes, 1)
+        ]
+
+    @property
+    def url(self) -> str:
+        """All servers, as `nats.url` takes them."""
+        return ",".join(each.url for each in self.servers)
+
+    async def __aenter__(self) -> Self:
+        """Start every server, and wait until they are one."""
+        await asyncio.gather(*(each.start() for each in self.servers))
+        async with connected(self.url) as bus:
+            await led(bus)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End every server; their stores go with the test."""
+        for each in self.servers:
+            if each.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGCONT)
+        await asyncio.gather(*(each.kill() for each in self.servers))
+
+    async def leader(self, bus: NatsBus, stream: str) -> EmbeddedServer:
+        """The server that leads a stream."""
+        name = await leader_of(bus, stream)
+        return next(each for each in self.servers if each.name == name)
+
+
+@asynccontextmanager
+async def connected(url: str, name: str = "test") -> AsyncIterator[NatsBus]:
+    """A connection, as a service on three replicas has it."""
+    settings = NatsSettings(url=url, replicas=SERVERS)
+    bus = await NatsBus.connect(ConnectOptions(settings=settings, name=name, ping_seconds=2))
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def leader_of(bus: NatsBus, stream: str, *, besides: EmbeddedServer | None = None) -> str:
+    """The name of the server that leads a stream, as soon as there is one, another than that."""
+    while True:
+        with suppress(BusError):
+            body = await bus.request(
+                f"$JS.API.STREAM.INFO.{stream}", b"", timeout_seconds=ASK_SECONDS
+            )
+            name = str(msgspec.json.decode(body.data).get("cluster", {}).get("leader", ""))
+            if name and (besides is None or name != besides.name):
+                return name
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def led(bus: NatsBus) -> None:
+    """Wait until the cluster has a leader of its own, so that streams can be made."""
+    async with asyncio.timeout(LED_SECONDS_MAX):
+        while True:
+            with suppress(BusError):
+                await bus.request("$JS.API.STREAM.NAMES", b"", timeout_seconds=ASK_SECONDS)
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def replicas_current(bus: NatsBus, stream: str) -> bool:
+    """Whether every replica of a stream has all that its leader has."""
+    info: dict[str, Any] = await bus.admin(f"STREAM.INFO.{stream}", {})
+    replicas = info.get("cluster", {}).get("replicas", [])
+    return bool(replicas) and all(each.get("current") for each in replicas)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has now; all are held at once, so that they differ."""
+    with ExitStack() as held:
+        found = []
+        for _ in range(count):
+            bound = held.enter_context(socket.socket())
+            bound.bind(("127.0.0.1", 0))
+            found.append(int(bound.getsockname()[1]))
+        return found
