@@ -60,8 +60,7 @@ class Mender:
         """Have the agent reset the GPUs."""
         inputs = inputs_of(command, ResetInputs)
         request = encode(ResetRequest(key=command.key, gpus=inputs.gpus))
-        subject = node_command(inputs.pool, inputs.node, "reset-gpu")
-        acted = await self._ask(subject, request, self._timing.reset_reply_seconds)
+        acted = await self._ask(inputs, "reset-gpu", request, self._timing.reset_reply_seconds)
         if acted is None:
             raise StepFailure(
                 f"no agent answers for {inputs.node}, and nobody else can reset its GPUs; a reboot "
@@ -81,8 +80,7 @@ class Mender:
         if record is not None and record.rebooted == command.key:
             return ActedOutputs(by=record.provider, detail="accepted before")
         request = encode(RebootRequest(key=command.key, boot_id=inputs.boot_id))
-        subject = node_command(inputs.pool, inputs.node, "reboot")
-        acted = await self._ask(subject, request, self._timing.agent_reply_seconds)
+        acted = await self._ask(inputs, "reboot", request, self._timing.agent_reply_seconds)
         if acted is not None and acted.ok:
             return _outputs(acted)
         if await self._another_boot(inputs):
@@ -94,11 +92,12 @@ class Mender:
         return await self._by_provider(command, inputs, record, why)
 
     async def _another_boot(self, inputs: RebootInputs) -> bool:
-        entry = await self._bus.get(NODES, node_key(inputs.pool, inputs.node))
-        if entry is None or not inputs.boot_id:
-            return False
-        boot_id: str = _nodes.decode(entry.value).boot_id
-        return boot_id not in ("", inputs.boot_id)
+        node = await self._node(inputs.pool, inputs.node)
+        return node is not None and bool(inputs.boot_id) and node.boot_id != inputs.boot_id
+
+    async def _node(self, pool: str, node: str) -> NodeRecord | None:
+        entry = await self._bus.get(NODES, node_key(pool, node))
+        return _nodes.decode(entry.value) if entry is not None else None
 
     async def _by_provider(
         self, command: Command, inputs: RebootInputs, record: InstanceRecord | None, why: str
@@ -136,13 +135,19 @@ class Mender:
 
     # --- the agent ------------------------------------------------------------------------------
 
-    async def _ask(self, subject: str, request: bytes, reply_seconds: float) -> Acted | None:
+    async def _ask(
+        self, about: ResetInputs | RebootInputs, verb: str, request: bytes, reply_seconds: float
+    ) -> Acted | None:
         """Ask the agent until it answers; None where it is gone.
 
         A refusal may pass: work is still leaving, or the cordon is not yet known there.
         """
         timing = self._timing
-        gone_at = self._clock.monotonic() + timing.agent_gone_seconds
+        subject = node_command(about.pool, about.node, verb)
+        node = await self._node(about.pool, about.node)
+        lost = node is not None and node.lost
+        patience = timing.agent_lost_seconds if lost else timing.agent_gone_seconds
+        gone_at = self._clock.monotonic() + patience
         patient_until = self._clock.monotonic() + timing.refusals_seconds
         while True:
             try:

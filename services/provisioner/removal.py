@@ -45,6 +45,8 @@ class Timing:
     agent_again_seconds: float = 1.0
     agent_gone_seconds: float = 20.0
     """When nobody has answered for an agent so long, it is gone."""
+    agent_lost_seconds: float = 3.0
+    """The same for one whose heart does not beat any more."""
     refusals_seconds: float = 60.0
     """How long what an agent refuses is asked for again: the last processes are leaving."""
     reboot_tries_max: int = 5

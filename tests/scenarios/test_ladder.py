@@ -1,0 +1,133 @@
+"""A pool with `remediation: ladder`, from a line in the kernel log to the node that is well again.
+
+Real services, real agents, a GPU reset and a reboot as the local provider plays them.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+import pytest_asyncio
+
+from schemas import subjects
+from schemas.node_events import Remediated
+from schemas.pool_events import NodeReplaced
+from schemas.records import NodeRecord, decoder, node_key
+from schemas.topology import EVENTS, NODES
+from services.cli.serve import LOCAL_FOLDER
+from services.cli.timeline import decode
+from services.provisioner.providers.local_gpus import kmsg_record
+from tests.scenarios.fleet import WAIT_SECONDS, Fleet, serving_fleet
+
+_node = decoder(NodeRecord)
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+LADDER = """
+  ladder:
+    min_nodes: 2
+    max_nodes: 3
+    gpu_count: 2
+    health:
+      remediation: ladder
+      lost_after: 1s
+    budget:
+      max_unavailable: 1
+      max_replacements: unlimited
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    """Two nodes, two GPUs each."""
+    async with serving_fleet(tmp_path_factory.mktemp("ladder"), LADDER) as running:
+        yield running
+
+
+def sicken(fleet: Fleet, node: NodeRecord) -> None:
+    """Write XID 95 to the node's kernel log: its remedy is a GPU reset."""
+    kmsg = fleet.kmsg(node.node)
+    sequence = kmsg.read_bytes().count(b"\n") + 1
+    text = f"NVRM: Xid (PCI:{node.gpus[1].pci}): 95, pid=7, name=python, Uncontained: LTC TAG"
+    with kmsg.open("ab") as log:
+        log.write(kmsg_record(sequence, sequence, text))
+
+
+async def mended(fleet: Fleet, node: str, after: int) -> tuple[Remediated, int]:
+    """Wait for the next end of a reset or a reboot, and say where it stands."""
+    stored = await fleet.first(
+        EVENTS.name,
+        subjects.node_event("ladder", node, "remediated"),
+        after,
+        lambda message: isinstance(message, Remediated),
+    )
+    message = decode(stored)
+    assert isinstance(message, Remediated)
+    return message, stored.sequence
+
+
+async def well(fleet: Fleet, name: str) -> NodeRecord:
+    """A node, once it is judged anew after its uncordon and nothing is under way."""
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        aclosing(fleet.bus.watch(NODES, node_key("ladder", name))) as watching,
+    ):
+        async for entry in watching:
+            record: NodeRecord = _node.decode(entry.value)
+            if not record.saga and record.health == "healthy":
+                return record
+    raise AssertionError("the bus stopped")
+
+
+async def test_the_ladder_is_climbed_only_as_far_as_is_needed(fleet: Fleet) -> None:
+    """Reset cures; the same again is reset again, then rebooted, and at last replaced."""
+    first = (await fleet.active("ladder", 2))[0]
+    place = (await fleet.places())[EVENTS.name]
+    seen = []
+    for _ in range(3):
+        sicken(fleet, first)
+        told, place = await mended(fleet, first.node, place)
+        now = await well(fleet, first.node)
+        seen.append((told.remedy, told.outcome, told.attempt, told.attempts_max))
+        assert ("healthy", False, "active") == (now.health, now.cordoned, now.state)
+        assert (now.boot_id != first.boot_id) == (told.remedy == "reboot")
+
+    assert [
+        ("reset-gpu", "back", 1, 3),
+        ("reset-gpu", "back", 2, 3),
+        ("reboot", "back", 3, 3),
+    ] == seen
+    assert ["reset-gpu", "reset-gpu", "reboot"] == [each.kind for each in now.attempts]
+    replaced = await fleet.bus.read(EVENTS.name, subjects.pool_event("ladder", "node-replaced"))
+    assert [] == replaced
+
+    sicken(fleet, first)
+    end = await fleet.replaced(first.node, place)
+    assert isinstance(end, NodeReplaced)
+    assert "a GPU reset has not cured it, 2 times; a reboot has not cured it, once" in end.reason
+    # The workload system was told of each cordon, drain and uncordon.
+    orders = [each.path for each in fleet.around.orders_about(first.node)]
+    assert ["/cordon", "/drain", "/uncordon"] * 3 + ["/cordon", "/drain"] == orders
+
+
+async def test_a_node_whose_agent_is_gone_is_rebooted_by_its_provider(fleet: Fleet) -> None:
+    """Its agent killed, the node is silent, and comes back as another boot of the same instance."""
+    node = (await fleet.active("ladder", 2))[-1]
+    place = (await fleet.places())[EVENTS.name]
+    home = fleet.serving.directory / LOCAL_FOLDER / node.node
+    os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+    told, _ = await mended(fleet, node.node, place)
+    now = await well(fleet, node.node)
+
+    assert ("reboot", "back", "silence") == (told.remedy, told.outcome, told.sickness)
+    assert ("healthy", False, False) == (now.health, now.cordoned, now.lost)
+    assert now.boot_id not in ("", node.boot_id)
+    (by,) = [
+        entry.outputs["by"]
+        for entry in map(decode, await fleet.bus.read("SAGAS", subjects.saga_tree(told.saga)))
+        if getattr(entry, "step", "") == "reboot" and hasattr(entry, "outputs")
+    ]
+    assert "local" == by
