@@ -173,7 +173,8 @@ class Mending:
         running = await self._means.processes()
         if running:
             named = ", ".join(f"{each.pid} on GPU {each.index}" for each in running[:NAMED_MAX])
-            return f"{len(running)} processes use the GPUs: {named}; drain this node first"
+            what = "process uses" if len(running) == 1 else "processes use"
+            return f"{len(running)} {what} the GPUs ({named}): they must end first"
         return ""
 
     def _acted(self, *, ok: bool, detail: str = "", refused: str = "") -> Acted:

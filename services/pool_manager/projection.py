@@ -306,10 +306,15 @@ def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
     outputs = state.outputs
     return ne.Uncordoned(
         **about,
-        reason=state.params.reason,
+        reason=_cured(state) if state.kind in CURING else state.params.reason,
         since=mended_at(outputs),
         boot_id=booted(outputs),
     )
+
+
+def _cured(state: SagaState) -> str:
+    what = "its GPUs were reset" if state.kind == "reset-gpu" else "it was rebooted"
+    return f"{what} ({state.params.reason})"
 
 
 def _remediated_fact(state: SagaState, entry: SagaEntry) -> Message:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -249,6 +250,30 @@ def test_a_new_boot_ends_what_degraded_the_old_one():
     assert set(record.detail["conditions"]) == {"xid:78:0"}
     record, _ = core.decide_registered(record, registered("boot-3", 5), seen(5))
     assert record.status == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("since", "boot_id", "status"),
+    [
+        (None, "", "healthy"),
+        (NOW - timedelta(seconds=1), "", "unhealthy"),
+        (NOW + timedelta(seconds=1), "", "healthy"),
+        (None, "boot-1", "unhealthy"),
+        (None, "boot-2", "healthy"),
+    ],
+)
+def test_an_uncordon_after_a_cure_vouches_for_nothing_that_came_after_it(since, boot_id, status):
+    """A fault after the reset, or of the new boot, makes the node unhealthy again at once."""
+    record, _ = core.decide_fault(healthy(), fault(1), judged("unhealthy", "reset_gpu"), seen(1))
+    event = Uncordoned(id="u1", time=NOW, pool="p", node="n", since=since, boot_id=boot_id)
+    record, effects = core.decide_uncordoned(record, event, seen(50))
+
+    assert status == record.status
+    assert [status] == verdicts(effects)
+    if status == "unhealthy":
+        assert ("reset_gpu", "f1") == (record.action, record.fault)
+        assert "again after it was mended" in record.reason
+    assert (record, ()) == core.decide_uncordoned(record, event, seen(50))
 
 
 def test_an_uncordon_starts_a_nodes_health_anew():

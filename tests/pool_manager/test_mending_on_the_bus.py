@@ -1,0 +1,192 @@
+"""Resets and reboots on a real server with scripted peers: sagas, records, facts, and requests."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.node_events import Verdict
+from schemas.records import NodeRecord, decoder, node_key
+from schemas.settings import BudgetSpec, HealthSpec, PluginSettings
+from schemas.topology import NODES
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import ask, events, peers, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+LADDER = HealthSpec(remediation=PluginSettings(type="ladder"))
+ROOM = BudgetSpec(max_unavailable=1, max_replacements="unlimited")
+_node = decoder(NodeRecord)
+
+
+def laddered(**changes: Any) -> Any:
+    """A pool of one with a ladder."""
+    return settings(**{"min_nodes": 1, "health": LADDER, "budget": ROOM} | changes)
+
+
+async def told(peers: Peers, node: str, number: int, status: str = "unhealthy") -> None:
+    """Publish what the health-monitor makes of the so-manieth fault, or of an uncordon."""
+    sick = status == "unhealthy"
+    await peers.publish(
+        Verdict(
+            id=f"verdict-{number}-{status}-{node}",
+            time=datetime.now(UTC),
+            pool="training",
+            node=node,
+            status=status,
+            action="reset_gpu" if sick else "none",
+            reason="XID 95" if sick else "uncordoned",
+            kind="xid" if sick else "",
+            code=95 if sick else 0,
+            gpu_index=3 if sick else -1,
+            fault=f"f{number}" if sick else "",
+        )
+    )
+
+
+async def record_of(bus: NatsBus, node: str) -> NodeRecord:
+    """A node's record."""
+    entry = await bus.get(NODES, node_key("training", node))
+    assert entry is not None
+    record: NodeRecord = _node.decode(entry.value)
+    return record
+
+
+def attempts(bus: NatsBus, node: str, count: int) -> Any:
+    """Whether so many attempts at a node have ended, and nothing is under way; the record."""
+
+    async def look() -> NodeRecord | None:
+        record = await record_of(bus, node)
+        ended = [each for each in record.attempts if each.outcome != "open"]
+        return record if len(ended) == count and not record.saga else None
+
+    return look
+
+
+async def remediated(bus: NatsBus) -> list[dict[str, Any]]:
+    """Every end of a reset or a reboot that was told."""
+    found = await bus.read("EVENTS", subjects.node_event_wildcard("remediated"))
+    return [msgspec.json.decode(each.data) for each in found]
+
+
+async def test_a_reset_that_fails_is_followed_by_a_reboot(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The node stays cordoned in between; after the reboot it is back, and was never replaced."""
+    peers.fail["reset"] = "exit status 7: In use by another client"
+    async with Running(server.url, "pool-manager", build, laddered()):
+        [node] = await eventually(settled(bus, 1))
+        await told(peers, node, 1)
+        record = await eventually(attempts(bus, node, 2))
+        facts = await eventually(lambda: _two(bus))
+
+    assert [
+        ("reset-gpu", "failed", "exit status 7: In use by another client"),
+        ("reboot", "back", ""),
+    ] == [(each.kind, each.outcome, each.reason) for each in record.attempts]
+    assert {"xid-95"} == {each.sickness for each in record.attempts}
+    assert (False, "unknown", "after-b1") == (record.cordoned, record.health, record.boot_id)
+    assert [("reset-gpu", "failed", 1, 3), ("reboot", "back", 2, 3)] == [
+        (each["remedy"], each["outcome"], each["attempt"], each["attempts_max"]) for each in facts
+    ]
+    steps = [step for step, name in peers.calls if name == node]
+    assert ["cordon", "drain", "reset", "cordon", "drain", "reboot", "check", "uncordon"] == (
+        steps[2:]
+    )
+
+
+async def _two(bus: NatsBus) -> list[dict[str, Any]] | None:
+    found = await remediated(bus)
+    return found if len(found) == 2 else None
+
+
+async def test_the_sick_gpu_is_named_and_what_is_checked_is_what_came_after(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The reset has the GPU's UUID, the check asks for the boot checks."""
+    async with Running(server.url, "pool-manager", build, laddered()):
+        [node] = await eventually(settled(bus, 1))
+        await told(peers, node, 1)
+        record = await eventually(attempts(bus, node, 1))
+    log = await bus.read("SAGAS", subjects.saga_tree(record.attempts[0].saga))
+    inputs = {
+        each["step"]: each["inputs"]
+        for each in (msgspec.json.decode(stored.data) for stored in log)
+        if each.get("inputs")
+    }
+
+    assert [f"GPU-{node}-3"] == inputs["reset"]["gpus"]
+    assert ["boot"] == inputs["check"]["checks"]
+
+
+@pytest.mark.parametrize(("verb", "step"), [("reset-gpu", "reset"), ("reboot", "reboot")])
+async def test_a_person_has_a_healthy_node_mended(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers, verb: str, step: str
+) -> None:
+    """As a request, whatever the pool's remediation is; it counts as no attempt of a ladder."""
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        [node] = await eventually(settled(bus, 1))
+        await ask(bus, verb, node=node, reason="a hunch")
+        record = await eventually(attempts(bus, node, 1))
+        [fact] = await eventually(lambda: remediated(bus))
+
+    assert 1 == peers.count(step)[node]
+    assert (verb, "back", "") == (
+        record.attempts[0].kind,
+        record.attempts[0].outcome,
+        record.attempts[0].sickness,
+    )
+    assert (0, "a hunch") == (fact["attempt"], fact["reason"])
+
+
+async def test_an_uncordon_unwinds_a_reset_that_has_not_begun(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """While the work still leaves, a person may have the node back; nothing is reset."""
+    peers.hold["drain"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, laddered()):
+        [node] = await eventually(settled(bus, 1))
+        await told(peers, node, 1)
+        await eventually(lambda: _performed(peers, "drain", node))
+        await ask(bus, "uncordon", node=node)
+        record = await eventually(lambda: _back(bus, node))
+        await told(peers, node, 1, "healthy")
+
+    assert 0 == peers.count("reset")[node]
+    assert ["cancelled"] == [each.outcome for each in record.attempts]
+
+
+async def _performed(peers: Peers, step: str, node: str) -> int:
+    return peers.count(step)[node]
+
+
+async def _back(bus: NatsBus, node: str) -> NodeRecord | None:
+    record = await record_of(bus, node)
+    cancelled = any(each.outcome == "cancelled" for each in record.attempts)
+    return record if cancelled and not record.cordoned and not record.saga else None
+
+
+async def test_what_is_left_to_people_is_told_once_and_nothing_is_touched(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """`remediation: alert`: one event, however often the pool is looked at."""
+    alert = HealthSpec(remediation=PluginSettings(type="alert"))
+    async with Running(server.url, "pool-manager", build, laddered(health=alert)):
+        [node] = await eventually(settled(bus, 1))
+        await told(peers, node, 1)
+        [first] = await eventually(lambda: events(bus, "person-needed"))
+        await told(peers, node, 1)
+        await ask(bus, "scale", nodes=2)
+        await eventually(settled(bus, 2))
+        all_of_them = await events(bus, "person-needed")
+
+    assert [first] == all_of_them
+    assert (node, "reset_gpu", "XID 95") == (first["node"], first["action"], first["reason"])
+    assert 0 == peers.count("cordon")[node]
