@@ -1,0 +1,61 @@
+"""What facts make of a node's record: where it stands, and whose job its sickness came with."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from schemas.node_events import Registered, Verdict
+from schemas.records import NodeRecord
+from schemas.sagas import LaunchSpec
+from services.pool_manager import nodes
+
+NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+NODE = {"time": NOW, "pool": "training", "node": "training-1"}
+
+
+def record(**labels: str) -> NodeRecord:
+    launch = LaunchSpec(fleet="f", provider="local", instance_type="local-8gpu", labels=labels)
+    return NodeRecord(pool="training", node="training-1", launch=launch)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said", "rack"),
+    [
+        ({}, "", ""),
+        ({}, "r17", "r17"),
+        ({"rack": "hall-2"}, "", "hall-2"),
+        ({"rack": "hall-2"}, "r17", "r17"),
+    ],
+)
+def test_a_nodes_rack_is_its_agents_word_else_its_pools_label(
+    labels: dict[str, str], said: str, rack: str
+) -> None:
+    """The host knows better than the pool where it stands."""
+    event = Registered(id="r", instance="training-1", rack=said, **NODE)
+    changed = nodes.apply(record(**labels), event, NOW)
+    assert changed is not None
+    assert rack == changed.rack
+
+
+def test_a_rack_is_where_the_agent_last_spoke_from() -> None:
+    """A machine that was moved says so when it comes up again."""
+    changed: NodeRecord | None = record()
+    for number, rack in enumerate(("r17", "r18")):
+        event = Registered(id=f"r{number}", instance="training-1", rack=rack, **NODE)
+        changed = nodes.apply(changed, event, NOW)
+    assert changed is not None
+    assert "r18" == changed.rack
+
+
+def test_a_node_knows_the_job_of_what_it_has() -> None:
+    """With the verdict that stands; an older one changes nothing, the next one replaces it."""
+    changed: NodeRecord | None = record()
+    told: list[Any] = []
+    for number, (job, seconds) in enumerate((("slurm-7", 1), ("slurm-8", 0), ("", 2))):
+        about = NODE | {"time": NOW + timedelta(seconds=seconds)}
+        verdict = Verdict(id=f"v{number}", status="unhealthy", code=79, job=job, **about)
+        changed = nodes.apply(changed, verdict, NOW)
+        assert changed is not None
+        told.append(changed.health_job)
+    assert ["slurm-7", "slurm-7", ""] == told
