@@ -42,6 +42,8 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "provisioner": (f"{subjects.ROOT}.node.*.*.command.>",),
 }
 """Service -> what does not follow from the types and the topology."""
+ORDERS: Final = (subjects.query("hardware-add"), subjects.query("hardware-forget"))
+"""Questions that change something: not a reader's to ask."""
 REPLY_SECONDS: Final = 7_200.0
 """How long an answer to a request may take; tests of a host take long."""
 REPLIES_MAX: Final = 16
@@ -90,7 +92,11 @@ def rules() -> dict[str, Rules]:
     reader = _reader()
     found[READER] = reader
     asks = (f"{subjects.ROOT}.pool.*.request.>", f"{subjects.ROOT}.node.*.*.command.>")
-    found[OPERATOR] = msgspec.structs.replace(reader, publish=(*reader.publish, *asks))
+    found[OPERATOR] = msgspec.structs.replace(
+        reader,
+        publish=(*reader.publish, *asks),
+        publish_not=tuple(each for each in reader.publish_not if each not in ORDERS),
+    )
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
     return found
@@ -155,7 +161,7 @@ def _service(name: str) -> Rules:
 def _reader() -> Rules:
     return Rules(
         publish=(*_READS, *_LISTS, "$SRV.>", f"{subjects.ROOT}.query.>", f"{inbox(CLI)}.>"),
-        publish_not=_not_touching(DURABLES),
+        publish_not=(*_not_touching(DURABLES), *ORDERS),
         subscribe=(f"{subjects.ROOT}.>", "$KV.>", "$O.>", "$JS.EVENT.ADVISORY.>", "_INBOX.>"),
     )
 

@@ -150,6 +150,23 @@ class WouldBegin(
     reason: str = ""
 
 
+class NodeRefused(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_refused"
+):
+    """A new node was refused at admission; its instance goes, and another is launched."""
+
+    node: str
+    saga: str
+    step: str = ""
+    reason: str = ""
+    zone: str = ""
+    attempt: int = 1
+    """Which in a row, of `attempts`."""
+    attempts: int = 0
+    remedy: str = ""
+    """What a person can do, once there have been too many."""
+
+
 class NodeReplaced(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_replaced"
 ):
@@ -253,6 +270,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     Incident,
     SagaBegan,
     WouldBegin,
+    NodeRefused,
     NodeReplaced,
     SagaFailed,
     SagaCancelled,
@@ -273,6 +291,7 @@ FACTS: dict[type[PoolEvent], str] = {
     Incident: "incident",
     SagaBegan: "saga-began",
     WouldBegin: "would-begin",
+    NodeRefused: "node-refused",
     NodeReplaced: "node-replaced",
     SagaFailed: "saga-failed",
     SagaCancelled: "saga-cancelled",

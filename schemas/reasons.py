@@ -49,6 +49,9 @@ leaving: a saga takes it away; terminated: the provider confirmed that it is gon
 InstanceState = Literal["intended", "running", "terminating", "terminated", "leaked"]
 """intended: recorded before the provider is asked; leaked: it should be gone and is not."""
 
+HardwareKind = Literal["gpu", "serial", "host"]
+"""What hardware is recognised by: a GPU's UUID, its serial, the host as its provider names it."""
+
 # --- sagas ---------------------------------------------------------------------------------------
 
 SagaKind = Literal[

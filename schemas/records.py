@@ -15,6 +15,7 @@ from schemas.reasons import (
     BreakerState,
     DrainMode,
     FaultKind,
+    HardwareKind,
     HealthStatus,
     IncidentScope,
     InstanceState,
@@ -166,6 +167,10 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     failures: int = 0
     """Launches that failed one after the other; sets the wait before the next."""
     retry_at: UtcTime | None = None
+    refusals: int = 0
+    """New nodes that were refused at admission, one after the other."""
+    avoid: dict[str, UtcTime] = {}
+    """Zone -> until when it comes last, because hardware from there was refused."""
     promote_at: UtcTime | None = None
     """Not before this is a spare put into a gap again, after that has failed."""
 
@@ -247,6 +252,10 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     region: str = ""
     zone: str = ""
     rack: str = ""
+    host: str = ""
+    """The physical machine, where the provider tells."""
+    known_bad: str = ""
+    """Why its hardware must not be admitted; filled in when that is looked up, and not stored."""
     boot_id: str = ""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None
@@ -335,6 +344,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     address: str = ""
     host_key: str = ""
     """SSH host key as first seen, `ssh-ed25519 AAAA…`; another one at this address is refused."""
+    host: str = ""
+    """The physical machine, where the provider tells."""
     saga: str = ""
     attempts: int = 0
     rebooted: str = ""
@@ -346,6 +357,21 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     terminating_at: UtcTime | None = None
     """Since when it should be gone; how long that may take decides what is called leaked."""
     terminated_at: UtcTime | None = None
+
+
+class HardwareRecord(Record, frozen=True, kw_only=True):
+    """HARDWARE `<kind>.<identity>`: a GPU or a host that is not admitted any more."""
+
+    kind: HardwareKind
+    value: str
+    reason: str
+    since: UtcTime
+    pool: str = ""
+    node: str = ""
+    """The node that it was bad in."""
+    saga: str = ""
+    by: str = ""
+    """Who listed it; empty: a replacement did."""
 
 
 class HeartbeatRecord(Record, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 from schemas.duration import Duration
 from schemas.messages import UtcTime
 from schemas.node_events import CheckResult
-from schemas.reasons import DrainMode
+from schemas.reasons import DrainMode, HardwareKind
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
@@ -146,6 +146,24 @@ class Acted(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's."""
     at: UtcTime | None = None
     """When it was done, by the node's clock."""
+
+
+class HardwareAdd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks the pool-manager to refuse a GPU or a host from now on (`query.hardware-add`)."""
+
+    kind: HardwareKind
+    value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+    node: str = ""
+    by: str = ""
+
+
+class HardwareForget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks the pool-manager to admit it again (`query.hardware-forget`)."""
+
+    kind: HardwareKind
+    value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    by: str = ""
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):

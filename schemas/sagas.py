@@ -284,6 +284,8 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     zone: str = ""
     address: str = ""
+    host: str = ""
+    """The physical machine, where the provider tells."""
 
 
 class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -229,6 +229,12 @@ INSTANCES: Final = BucketSpec(
 OFFERINGS: Final = BucketSpec(
     name="OFFERINGS", description="What is out of capacity, since when", writer="provisioner"
 )
+HARDWARE: Final = BucketSpec(
+    name="HARDWARE",
+    description="GPUs and hosts that are not admitted any more",
+    writer="pool-manager",
+    bytes_max=64 * MIB,
+)
 HEARTBEATS: Final = BucketSpec(
     name="HEARTBEATS", description="Agents that are alive", writer="agents"
 )
@@ -243,7 +249,7 @@ REPAIRS: Final = BucketSpec(
     description="What sick nodes have cost up to now: the sum over all that was told",
     writer="metrics",
 )
-BUCKETS: Final = (POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HEARTBEATS, LEASES, REPAIRS)
+BUCKETS: Final = (POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HARDWARE, HEARTBEATS, LEASES, REPAIRS)
 
 EVIDENCE: Final = ObjectBucketSpec(
     name="EVIDENCE",
@@ -341,6 +347,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
                 "saga-failed",
                 "saga-stuck",
                 "saga-overdue",
+                "node-refused",
                 "node-replaced",
                 "person-needed",
                 "instance-leaked",

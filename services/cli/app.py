@@ -14,7 +14,17 @@ import msgspec
 import typer
 
 from schemas.requests import DrainRequest, NodeRequest, Query, ScaleRequest
-from services.cli import breaker, evidence, holds, policy, printing, report, sagas, securing
+from services.cli import (
+    breaker,
+    evidence,
+    hardware,
+    holds,
+    policy,
+    printing,
+    report,
+    sagas,
+    securing,
+)
 from services.cli.options import Config, Mode, NatsUrl, Output, Timeout, moment
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
@@ -30,7 +40,12 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for group, module in (("policy", policy), ("saga", sagas), ("breaker", breaker)):
+for group, module in (
+    ("policy", policy),
+    ("saga", sagas),
+    ("breaker", breaker),
+    ("hardware", hardware),
+):
     app.add_typer(module.commands, name=group)
 
 

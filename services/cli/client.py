@@ -101,7 +101,8 @@ class Fleet:
 
     # --- queries ------------------------------------------------------------------------------
 
-    async def _ask(self, name: str, query: Query) -> bytes:
+    async def ask(self, name: str, query: msgspec.Struct) -> bytes:
+        """Ask one question; an error with its reason where it is not answered."""
         try:
             reply = await self.bus.request(
                 subjects.query(name), encode(query), timeout_seconds=QUERY_SECONDS_MAX
@@ -121,7 +122,7 @@ class Fleet:
         """Every item of an answer, page after page, as JSON."""
         items: list[msgspec.Raw] = []
         for _ in range(PAGES_MAX):
-            page = _page.decode(await self._ask(name, query))
+            page = _page.decode(await self.ask(name, query))
             items.extend(page.items)
             if not page.next:
                 return items
@@ -130,7 +131,7 @@ class Fleet:
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and the same as JSON."""
-        data = await self._ask("node", Query(node=node))
+        data = await self.ask("node", Query(node=node))
         return _node.decode(data), data
 
     async def budget(self) -> FleetBudgetView:

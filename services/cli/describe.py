@@ -185,6 +185,10 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case p.WouldBegin():
             what = event.node or f"{event.nodes} nodes"
             return Told(event.pool, "would begin", f"{event.kind} of {what}: {event.reason}")
+        case p.NodeRefused():
+            remedy = f". What to do: {event.remedy}" if event.remedy else ""
+            text = f"{event.node} ({event.attempt} of {event.attempts}): {event.reason}{remedy}"
+            return Told(event.pool, "not admitted", text, "bad")
         case p.NodeReplaced():
             took = f"{event.old_node} -> {event.new_node} in {event.duration_seconds:.1f} s"
             return Told(event.pool, "node replaced", f"{took}. {event.reason}", "good")

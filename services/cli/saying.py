@@ -99,7 +99,7 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
             return None
 
 
-def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # noqa: C901, PLR0912 - one case a fact
+def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # noqa: C901, PLR0912 - cases
     detail = tell(event).detail
     match event:
         case p.Scaled() | p.RequestAccepted():
@@ -119,6 +119,8 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # no
             return "decided", f"{detail} (saga {event.saga})"
         case p.WouldBegin():
             return "held back", f"mode observe: it would begin {detail}"
+        case p.NodeRefused():
+            return "tried", f"not admitted: {detail}"
         case p.NodeReplaced():
             return "done", f"replaced {detail}"
         case p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck():

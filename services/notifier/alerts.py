@@ -16,6 +16,7 @@ from schemas.pool_events import (
     BreakerOpened,
     Incident,
     InstanceLeaked,
+    NodeRefused,
     NodeReplaced,
     PersonNeeded,
     SagaFailed,
@@ -45,7 +46,7 @@ class Alert:
     time: datetime
 
 
-def alert_of(event: Message) -> Alert | None:
+def alert_of(event: Message) -> Alert | None:  # noqa: C901 - one case a fact
     """What people are told of this fact; None where it is no news to them."""
     match event:
         case Verdict():
@@ -84,6 +85,8 @@ def alert_of(event: Message) -> Alert | None:
             return _overdue(event)
         case PersonNeeded():
             return _person(event)
+        case NodeRefused():
+            return _refusal(event)
         case InstanceLeaked():
             return _leak(event)
         case _:
@@ -238,6 +241,22 @@ def _person(event: PersonNeeded) -> Alert:
         pool=event.pool,
         node=event.node,
         key=f"person/{event.pool}/{event.node}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _refusal(event: NodeRefused) -> Alert | None:
+    if not event.remedy:
+        # That its saga was undone is told already.
+        return None
+    return Alert(
+        severity="critical",
+        title=f"{event.pool}: {event.attempt} new nodes in a row were refused",
+        text=f"The last was {event.node}.{_because(event.reason)} What to do: {event.remedy}.",
+        pool=event.pool,
+        node=event.node,
+        key=f"admission/{event.pool}",
         event=event.id,
         time=event.time,
     )

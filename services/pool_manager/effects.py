@@ -10,9 +10,12 @@ from schemas import pool_events as pe
 from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import NodeRecord, PoolRecord
-from schemas.sagas import SagaDone, SagaEntry, SagaUnwound
+from schemas.sagas import SagaDone, SagaEntry, SagaUnwound, StepSucceeded
+from services.pool_manager import admission
 from services.pool_manager.breaker import Ended
 from services.pool_manager.core import close
+from services.pool_manager.hardware import condemned
+from services.pool_manager.hardware_list import HardwareList
 from services.pool_manager.projection import (
     coming_node,
     facts,
@@ -32,8 +35,15 @@ log = logging.getLogger(__name__)
 class Effects:
     """Applies what `projection` decides."""
 
-    def __init__(self, bus: Bus, store: Store, reconcile: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        store: Store,
+        hardware: HardwareList,
+        reconcile: Callable[[str], Awaitable[None]],
+    ) -> None:
         """`reconcile` looks at a pool again once a saga has left it."""
+        self._hardware = hardware
         self._bus = bus
         self._store = store
         self._reconcile = reconcile
@@ -51,25 +61,40 @@ class Effects:
         def promoted(record: NodeRecord | None) -> NodeRecord | None:
             return _changed_at(record, promoted_node(record, state), entry)
 
+        left: NodeRecord | None = None
         if params.node:
-            await self._store.change_node(params.pool, params.node, leaving)
+            left = await self._store.change_node(params.pool, params.node, leaving)
         if params.new_node:
             await self._store.change_node(params.pool, params.new_node, coming)
         if params.promotes and params.promotes != params.node:
             await self._store.change_node(params.pool, params.promotes, promoted)
         for fact in facts(state, entry):
             await self.publish(fact)
+        if isinstance(entry, StepSucceeded) and entry.step == "terminate":
+            await self._hardware.condemn(condemned(state, left, entry.time))
         if isinstance(entry, SagaDone | SagaUnwound):
             # Last of all: while the pool's record holds the saga, its nodes are spoken for.
             failed = isinstance(entry, SagaUnwound) and state.kind in UNASKED
             failed = failed and not state.cancelled
 
+            await self._tell_refused(state, entry)
+
             def closed(old: PoolRecord) -> PoolRecord:
                 left = close(old, state.saga, failed=failed, now=entry.time, how=_how(state, entry))
+                left = admission.noted(old, left, state, entry.time)
                 return follow_up(old, left, state, entry.time)
 
             await self._store.change_pool(params.pool, closed)
             await self._reconcile(params.pool)
+
+    async def _tell_refused(self, state: SagaState, entry: SagaEntry) -> None:
+        """Tell of a node that was refused at admission, while the pool's record knows its saga."""
+        if not admission.is_refusal(state):
+            return
+        found = await self._store.pool(state.params.pool)
+        fact = admission.fact(found[0], state, entry.time, entry.id) if found else None
+        if fact is not None:
+            await self.publish(fact)
 
     async def publish(self, event: Message) -> None:
         """Publish a fact about a node or a pool."""

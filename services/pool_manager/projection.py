@@ -98,7 +98,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
     )
 
 
-_PLACE = ("region", "zone", "address")
+_PLACE = ("region", "zone", "address", "host")
 
 
 def _takes(record: NodeRecord, state: SagaState) -> bool:

@@ -18,7 +18,7 @@ from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
-from services.pool_manager import holding
+from services.pool_manager import admission, holding
 from services.pool_manager.budget import claiming
 from services.pool_manager.core import plan
 from services.pool_manager.departing import Departures
@@ -182,7 +182,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         instance_type=spec.instance_type,
         gpu_count=spec.gpu_count,
         region=spec.region,
-        zones=spec.zones,
+        zones=admission.zones(spec.zones, record.avoid),
         ssh_keys=spec.ssh_keys,
         labels=spec.labels,
         setup=setup_of(spec),

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from schemas.duration import decode_hook
-from schemas.messages import Message
 from schemas.names import SAGA_TOKEN
 from schemas.pool_events import (
     PoolEvent,
@@ -34,6 +33,8 @@ from schemas.requests import (
 )
 from schemas.sagas import SagaEntry
 from services.pool_manager import touching
+from services.pool_manager.admission import asked_again
+from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.breaking import breaking
 from services.pool_manager.budget import limit, with_begun
 from services.pool_manager.holding import Holding, holding, problem
@@ -68,29 +69,6 @@ EXAMPLES: dict[type[Request], str] = {
     BreakerRequest: '{"reason": "<why>"}',
 }
 """What to write instead of what cannot be read."""
-
-
-class Asked(Message, frozen=True, kw_only=True, tag="io.navarch.pool_manager.request.v1.asked"):
-    """A request as it lay in the queue."""
-
-    pool: str
-    verb: str
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What comes of a request: the event, and the pool's record with whatever it opened."""
-
-    event: PoolEvent
-    record: PoolRecord | None = None
-    """None: unchanged."""
-    more: tuple[PoolEvent, ...] = ()
-    """What else has come about by it."""
-    entry: SagaEntry | None = None
-    """To be appended to the log that was decided on."""
-    hold: Holding | None = None
-    """To be noted in the node's record, before the pool's is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +174,8 @@ def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> 
         nodes=payload.nodes,
         reason=f"asked by {payload.by or 'somebody'}",
     )
-    return Answer(event=scaled, record=msgspec.structs.replace(record, desired=payload.nodes))
+    wanted = msgspec.structs.replace(record, desired=payload.nodes)
+    return Answer(event=scaled, record=asked_again(wanted))
 
 
 def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer:

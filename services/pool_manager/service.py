@@ -20,12 +20,14 @@ from schemas.sagas import WHOLE, TimerDue, timer_codec
 from schemas.settings import Mode, PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.pool_manager import nodes
+from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.effects import Effects
+from services.pool_manager.hardware_list import HardwareList
 from services.pool_manager.holding import applied, fact
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediators import Remediators
-from services.pool_manager.requests import Answer, Asked, decide, saga_asked_about
+from services.pool_manager.requests import decide, saga_asked_about
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
 from services.pool_manager.verifying import Verifier
@@ -68,7 +70,8 @@ class PoolManager:
             lambda: self._coordinator,
             Remediators(context.settings.pools, context.settings_file).of,
         )
-        self._effects = Effects(context.bus, self.store, self._reconciler.reconcile)
+        self._hardware = HardwareList(context.bus, context.clock)
+        self._effects = Effects(context.bus, self.store, self._hardware, self._reconciler.reconcile)
         self._coordinator = Coordinator(
             context.bus,
             context.clock,
@@ -110,18 +113,23 @@ class PoolManager:
             tasks=(
                 self.store.nodes.run,
                 self.store.health.run,
+                self._hardware.view.run,
                 self._lease.keep,
                 self._resync_for_ever,
                 self._verifier.run,
             ),
-            endpoints=Queries(self.store, self._clock).endpoints(),
+            endpoints={
+                **Queries(self.store, self._clock).endpoints(),
+                **self._hardware.endpoints(),
+            },
             close=self._lease.release,
         )
 
     async def _look(self, state: SagaState) -> NodeRecord | None:
         """The node a waiting step is about: the one that comes, else the one that comes back."""
         params = state.params
-        return await self.store.fresh_node(params.pool, params.new_node or params.node)
+        found = await self.store.fresh_node(params.pool, params.new_node or params.node)
+        return await self._hardware.looked_up(found)
 
     # --- start --------------------------------------------------------------------------------
 

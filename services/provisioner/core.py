@@ -150,6 +150,7 @@ def settle(record: InstanceRecord, made: Instance, now: datetime) -> Settlement:
                 region=made.region or record.launch.region,
                 zone=made.zone,
                 address=made.address,
+                host=made.host,
                 dollars_per_hour=made.dollars_per_hour,
                 error="",
                 running_at=now,

@@ -197,4 +197,5 @@ def _outputs(record: InstanceRecord) -> ProvisionOutputs:
         region=record.region,
         zone=record.zone,
         address=record.address,
+        host=record.host,
     )

@@ -16,7 +16,16 @@ import schemas
 from schemas import sagas
 from schemas.messages import Message, message_type
 from schemas.records import Record
-from schemas.requests import REQUESTS, NodeView, Page, PoolView, Query, QueryError
+from schemas.requests import (
+    REQUESTS,
+    HardwareAdd,
+    HardwareForget,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+    QueryError,
+)
 
 HERE: Final = Path(__file__).parent
 STEP_TYPES: Final = tuple(
@@ -24,7 +33,7 @@ STEP_TYPES: Final = tuple(
     for name, each in vars(sagas).items()
     if isinstance(each, type) and name.endswith(("Inputs", "Outputs"))
 )
-ANSWER_TYPES: Final = (Query, Page, NodeView, PoolView, QueryError)
+ANSWER_TYPES: Final = (Query, Page, NodeView, PoolView, QueryError, HardwareAdd, HardwareForget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,33 @@
 """Admission: what a new node must pass before it has work, on a real server with scripted peers."""
 
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.node_events import GpuIdentity, Verdict
+from schemas.pool_events import pool_codec
+from schemas.reasons import HardwareKind, SagaKind
+from schemas.records import HardwareRecord, NodeRecord
+from schemas.sagas import LaunchSpec, SagaParams
 from schemas.settings import AdmissionSpec
+from services.notifier.alerts import alert_of
+from services.pool_manager.admission import zones
+from services.pool_manager.hardware import condemned, refused
+from services.pool_manager.hardware import key as hardware_key
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
-from tests.pool_manager.fleet import events, peers, settings, settled
+from services.saga.log import SagaState
+from tests.pool_manager.fleet import ask, events, peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
+NOW = datetime(2026, 5, 5, tzinfo=UTC)
+SUBJECT_SAFE = re.compile(r"[a-z]+\.[A-Za-z0-9_=-]+\Z")
 __all__ = ["peers"]
 
 TESTED = AdmissionSpec(diagnostic="dcgm-2")
@@ -41,3 +61,201 @@ async def test_a_new_node_whose_diagnostic_fails_is_sent_back(
         failed["reason"],
     )
     assert set(names) == peers.instances
+
+
+# --- hardware that is known to be bad -------------------------------------------------------------
+
+
+async def listed(bus: NatsBus) -> list[HardwareRecord]:
+    """The list, as the query tells it."""
+    reply = await bus.request(subjects.query("hardware"), b"", timeout_seconds=5)
+    return msgspec.json.decode(reply.data, type=list[HardwareRecord])
+
+
+async def idle(bus: NatsBus) -> bool:
+    """Whether no saga is open."""
+    return not any(pool.open_sagas for pool in await pools(bus))
+
+
+async def break_gpu(peers: Peers, node: str) -> None:
+    """A fatal fault of GPU 3, as the health-monitor judges it."""
+    await peers.publish(
+        Verdict(
+            id=f"verdict-gpu-{node}",
+            time=datetime.now(UTC),
+            pool="training",
+            node=node,
+            status="unhealthy",
+            action="replace",
+            reason="XID 79: the GPU fell off the bus",
+            gpu_index=3,
+            fault=f"fault-{node}",
+            kind="xid",
+            code=79,
+        )
+    )
+
+
+async def test_a_gpu_that_broke_is_listed_and_refused_when_it_comes_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The provider hands the same GPU out again: it is sent back, and tried elsewhere."""
+    pool = settings(min_nodes=1, zones=("a", "b"))
+    async with Running(server.url, "pool-manager", build, pool):
+        [old] = await eventually(settled(bus, 1))
+        peers.same_hardware = old
+        await break_gpu(peers, old)
+        [refused, *_] = await eventually(lambda: events(bus, "node-refused"))
+        peers.same_hardware = ""
+        [new] = await eventually(settled(bus, 1), within_seconds=20)
+        [gpu] = await listed(bus)
+
+    assert ("gpu", f"GPU-{old}-3", old) == (gpu.kind, gpu.value, gpu.node)
+    assert ("register", "a", 1, 3) == (
+        refused["step"],
+        refused["zone"],
+        refused["attempt"],
+        refused["attempts"],
+    )
+    assert f"gpu GPU-{old}-3 is known to be bad" in refused["reason"]
+    assert {new} == peers.instances
+    assert ["a", "a", "b"] == peers.zones
+
+
+async def test_refused_too_often_a_person_is_told_and_it_waits(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """At the bound the event has a remedy, and no launch follows until somebody scales."""
+    pool = settings(min_nodes=1, admission=AdmissionSpec(attempts=2))
+    async with Running(server.url, "pool-manager", build, pool):
+        [old] = await eventually(settled(bus, 1))
+        peers.same_hardware = old
+        await break_gpu(peers, old)
+
+        async def twice() -> list[dict[str, Any]] | None:
+            found = await events(bus, "node-refused")
+            return found if len(found) == 2 else None
+
+        first, second = await eventually(twice, within_seconds=20)
+        await eventually(lambda: idle(bus))
+        launched = len(peers.zones)
+        peers.same_hardware = ""
+        await ask(bus, "scale", nodes=1)
+        await eventually(settled(bus, 1))
+        alert = alert_of(pool_codec.decode(msgspec.json.encode(second)))  # type: ignore[arg-type]
+
+    assert ("", True) == (first["remedy"], "navarch scale training 1" in second["remedy"])
+    assert (3, 4) == (launched, len(peers.zones))
+    assert ("critical", "training: 2 new nodes in a row were refused") == (
+        (alert.severity, alert.title) if alert else None
+    )
+
+
+async def test_people_list_hardware_and_forget_it(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """What a person lists is refused, what a person forgets is admitted; unknown is said so."""
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        [name] = await eventually(settled(bus, 1))
+        gpu = {"kind": "gpu", "value": f"GPU-{name}-0", "by": "ada"}
+        await query(bus, "hardware-add", {**gpu, "reason": "burns"})
+        peers.same_hardware = name
+        await ask(bus, "scale", nodes=2)
+        [refused, *_] = await eventually(lambda: events(bus, "node-refused"))
+        await query(bus, "hardware-forget", gpu)
+        await ask(bus, "scale", nodes=2)
+        await eventually(settled(bus, 2), within_seconds=20)
+        again = await query(bus, "hardware-forget", gpu)
+
+    assert "burns" in refused["reason"]
+    assert "see navarch hardware list" in again
+
+
+async def query(bus: NatsBus, name: str, asked: dict[str, str]) -> str:
+    """Ask the pool-manager something, and return the answer as text."""
+    reply = await bus.request(subjects.query(name), msgspec.json.encode(asked), timeout_seconds=5)
+    return reply.data.decode()
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+GPUS = tuple(GpuIdentity(index=i, uuid=f"GPU-{i}", serial=f"165{i}") for i in range(2))
+BROKEN = NodeRecord(
+    pool="training",
+    node="n1",
+    gpus=GPUS,
+    host="rack 7/host 3",
+    health_gpu=1,
+    launch=LaunchSpec(fleet="f", provider="metal", instance_type="t"),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "node", "expected"),
+    [
+        ("replace", {}, BROKEN, [("gpu", "GPU-1"), ("serial", "1651")]),
+        # Whose fault it is is not known more closely: the host's.
+        (
+            "replace",
+            {},
+            msgspec.structs.replace(BROKEN, health_gpu=-1),
+            [("host", "metal/rack 7/host 3")],
+        ),
+        # A person's wish, a lost node, a verdict that blames no hardware, another saga: nothing.
+        ("replace", {"fault": ""}, BROKEN, []),
+        ("replace", {"action": "none"}, BROKEN, []),
+        ("replace", {"action": "reboot"}, BROKEN, []),
+        ("scale-down", {}, BROKEN, []),
+        ("replace", {}, None, []),
+    ],
+)
+def test_what_is_remembered_of_a_node_that_was_replaced(
+    kind: SagaKind,
+    params: dict[str, Any],
+    node: NodeRecord | None,
+    expected: list[tuple[str, str]],
+) -> None:
+    """The GPU that the verdict names, else the host; and only where the verdict blames hardware."""
+    given = {"action": "replace", "fault": "f1", "reason": "XID 79", **params}
+    state = SagaState(
+        saga="s",
+        kind=kind,
+        params=SagaParams(pool="training", node="n1", **given),
+        started_at=NOW,
+        cause="",
+        trace="",
+        sequence=1,
+        last_id="",
+    )
+    found = condemned(state, node, NOW)
+
+    assert expected == [(each.kind, each.value) for each in found.values()]
+    assert all(SUBJECT_SAFE.match(key) for key in found)
+
+
+@pytest.mark.parametrize(
+    ("bad", "refused_for"),
+    [
+        (("gpu", "GPU-1"), "gpu GPU-1"),
+        (("serial", "1650"), "serial 1650"),
+        (("host", "metal/rack 7/host 3"), "host metal/rack 7/host 3"),
+        (("gpu", "GPU-9"), ""),
+        (("host", "cloud/rack 7/host 3"), ""),
+    ],
+)
+def test_a_node_is_recognised_by_any_of_its_hardware(
+    bad: tuple[HardwareKind, str], refused_for: str
+) -> None:
+    """UUID, serial or host, each by itself; the reason says how to admit it all the same."""
+    record = HardwareRecord(kind=bad[0], value=bad[1], reason="burns", since=NOW)
+    told = refused(BROKEN, {hardware_key(*bad): record})
+
+    assert bool(refused_for) == bool(told)
+    assert told.startswith(refused_for)
+    assert not told or told.endswith(f"navarch hardware forget {refused_for}")
+
+
+def test_zones_that_handed_out_bad_hardware_come_last() -> None:
+    """The others keep their order; where all are avoided, so do they."""
+    assert ("b", "c", "a") == zones(("a", "b", "c"), {"a": NOW})
+    assert ("a", "b") == zones(("a", "b"), {"a": NOW, "b": NOW})

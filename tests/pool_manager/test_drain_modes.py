@@ -21,8 +21,9 @@ from schemas.sagas import (
     StepSucceeded,
 )
 from schemas.settings import PoolSpec
+from services.pool_manager.answers import Asked
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.requests import Asked, decide
+from services.pool_manager.requests import decide
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.steps import IMMEDIATE_SECONDS
 from services.pool_manager.service import build

@@ -25,9 +25,10 @@ from schemas.sagas import (
     StepSucceeded,
 )
 from schemas.settings import PoolSpec
+from services.pool_manager.answers import Asked
 from services.pool_manager.core import close
 from services.pool_manager.projection import follow_up, leaving_node
-from services.pool_manager.requests import Asked, decide, saga_asked_about
+from services.pool_manager.requests import decide, saga_asked_about
 from services.pool_manager.service import build
 from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer

@@ -36,6 +36,10 @@ class Peers:
         """Step name -> reason for which it fails."""
         self.hold: dict[str, asyncio.Event] = {}
         """Step name -> it answers only when this is set."""
+        self.same_hardware = ""
+        """Instances come with the GPUs of this node; empty: with their own."""
+        self.zones: list[str] = []
+        """Where each launch was to be made first."""
         self.silent = False
         """Instances come up, but no agent ever speaks."""
         self._loops: list[asyncio.Task[None]] = []
@@ -108,11 +112,14 @@ class Peers:
     async def _provision(self, command: Command) -> ProvisionOutputs:
         await self._asked("provision", command)
         node, pool = str(command.inputs["node"]), str(command.inputs["pool"])
+        zones = command.inputs["launch"]["zones"]
+        zone = str(zones[0]) if zones else ""
+        self.zones.append(zone)
         self.instances.add(node)
         self.most_instances = max(self.most_instances, len(self.instances))
         if not self.silent:
             await self.register(pool, node)
-        return ProvisionOutputs(provider="test", provider_id=f"i-{node}")
+        return ProvisionOutputs(provider="test", provider_id=f"i-{node}", zone=zone)
 
     async def _terminate(self, command: Command) -> None:
         await self._asked("terminate", command)
@@ -143,7 +150,10 @@ class Peers:
     async def register(self, pool: str, node: str, *, ok: bool = True, boot: str = "b1") -> None:
         """Speak as a node's agent does when it starts, and as the health-monitor answers."""
         now = datetime.now(UTC)
-        gpus = tuple(GpuIdentity(index=i, uuid=f"GPU-{node}-{i}") for i in range(self.gpus))
+        gpus = tuple(
+            GpuIdentity(index=i, uuid=f"GPU-{self.same_hardware or node}-{i}")
+            for i in range(self.gpus)
+        )
         about = {"time": now, "pool": pool, "node": node}
         again = "" if boot == "b1" else f"-{boot}"
         await self.publish(

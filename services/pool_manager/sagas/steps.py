@@ -153,6 +153,8 @@ def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | Non
     """Whether the new node's agent has spoken."""
     if node is None or node.registered_at is None:
         return None
+    if node.known_bad:
+        return Unmeetable(node.known_bad, NOT_ADMITTED)
     return Met({"hostname": node.hostname, "gpu_count": len(node.gpus)})
 
 
@@ -160,6 +162,8 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
     """Whether the new node may take work: its GPUs are all there, its boot check passed."""
     if node is None or node.boot_checked is None or node.boot_checked_id != node.boot_id:
         return None
+    if node.known_bad:
+        return Unmeetable(node.known_bad, NOT_ADMITTED)
     promised = params.launch.gpu_count if params.launch else 0
     if promised and len(node.gpus) != promised:
         return Unmeetable(f"{len(node.gpus)} GPUs where {promised} were promised", NOT_ADMITTED)

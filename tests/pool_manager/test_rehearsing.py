@@ -1,0 +1,99 @@
+"""`--dry-run`: what a request would come to, on a real server, and that nothing is touched."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.rehearsal import Rehearsal
+from schemas.settings import AdmissionSpec, BudgetSpec
+from services.cli.rehearsing import page
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+POOL = settings(min_nodes=1, spares=1, zones=("a", "b"), region="r", budget=BudgetSpec())
+
+
+async def rehearsed(bus: NatsBus, verb: str, node: str, **fields: Any) -> Rehearsal:
+    """Ask what a request would come to."""
+    asked = {"verb": verb, "node": node, "request": fields}
+    subject = subjects.query("rehearse")
+    reply = await bus.request(subject, msgspec.json.encode(asked), timeout_seconds=5)
+    return msgspec.json.decode(reply.data, type=Rehearsal)
+
+
+async def test_a_replacement_is_told_with_its_steps_and_nothing_is_touched(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The saga, the spare, the offering and each step's deadline; then all is as it was."""
+    async with Running(server.url, "pool-manager", build, POOL):
+        await eventually(settled(bus, 2))
+        before = {view.id: view.spare for view in await nodes(bus)}
+        peers.calls.clear()
+        last = await bus.last_sequence("EVENTS")
+        [name] = [each for each, spare in before.items() if not spare]
+        [spare] = [each for each, is_spare in before.items() if is_spare]
+        told = await rehearsed(bus, "replace", name, mode="deadline", timeout="10m")
+        again = await rehearsed(bus, "replace", name, mode="deadline", timeout="10m")
+        after = {view.id: view.spare for view in await nodes(bus)}
+        late = await bus.last_sequence("EVENTS")
+
+    assert (True, f"replace-{name}-1", spare) == (told.accepted, told.saga, told.promotes)
+    assert ["cordon", "promote", "drain", "terminate", "provision"] == [
+        each.step for each in told.steps[:5]
+    ]
+    assert {"drain": 600.0, "provision": 1200.0} == {
+        each.step: each.deadline_seconds
+        for each in told.steps
+        if each.step in ("drain", "provision")
+    }
+    assert ("test", "r", ["a", "b"]) == tuple(
+        told.offering[key] for key in ("provider", "region", "zones")
+    )
+    assert all(gate.passed for gate in told.gates)
+    assert (told, before, last, []) == (again, after, late, peers.calls)
+    assert f"The spare {spare} would take its place at once." in page(told)
+    assert "It can be cancelled until terminate begins" in page(told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "held", "verb", "refusal", "stops"),
+    [
+        ({}, False, "replace", None, []),
+        ({}, True, "drain", "held", ["hold and mode", "windows"]),
+        ({"mode": "observe"}, False, "replace", "observing", ["hold and mode"]),
+    ],
+)
+async def test_each_gate_is_told_by_itself(
+    server: EmbeddedServer,
+    bus: NatsBus,
+    peers: Peers,
+    changes: dict[str, Any],
+    held: bool,
+    verb: str,
+    refusal: str | None,
+    stops: list[str],
+) -> None:
+    """What would refuse it, with the same words as the refusal itself."""
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
+        [name] = await eventually(settled(bus, 1))
+    peers.calls.clear()
+    pool = settings(min_nodes=1, admission=AdmissionSpec(), **changes)
+    async with Running(server.url, "pool-manager", build, pool):
+        if held:
+            await ask(bus, "hold", node=name, reason="bisecting", **{"for": "1h"})
+            await eventually(lambda: events(bus, "request-accepted"))
+        told = await rehearsed(bus, verb, name)
+
+    assert refusal == told.refusal
+    assert stops == [gate.name for gate in told.gates if not gate.passed]
+    assert ("bisecting" in told.reason) == held
+    assert page(told).startswith(f"{verb} {name} would be ")
+    assert [] == peers.calls
