@@ -15,7 +15,6 @@ from schemas.reasons import (
     BreakerState,
     DrainMode,
     FaultKind,
-    HardwareKind,
     HealthStatus,
     IncidentScope,
     InstanceState,
@@ -357,21 +356,6 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     terminating_at: UtcTime | None = None
     """Since when it should be gone; how long that may take decides what is called leaked."""
     terminated_at: UtcTime | None = None
-
-
-class HardwareRecord(Record, frozen=True, kw_only=True):
-    """HARDWARE `<kind>.<identity>`: a GPU or a host that is not admitted any more."""
-
-    kind: HardwareKind
-    value: str
-    reason: str
-    since: UtcTime
-    pool: str = ""
-    node: str = ""
-    """The node that it was bad in."""
-    saga: str = ""
-    by: str = ""
-    """Who listed it; empty: a replacement did."""
 
 
 class HeartbeatRecord(Record, frozen=True, kw_only=True):

@@ -74,7 +74,7 @@ def _told(
     name: str, asked: msgspec.Struct | None, nats_url: str, config: Path | None, output: Format
 ) -> Coroutine[Any, Any, None]:
     async def work() -> None:
-        from schemas.records import HardwareRecord  # noqa: PLC0415
+        from schemas.hardware import HardwareRecord  # noqa: PLC0415
         from schemas.requests import Query  # noqa: PLC0415
         from services.cli import render  # noqa: PLC0415
         from services.cli.client import connected  # noqa: PLC0415

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from schemas.hardware import HardwareRecord
 from schemas.reasons import HardwareKind
-from schemas.records import HardwareRecord, NodeRecord
+from schemas.records import NodeRecord
 from services.saga.log import SagaState
 
 TTL_SECONDS: Final = 180 * 86_400

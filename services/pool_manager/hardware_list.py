@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from schemas import subjects
+from schemas.hardware import HardwareRecord
 from schemas.messages import encode
-from schemas.records import HardwareRecord, NodeRecord
+from schemas.records import NodeRecord
 from schemas.requests import HardwareAdd, HardwareForget
 from schemas.topology import HARDWARE
 from services.pool_manager import hardware

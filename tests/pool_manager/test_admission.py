@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.hardware import HardwareRecord
 from schemas.node_events import GpuIdentity, Verdict
 from schemas.pool_events import pool_codec
 from schemas.reasons import HardwareKind, SagaKind
-from schemas.records import HardwareRecord, NodeRecord
+from schemas.records import NodeRecord
 from schemas.sagas import LaunchSpec, SagaParams
 from schemas.settings import AdmissionSpec
 from services.notifier.alerts import alert_of
