@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from schemas.requests import DrainRequest, NodeRequest, Query, ScaleRequest
+from schemas.requests import Query, ScaleRequest
 from services.cli import (
     breaker,
     evidence,
@@ -21,11 +21,22 @@ from services.cli import (
     holds,
     policy,
     printing,
+    rehearsing,
     report,
     sagas,
     securing,
 )
-from services.cli.options import Config, Mode, NatsUrl, Output, Timeout, moment
+from services.cli.asking import Where, ask_node
+from services.cli.options import (
+    Config,
+    DryRun,
+    Mode,
+    NatsUrl,
+    Output,
+    Timeout,
+    drain_request,
+    moment,
+)
 from services.cli.printing import Format
 from services.runtime.errors import NavarchError
 
@@ -246,54 +257,6 @@ app.command("report")(report.report)
 # --- asking --------------------------------------------------------------------------------------
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Which fleet is asked, and whether to stay."""
-
-    nats_url: str
-    config: Path | None
-    wait: bool
-
-
-def _drain_request(node: str, reason: str, mode: str, timeout: str) -> DrainRequest:
-    """Read what the options say, as the pool-manager will."""
-    from schemas.duration import decode_hook  # noqa: PLC0415
-
-    said = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
-    try:
-        return msgspec.convert(said, DrainRequest, dec_hook=decode_hook)
-    except msgspec.ValidationError as error:
-        raise NavarchError(f"--mode or --timeout: {error}") from error
-
-
-def _ask_node(
-    verb: str,
-    node: str,
-    reason: str,
-    output: Format,
-    where: Where,
-    *,
-    request: NodeRequest | None = None,
-) -> None:
-    """Publish a request about a node, print what answers it, and perhaps wait for its end."""
-    asked = request or NodeRequest(node=node, reason=reason)
-
-    async def work() -> None:
-        from schemas.sagas import SagaDone  # noqa: PLC0415
-        from services.cli.client import accepted  # noqa: PLC0415
-
-        async with _fleet(where.nats_url, where.config) as fleet:
-            view, _ = await fleet.node(node)
-            answer = accepted(await fleet.request(view.pool, verb, asked))
-            printing.message(answer, output)
-            saga = getattr(answer, "saga", "")
-            if where.wait and saga:
-                last = await printing.stream(fleet.saga(saga), output)
-                if not isinstance(last, SagaDone):
-                    raise NavarchError(f"{saga} was not done: {getattr(last, 'reason', '')}")
-
-    _run(work())
-
-
 @app.command("cordon")
 def cordon(
     node: Node,
@@ -305,7 +268,7 @@ def cordon(
     output: Output = Format.TABLE,
 ) -> None:
     """Let the workload system place nothing new on a node."""
-    _ask_node("cordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+    ask_node("cordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
 
 
 @app.command("uncordon")
@@ -319,7 +282,7 @@ def uncordon(
     output: Output = Format.TABLE,
 ) -> None:
     """Let a node have work again; its health is judged anew."""
-    _ask_node("uncordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+    ask_node("uncordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
 
 
 def _taking_out(verb: str) -> Callable[..., None]:
@@ -331,14 +294,18 @@ def _taking_out(verb: str) -> Callable[..., None]:
         *,
         mode: Mode = "",
         timeout: Timeout = "",
+        dry_run: DryRun = False,
         wait: Wait = False,
         nats_url: NatsUrl = "",
         config: Config = None,
         output: Output = Format.TABLE,
     ) -> None:
         where = Where(nats_url=nats_url, config=config, wait=wait)
-        request = _drain_request(node, reason, mode, timeout)
-        _ask_node(verb, node, reason, output, where, request=request)
+        request = drain_request(node, reason, mode, timeout)
+        if dry_run:
+            rehearsing.dry_run(verb, request, nats_url, config, output)
+            return
+        ask_node(verb, node, reason, output, where, request=request)
 
     return command
 

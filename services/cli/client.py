@@ -136,7 +136,7 @@ class Fleet:
 
     async def budget(self) -> FleetBudgetView:
         """The fleet's budget, and what of it is used."""
-        return _budget.decode(await self._ask("budget", Query()))
+        return _budget.decode(await self.ask("budget", Query()))
 
     async def check_pool(self, pool: str) -> None:
         """Say so where there is no such pool: an empty answer would pass for a quiet one."""

@@ -2,11 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from services.cli.printing import Format
+from services.runtime.errors import NavarchError
+
+if TYPE_CHECKING:
+    from schemas.requests import DrainRequest
 
 NatsUrl = Annotated[
     str,
@@ -27,6 +32,9 @@ Mode = Annotated[
         metavar="deadline|wait|immediate",
         help="How its work is waited for; default: as the pool says.",
     ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would happen, and touch nothing.")
 ]
 Timeout = Annotated[
     str, typer.Option("--timeout", metavar="10m", help="How long; default: as the pool says.")
@@ -51,3 +59,15 @@ def moment(since: str) -> datetime | None:
             f"{since!r} is neither a span (10m, 2h) nor a moment (2026-11-21T01:35:00Z)"
         ) from None
     return found if found.tzinfo else found.astimezone()
+
+
+def drain_request(node: str, reason: str, mode: str, timeout: str) -> "DrainRequest":
+    """Read what the options say, as the pool-manager will."""
+    from schemas.duration import decode_hook  # noqa: PLC0415
+    from schemas.requests import DrainRequest  # noqa: PLC0415
+
+    said = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
+    try:
+        return msgspec.convert(said, DrainRequest, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        raise NavarchError(f"--mode or --timeout: {error}") from error

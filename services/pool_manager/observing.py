@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.pool_events import Incident, WouldBegin
+from schemas.pool_events import Incident, PersonNeeded, WouldBegin
 from schemas.records import OpenSaga, Would
 from services.pool_manager.world import Plan, World
 
@@ -34,9 +34,12 @@ def observed(world: World, decided: Plan, now: datetime) -> Plan:
             continue
         would[key] = wish
         fresh.append(_event(world, wish, now))
-    # Incidents are seen and not done; all else in the decided record belongs to what was not begun.
-    kept = msgspec.structs.replace(world.record, would=would, incidents=record.incidents)
-    seen = tuple(event for event in decided.events if isinstance(event, Incident))
+    # Incidents are seen and people are told; all else in the decided record belongs to what was
+    # not begun.
+    kept = msgspec.structs.replace(
+        world.record, would=would, incidents=record.incidents, told=record.told
+    )
+    seen = tuple(each for each in decided.events if isinstance(each, Incident | PersonNeeded))
     return replace(decided, record=kept, start={}, events=(*seen, *fresh))
 
 

@@ -9,9 +9,12 @@ import msgspec
 from schemas import subjects
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
+from schemas.rehearsal import RehearsalRequest
 from schemas.requests import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
 from schemas.settings import FleetBudgetSpec
 from services.pool_manager.budget import allowance, others
+from services.pool_manager.reconciler import saga_params
+from services.pool_manager.rehearsing import rehearse
 from services.pool_manager.sickness import sick
 from services.pool_manager.store import Store
 from services.pool_manager.world import busy
@@ -184,6 +187,7 @@ class Queries:
             subjects.query("pools"): self._pools,
             subjects.query("sagas"): self._sagas,
             subjects.query("budget"): self._budget,
+            subjects.query("rehearse"): self._rehearse,
         }
 
     async def _nodes(self, data: bytes, _: Headers) -> bytes:
@@ -207,6 +211,18 @@ class Queries:
                 health = self._store.health.records.get(node_key(record.pool, record.node))
                 return msgspec.json.encode(node_view(record, health))
         raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
+
+    async def _rehearse(self, data: bytes, _: Headers) -> bytes:
+        """What a request would come to; nothing is written."""
+        asked = msgspec.json.decode(data, type=RehearsalRequest)
+        await self._store.nodes.caught_up()
+        for record in self._store.nodes.records.values():
+            if record.node == asked.node:
+                world = await self._store.world(record.pool)
+                if world is not None:
+                    told = rehearse(asked, world, saga_params, self._clock.now())
+                    return msgspec.json.encode(told)
+        raise UnknownNameError(f"there is no node {asked.node!r}; see navarch list")
 
     async def _pools(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)

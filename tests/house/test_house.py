@@ -35,6 +35,7 @@ PURE: Final = (
     "services/pool_manager/opening.py",
     "services/pool_manager/projection.py",
     "services/pool_manager/repair.py",
+    "services/pool_manager/rehearsing.py",
     "services/pool_manager/requests.py",
     "services/pool_manager/setup.py",
     "services/pool_manager/sickness.py",
