@@ -350,14 +350,18 @@ def scale(
 
 
 @app.command("serve")
-def serve(config: Config = None) -> None:
+def serve(
+    config: Config = None,
+    *,
+    replicas: Annotated[int, typer.Option(min=1, max=5, help="How many of each service.")] = 1,
+) -> None:
     """Run every service on this machine.
 
     On a nats-server of its own, unless NAVARCH_NATS_URL names one.
     """
     from services.cli.serve import serve as run  # noqa: PLC0415
 
-    raise typer.Exit(run(config))
+    raise typer.Exit(run(config, replicas))
 
 
 @app.command("demo")

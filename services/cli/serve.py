@@ -45,8 +45,9 @@ class Serving:
         config: Path | None,
         environment: Mapping[str, str],
         tell: Tell,
+        replicas: int = 1,
     ) -> None:
-        """Serve `settings`, which were read from `config`."""
+        """Serve `settings`, which were read from `config`, with so many of each service."""
         self.directory = Path(settings.data_dir)
         self.config = config
         self._tell = tell
@@ -57,6 +58,7 @@ class Serving:
             http_port=settings.http.port,
             tell=tell,
             changed=self._write,
+            replicas=replicas,
         )
 
     async def __aenter__(self) -> Self:
@@ -133,12 +135,12 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def serve(config: Path | None) -> int:
+def serve(config: Path | None, replicas: int = 1) -> int:
     """Serve until told to stop; return the exit code."""
     settings = settings_of(config)
     tell = teller()
     with locked(Path(settings.data_dir)):
-        asyncio.run(_serve(Serving(settings, config, os.environ, tell), tell))
+        asyncio.run(_serve(Serving(settings, config, os.environ, tell, replicas), tell))
     return 0
 
 

@@ -52,6 +52,8 @@ class Child:
     """One service and the process that it is at the moment."""
 
     name: str
+    """The service's; further replicas have a number behind it."""
+    service: str
     environment: Mapping[str, str]
     process: asyncio.subprocess.Process | None = None
     http: str = ""
@@ -70,6 +72,7 @@ class Supervisor:
         http_port: int,
         tell: Tell,
         changed: Callable[[], None],
+        replicas: int = 1,
     ) -> None:
         """`server` None: `environment` names a bus. `changed` is called when a process changes."""
         self._server = server
@@ -79,8 +82,11 @@ class Supervisor:
         self._environment = dict(environment)
         # Services have one configuration; a fixed port can belong to one of them only.
         self.children = {
-            name: Child(name, {HTTP_PORT_VARIABLE: str(http_port if name == "metrics" else 0)})
-            for name in SERVICES
+            name: Child(
+                name, service, {HTTP_PORT_VARIABLE: str(http_port if name == "metrics" else 0)}
+            )
+            for service in SERVICES
+            for name in (service, *(f"{service}-{number}" for number in range(2, replicas + 1)))
         }
 
     @property
@@ -168,7 +174,7 @@ class Supervisor:
     async def _run(self, child: Child) -> int:
         """Run a service once, passing on what it writes; return its exit status."""
         child.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", f"services.{child.name.replace('-', '_')}"),
+            *(sys.executable, "-m", f"services.{child.service.replace('-', '_')}"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -90,7 +90,11 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
         return result
     if isinstance(node, yaml.SequenceNode):
         return [_plain(document, each, (*path, i)) for i, each in enumerate(node.value)]
-    return yaml.SafeLoader("").construct_object(node, deep=True)
+    try:
+        return yaml.SafeLoader("").construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError) as error:
+        # `=` alone, or a date that is none: YAML calls them values that it cannot make.
+        raise document.error(path, "cannot be read as a value; put it in quotes") from error
 
 
 def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any:

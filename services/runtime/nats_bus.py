@@ -147,7 +147,8 @@ class NatsBus(Replicas, Buckets, Objects):
         except nats.errors.NoRespondersError as error:
             raise Unavailable(f"{subject}: nobody answers") from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
-            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s") from error
+            why = f": {self._last_error}" if f'"{subject.lower()}"' in self._last_error else ""
+            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s{why}") from error
         except nats.errors.MaxPayloadError as error:
             raise Refused(f"{subject}: {len(data)} bytes are more than the server takes") from error
         except (nats.errors.Error, OSError) as error:

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.settings import PoolSpec, Settings
@@ -362,6 +362,8 @@ def test_the_shipped_configurations_load(file):
 
 
 @given(st.text(max_size=200))
+@example("=")
+@example("fleet: 2026-99-99")
 def test_no_text_breaks_the_loader(text):
     """Whatever the file holds: settings, or an error with a line."""
     try:

@@ -20,7 +20,7 @@ from services.runtime.accounts import agent_credentials, read_agent_keys
 from services.runtime.clock import SystemClock
 from services.runtime.connecting import credentials
 from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import SetupError
+from services.runtime.errors import SetupError, Unavailable
 from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.topology import set_up
 
@@ -276,6 +276,14 @@ async def test_a_node_reads_its_own_record_and_beats(secured: Secured) -> None:
     assert entry is not None
     assert record == entry.value
     assert (b"hello", True) == (reply.data, asked.is_set())
+
+
+async def test_who_is_refused_is_told_so(secured: Secured) -> None:
+    """The server says it beside the request; the error that the caller sees says it too."""
+    reader = await NatsBus.connect(secured.options("reader"))
+    with pytest.raises(Unavailable, match="permissions violation"):
+        await reader.request("navarch.v1.pool.p.request.scale", b"{}", timeout_seconds=0.3)
+    await reader.close()
 
 
 async def test_without_credentials_nobody_is_let_in(secured: Secured) -> None:

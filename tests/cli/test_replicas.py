@@ -1,0 +1,28 @@
+"""How many processes of each service `navarch serve` keeps."""
+
+from services.cli.supervisor import HTTP_PORT_VARIABLE, SERVICES, Supervisor
+
+
+def kept(replicas: int) -> Supervisor:
+    """A supervisor that has started nothing."""
+    return Supervisor(
+        server=None,
+        environment={"NAVARCH_NATS_URL": "nats://127.0.0.1:1"},
+        http_port=9090,
+        tell=lambda _name, _line: None,
+        changed=lambda: None,
+        replicas=replicas,
+    )
+
+
+def test_each_service_is_kept_so_often_and_one_of_them_has_the_port() -> None:
+    """The first has the service's own name; a fixed port is that of the first metrics alone."""
+    children = kept(2).children
+    fixed = [name for name, each in children.items() if each.environment[HTTP_PORT_VARIABLE] != "0"]
+
+    assert dict.fromkeys(SERVICES, 2) == {
+        service: sum(each.service == service for each in children.values()) for service in SERVICES
+    }
+    assert {"notifier", "notifier-2"} == {n for n in children if n.startswith("notifier")}
+    assert ["metrics"] == fixed
+    assert list(SERVICES) == list(kept(1).children)
