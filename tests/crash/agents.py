@@ -6,15 +6,20 @@ real ones they lose nothing: what the bus does not take now is said again until 
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, Fault, GpuIdentity, NodeEvent, Registered
 from schemas.records import HeartbeatRecord, node_key
+from schemas.requests import Acted, Diagnosis, RebootRequest, ResetRequest
 from schemas.topology import HEARTBEATS
 from services.provisioner.providers.local_gpus import kmsg_record, simulated_gpus
+from services.runtime.bus import Headers
 from services.runtime.errors import BusError
 from services.runtime.nats_bus import NatsBus
 from tests.crash.provider import Provider
@@ -42,6 +47,11 @@ class Agents:
         self._provider = provider
         self._boot_seconds = boot_seconds
         self._lives: dict[str, asyncio.Task[None]] = {}
+        self._boots: dict[str, asyncio.Semaphore] = {}
+        self._done: dict[str, Acted] = {}
+        self.acts: list[tuple[str, str]] = []
+        """(step, node) of every reset and reboot that took effect: one for each key, whoever asks
+        how often."""
 
     async def run(self) -> None:
         """Give every instance its agent, for ever."""
@@ -62,30 +72,75 @@ class Agents:
             await asyncio.gather(*self._lives.values(), return_exceptions=True)
 
     async def _live(self, node: str) -> None:
+        self._boots[node] = asyncio.Semaphore(0)
+        for verb, endpoint in (
+            ("reset-gpu", self._reset),
+            ("reboot", self._reboot),
+            ("diagnose", self._diagnose),
+        ):
+            subject = subjects.node_command(self._pool, node, verb)
+            await self._bus.answer(subject, partial(endpoint, node))
+        boot = 0
+        while True:
+            boot += 1
+            await self._boot(node, f"boot-{node}" if boot == 1 else f"boot-{node}-{boot}")
+            await self._beat(node)
+            while not await self._rebooted(node):
+                await self._beat(node)
+
+    async def _rebooted(self, node: str) -> bool:
+        """Whether the node is rebooted before its next beat is due."""
+        try:
+            async with asyncio.timeout(BEAT_SECONDS):
+                return await self._boots[node].acquire()
+        except TimeoutError:
+            return False
+
+    async def _boot(self, node: str, boot_id: str) -> None:
         about = {"pool": self._pool, "node": node}
+        again = boot_id.removeprefix(f"boot-{node}")
         await asyncio.sleep(self._boot_seconds)
         gpus = tuple(GpuIdentity(index=i, uuid=f"GPU-{node}-{i}") for i in range(GPUS))
         registered = Registered(
-            id=f"{node}.registered",
+            id=f"{node}.registered{again}",
             time=datetime.now(UTC),
             instance=node,
-            boot_id=f"boot-{node}",
+            boot_id=boot_id,
             gpus=gpus,
             **about,
         )
         await self.say(registered)
         await asyncio.sleep(self._boot_seconds)
         checked = BootChecked(
-            id=f"{node}.boot-checked",
+            id=f"{node}.boot-checked{again}",
             time=datetime.now(UTC),
             ok=True,
-            boot_id=f"boot-{node}",
+            boot_id=boot_id,
             **about,
         )
         await self.say(checked)
-        while True:
-            await self._beat(node)
-            await asyncio.sleep(BEAT_SECONDS)
+
+    # --- what sagas ask of a node -----------------------------------------------------------------
+
+    async def _reset(self, node: str, data: bytes, _: Headers) -> bytes:
+        key = msgspec.json.decode(data, type=ResetRequest).key
+        return encode(self._act(key, "reset", node))
+
+    async def _reboot(self, node: str, data: bytes, _: Headers) -> bytes:
+        key = msgspec.json.decode(data, type=RebootRequest).key
+        if key not in self._done:
+            self._boots[node].release()
+        return encode(self._act(key, "reboot", node))
+
+    def _act(self, key: str, step: str, node: str) -> Acted:
+        if key not in self._done:
+            self._done[key] = Acted(ok=True, at=datetime.now(UTC))
+            self.acts.append((step, node))
+        return self._done[key]
+
+    async def _diagnose(self, node: str, data: bytes, _: Headers) -> bytes:
+        del node, data
+        return encode(Diagnosis(ok=True))
 
     async def _beat(self, node: str) -> None:
         beat = HeartbeatRecord(pool=self._pool, node=node, instance=node, time=datetime.now(UTC))
