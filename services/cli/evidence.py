@@ -77,7 +77,8 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
     What has not ended yet is put together here, as it will be when it has.
     """
     from services.metrics import gathering  # noqa: PLC0415
-    from services.metrics.evidence import bundle, by_itself, still_open  # noqa: PLC0415
+    from services.metrics.endings import by_itself, still_open  # noqa: PLC0415
+    from services.metrics.evidence import bundle  # noqa: PLC0415
 
     about = [each for each in await _kept(bus) if each.metadata.get("node") == node]
     captured = next((each for each in about if is_capture(each)), None)

@@ -16,7 +16,7 @@ from schemas import pool_events as p
 from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
-from services.metrics import evidence, gathering
+from services.metrics import endings, evidence, gathering, story
 from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer, Received
@@ -69,7 +69,7 @@ class Collector:
             took = self._clock.monotonic() - began
             await self._clock.sleep(min(REST * took, REST_SECONDS_MAX))
 
-    async def _known(self, pool: str, node: str, message: Message) -> evidence.Known:
+    async def _known(self, pool: str, node: str, message: Message) -> story.Known:
         sagas = [str(getattr(message, "saga", ""))]
         return await gathering.known(self._bus, self._pools, pool, node, sagas)
 
@@ -105,13 +105,13 @@ class Collector:
 
     async def _end(self, pool: str, node: str, message: Message, stored: Stored) -> None:
         known = await self._known(pool, node, message)
-        found = evidence.ending(known, message, stored.time)
+        found = endings.ending(known, message, stored.time)
         if found is None or found.outcome == "open":
             return
         kept, _ = await gathering.stored_capture(self._bus, pool, node)
         made = evidence.bundle(known, kept, found)
         name = ""
-        if evidence.keeps(found):
+        if endings.keeps(found):
             name = e.bundle_name(pool, node, found.saga or message.id)
             made = await self._keep(name, made)
         await self._tell(message, made, name)
@@ -152,7 +152,7 @@ class Collector:
             evidence=name,
         )
         told = await self._bus.read(EVENTS.name, subject)
-        if any(getattr(evidence.read(each), "id", "") == event.id for each in told):
+        if any(getattr(story.read(each), "id", "") == event.id for each in told):
             return
         await self._bus.append(
             subject,
@@ -191,4 +191,4 @@ def ends(message: Message) -> bool:
 
 
 def _decode(stored: Stored) -> Any:
-    return evidence.read(stored)
+    return story.read(stored)

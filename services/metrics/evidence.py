@@ -4,7 +4,6 @@ The same story gives the same bundle, whoever puts it together and however often
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -12,52 +11,17 @@ import msgspec
 
 from schemas import evidence as e
 from schemas import node_events as n
-from schemas import pool_events as p
-from schemas import sagas as s
 from schemas import subjects
-from schemas.messages import Invalid, Message, UnknownType, encode
-from schemas.node_events import node_codec
-from schemas.pool_events import pool_codec
-from schemas.records import HealthRecord, InstanceRecord, NodeRecord
-from schemas.sagas import saga_codec
+from schemas.messages import Message, encode
+from schemas.records import InstanceRecord, NodeRecord
 from schemas.topology import EVENTS, SAGAS
-from services.metrics.outages import Outage, outages
+from services.metrics.endings import Ending
+from services.metrics.story import Known, in_order, last_outage
 from services.runtime.bus import Stored
 
 T = TypeVar("T")
 HOUR_SECONDS: Final = 3600.0
 KERNEL: Final = "kmsg"
-MENDED: Final[Mapping[str, e.Outcome]] = {"reset-gpu": "reset", "reboot": "rebooted"}
-"""Kind of saga -> how it ended the sickness of a node that stayed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What the buckets and the streams hold of a node now."""
-
-    pool: str
-    node: str
-    record: NodeRecord | None = None
-    health: HealthRecord | None = None
-    instance: InstanceRecord | None = None
-    samples: tuple[n.Telemetry, ...] = ()
-    story: tuple[Stored, ...] = ()
-    """Its events, its pool's about it, and the entries of its sagas."""
-
-
-def read(stored: Stored) -> Message | UnknownType | Invalid:
-    """Read an event or a saga's entry, whichever its subject says it is."""
-    if subjects.parse_saga(stored.subject):
-        return saga_codec.decode(stored.data)
-    if subjects.parse_pool_event(stored.subject):
-        return pool_codec.decode(stored.data)
-    return node_codec.decode(stored.data)
-
-
-def in_order(story: Iterable[Stored]) -> list[tuple[Stored, Message]]:
-    """What can be read of a story, by the moment of storing."""
-    found = ((each, read(each)) for each in sorted(story, key=lambda one: one.time))
-    return [(each, message) for each, message in found if isinstance(message, Message)]
 
 
 # --- the capture ---------------------------------------------------------------------------------
@@ -65,7 +29,7 @@ def in_order(story: Iterable[Stored]) -> list[tuple[Stored, Message]]:
 
 def capture(known: Known, old: e.EvidenceCapture | None, now: datetime) -> e.EvidenceCapture:
     """What is to be kept before it is gone, together with what was kept of the same trouble."""
-    current = _last_outage(known, open_only=True)
+    current = last_outage(known, open_only=True)
     moment = current.moment if current else now
     kept = old.samples if old else ()
     same = old is not None and abs((old.moment - moment).total_seconds()) <= e.AROUND_SECONDS
@@ -85,7 +49,7 @@ def capture(known: Known, old: e.EvidenceCapture | None, now: datetime) -> e.Evi
 
 def recovered(known: Known, kept: e.EvidenceCapture) -> e.EvidenceCapture | None:
     """The capture of a node that is well again by itself; None: it is not."""
-    if kept.outcome != "open" or _last_outage(known, open_only=True) is not None:
+    if kept.outcome != "open" or last_outage(known, open_only=True) is not None:
         return None
     return msgspec.structs.replace(kept, outcome="recovered")
 
@@ -116,91 +80,7 @@ def around(moment: datetime, samples: Iterable[n.Telemetry]) -> tuple[tuple[n.Te
     return kept, len(near) - len(kept)
 
 
-def _outages(known: Known) -> tuple[Outage, ...]:
-    return outages(
-        (each.time, message)
-        for each, message in in_order(known.story)
-        if isinstance(message, n.NodeEvent) and message.node == known.node
-    )
-
-
-def _last_outage(known: Known, *, open_only: bool = False) -> Outage | None:
-    found = _outages(known)
-    if not found or (open_only and found[-1].ended_at is not None):
-        return None
-    return found[-1]
-
-
 # --- the bundle ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a time out of service ended."""
-
-    outage: Outage
-    outcome: e.Outcome
-    saga: str = ""
-    new_node: str = ""
-    back_at: datetime | None = None
-
-
-def ending(known: Known, trigger: Message, at: datetime) -> Ending | None:
-    """What a fact, stored at a moment, ended of a node; None: nothing, or not yet all of it."""
-    messages = in_order(known.story)
-    match trigger:
-        case p.NodeReplaced(saga=saga, new_node=new):
-            outage = _last_outage(known)
-            admitted = [
-                each.time
-                for each, message in messages
-                if isinstance(message, s.StepSucceeded)
-                and (message.saga, message.step) == (saga, "admit")
-            ]
-            back = min(admitted, default=at)
-            found = outage or Outage(since=at, moment=at)
-            return Ending(found, "replaced", saga, new, max(back, found.since))
-        case n.Uncordoned(id=id_, saga=saga):
-            closed = _closed_by(known, id_)
-            outcome = MENDED.get(_kind(messages, saga), "uncordoned")
-            return Ending(closed, outcome, saga, "", at) if closed else None
-        case n.Terminated(id=id_, saga=saga):
-            closed = _closed_by(known, id_)
-            replacing = _kind(messages, saga) == "replace"
-            # The replacement is still to come, or fails: either is told by a fact of its own.
-            return Ending(closed, "removed", saga, "", at) if closed and not replacing else None
-        case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
-            gone = f"terminated-{saga}"
-            closed = _closed_by(known, gone)
-            return Ending(closed, "removed", saga, "", at) if closed else None
-        case _:
-            return None
-
-
-def _kind(messages: Iterable[tuple[Stored, Message]], saga: str) -> str:
-    """What kind of saga it is; empty: its log is not there."""
-    started = (message for _, message in messages if isinstance(message, s.SagaStarted))
-    return next((each.kind for each in started if each.saga == saga), "")
-
-
-def _closed_by(known: Known, event: str) -> Outage | None:
-    return next((each for each in _outages(known) if each.end == event), None)
-
-
-def still_open(known: Known) -> Ending | None:
-    """A sickness that has not ended: what is known of it up to now; None: there is none."""
-    outage = _last_outage(known, open_only=True)
-    return Ending(outage, "open") if outage else None
-
-
-def by_itself(kept: e.EvidenceCapture) -> Ending:
-    """A sickness that went away before anything was done."""
-    return Ending(Outage(since=kept.sick_at or kept.moment, moment=kept.moment), "recovered")
-
-
-def keeps(found: Ending) -> bool:
-    """Whether evidence is kept: not of what somebody only cordoned and uncordoned by hand."""
-    return found.outcome == "replaced" or found.outage.sickness != e.BY_HAND
 
 
 def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.EvidenceBundle:

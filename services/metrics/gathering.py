@@ -19,7 +19,7 @@ from schemas.node_events import NodeEvent, Telemetry
 from schemas.pool_events import BreakerOpened, Incident
 from schemas.records import HealthRecord, InstanceRecord, NodeRecord, Record, decoder, node_key
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
-from services.metrics.evidence import Known, read
+from services.metrics.story import Known, read
 from services.runtime.bus import BucketSpec, Bus, Stored
 from services.runtime.errors import Refused
 

@@ -12,17 +12,10 @@ from schemas import sagas as s
 from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import FaultNote, HealthRecord, NodeRecord
-from services.metrics.evidence import (
-    Known,
-    around,
-    bounded,
-    bundle,
-    capture,
-    ending,
-    keeps,
-    still_open,
-)
+from services.metrics.endings import ending, keeps, still_open
+from services.metrics.evidence import around, bounded, bundle, capture
 from services.metrics.outages import outages
+from services.metrics.story import Known
 from services.runtime.bus import Stored
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -120,9 +113,9 @@ def stored(*messages: Message) -> tuple[Stored, ...]:
     return tuple(found)
 
 
-def saga(kind: str = "replace") -> list[Message]:
+def saga(kind: str = "replace", spare: str = "") -> list[Message]:
     """A saga's log up to the new node's admission."""
-    params = s.SagaParams(pool="a", node="n-1", new_node="n-2")
+    params = s.SagaParams(pool="a", node="n-1", new_node="n-2", promotes=spare)
     return [
         of(s.SagaStarted, 1, saga=SAGA, kind=kind, params=params),
         of(s.StepSucceeded, 60, saga=SAGA, step="admit"),
@@ -132,12 +125,28 @@ def saga(kind: str = "replace") -> list[Message]:
 GONE = of(n.Terminated, 30, id=f"terminated-{SAGA}", saga=SAGA)
 REPLACED = of(p.NodeReplaced, 61, pool="a", old_node="n-1", new_node="n-2", saga=SAGA)
 FAILED = of(p.SagaFailed, 90, pool="a", saga=SAGA, step="provision", reason="x", node="n-1")
+PROMOTED = of(s.StepSucceeded, 5, saga=SAGA, step="promote")
+BY_SPARE = of(
+    p.NodeReplaced, 61, pool="a", old_node="n-1", new_node="n-2", promoted="n-0", saga=SAGA
+)
 ENDS = {
     "replaced: until the new one is admitted": (
         [*saga(), GONE, REPLACED],
         REPLACED,
         "replaced",
         60,
+    ),
+    "replaced: until a spare took its place": (
+        [*saga(spare="n-0"), PROMOTED, GONE, BY_SPARE],
+        BY_SPARE,
+        "replaced",
+        5,
+    ),
+    "a spare took its place, and no new spare came": (
+        [saga(spare="n-0")[0], PROMOTED, GONE, FAILED],
+        FAILED,
+        "replaced",
+        5,
     ),
     "terminated: the new one is still to come": ([*saga(), GONE], GONE, None, 0),
     "nothing came in its place": ([*saga(), GONE, FAILED], FAILED, "removed", 90),
