@@ -188,6 +188,8 @@ def _faults(
     """Every fault that the node told of, with what was made of it."""
     records = (old.health if old else None, known.health)
     notes = {note.id: note for record in records if record for note in record.recent}
+    # The verdict is told before the record that holds the notes is written, so it may be all there is.
+    verdicts = {m.fault: m for _, m in messages if isinstance(m, n.Verdict) and m.fault}
     found = []
     for stored, fault in messages:
         if not isinstance(fault, n.Fault) or fault.node != known.node:
@@ -196,6 +198,10 @@ def _faults(
         if note := notes.get(fault.id):
             judged = msgspec.structs.replace(
                 judged, result=note.result, action=note.action, rule=note.rule
+            )
+        elif verdict := verdicts.get(fault.id):
+            judged = msgspec.structs.replace(
+                judged, result=verdict.status, action=verdict.action, rule=verdict.rule
             )
         found.append(judged)
     return bounded(found, e.FAULTS_MAX, msgspec.json.encode)

@@ -232,6 +232,13 @@ def test_a_bundle_says_all_of_it_when_the_buckets_are_empty():
     assert (made.sickness, made.lost_gpu_hours) == ("xid-79", round(60 * 8 / 3600, 6))
 
 
+def test_the_verdict_says_what_was_made_of_its_fault_where_no_note_does():
+    """It is told before the health record is written, which a capture may therefore miss."""
+    known = Known(pool="a", node="n-1", story=stored(FAULT, SICK))
+    (fault,) = bundle(known, None, still_open(known)).faults
+    assert (fault.result, fault.rule) == ("unhealthy", "r")
+
+
 def test_a_list_keeps_its_beginning_and_its_end_within_both_bounds():
     """By number and by bytes; what is left out is counted."""
     assert bounded(list(range(10)), 4, lambda _: b"") == ((0, 1, 8, 9), 6)
