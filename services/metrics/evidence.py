@@ -188,7 +188,7 @@ def _faults(
     """Every fault that the node told of, with what was made of it."""
     records = (old.health if old else None, known.health)
     notes = {note.id: note for record in records if record for note in record.recent}
-    # The verdict is told before the record that holds the notes is written, so it may be all there is.
+    # It is told before the record with the notes is written, so it may be all there is.
     verdicts = {m.fault: m for _, m in messages if isinstance(m, n.Verdict) and m.fault}
     found = []
     for stored, fault in messages:
