@@ -23,6 +23,8 @@ AHEAD_SECONDS_MIN: Final = 15.0
 NOTICES_MAX: Final = 16
 """Remembered of one node; the newest."""
 LAUNCH_AHEAD: Final = "launch_ahead"
+ANNOUNCED: Final = ("preemption", "maintenance")
+"""Kinds of faults that are the cloud's word, and nothing that the hardware did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,19 @@ def gone(node: NodeRecord, now: datetime) -> bool:
 
 def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]:
     """How a node leaves, as fields of the saga's opening; empty: as the pool says."""
-    if gone(node, now):
-        return {"drain": "immediate"}
     found = standing(node)
+    fields: dict[str, Any] = {}
+    if found is not None:
+        fields["notice"] = found[0]
+        if node.health != "unhealthy" or node.health_kind in ANNOUNCED:
+            # It is for no fault of its hardware, which must not be remembered as bad.
+            fields["action"] = "none"
+    if gone(node, now):
+        return {**fields, "drain": "immediate"}
     if found is None:
         return {}
-    name, notice = found
-    fields: dict[str, Any] = {"notice": name, "drain_until": _drained_by(notice)}
+    _, notice = found
+    fields["drain_until"] = _drained_by(notice)
     left = notice.deadline - now if notice.deadline is not None else None
     if urgent(node, spec, now) and (left is None or left.total_seconds() >= AHEAD_SECONDS_MIN):
         fields["order"] = LAUNCH_AHEAD

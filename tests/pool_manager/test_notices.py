@@ -14,6 +14,7 @@ from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager import notices
 from services.pool_manager.core import plan
+from services.pool_manager.opening import begin
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.service import build
 from services.pool_manager.waves import sickness
@@ -148,6 +149,28 @@ def test_a_wave_of_notices_is_no_incident() -> None:
     found = node(health="unhealthy", health_kind="preemption", notices={"a": notice(120)})
 
     assert "" == sickness(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "action"),
+    [
+        ({"health": "degraded", "health_kind": "preemption"}, "none"),
+        ({"health": "unhealthy", "health_kind": "preemption"}, "none"),
+        ({"health": "degraded", "health_kind": "maintenance", "lost": True}, "none"),
+        ({"health": "unhealthy", "health_kind": "xid", "health_code": 79}, "replace"),
+    ],
+)
+@pytest.mark.parametrize("seconds", [120, -1])
+def test_what_the_cloud_takes_is_not_remembered_as_bad_hardware(
+    changes: dict[str, Any], action: str, seconds: float
+) -> None:
+    """Unless it was broken beside the notice; the saga's action is what is looked at."""
+    found = node(
+        notices={"a": notice(seconds)}, health_action="replace", health_fault="f1", **changes
+    )
+    _, begun, _ = begin("f", world(found).record, "replace", NOW, node=found)
+
+    assert (action, "a") == (begun.action, begun.notice)
 
 
 def event(name: str, at: float, *, withdrawn: bool = False) -> Preempting:
