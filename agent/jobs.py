@@ -19,6 +19,19 @@ _POD = re.compile(
 )
 
 
+_STARTED_FIELD: Final = 19
+"""Of /proc/PID/stat, counted from the one after the name: ticks since the boot."""
+
+
+def started_seconds(stat: str, ticks_per_second: int) -> float | None:
+    """When a process began, in seconds since the boot, by the text of /proc/PID/stat."""
+    # A process may give itself any name, parentheses and spaces included.
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) <= _STARTED_FIELD or not fields[_STARTED_FIELD].isdecimal():
+        return None
+    return int(fields[_STARTED_FIELD]) / ticks_per_second
+
+
 def job_of(cgroup: str) -> str:
     """Name the job in the text of /proc/PID/cgroup: `slurm-1234`, `pod-<uid>`; empty: in none.
 

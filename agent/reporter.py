@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -32,6 +33,8 @@ from services.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
+MICROSECONDS: Final = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
@@ -40,8 +43,8 @@ class Sources:
     gpus: Callable[[], GpuMap]
     lines: Callable[[], bool]
     """Whether the kernel log is followed."""
-    job: Callable[[int], str]
-    """Of a process of this host."""
+    job: Callable[[int, float], str]
+    """Of a process of this host, by its number and the seconds since the boot."""
 
 
 class Reporter:
@@ -85,11 +88,14 @@ class Reporter:
         made = partial(
             faults.from_kernel_log,
             *(self.who, sighting, line.sequence, self._sources.gpus(), self._clock.now()),
-            job=self._sources.job(pid) if isinstance(pid, int) and pid > 0 else "",
+            job=self._job(pid, line) if isinstance(pid, int) and pid > 0 else "",
         )
         key = (sighting.kind, sighting.code, sighting.pci, sighting.subcode)
         if self._storm.passes(key, monotonic, made):
             self._first(made(), monotonic, sequence=line.sequence)
+
+    def _job(self, pid: int, line: Line) -> str:
+        return self._sources.job(pid, line.timestamp_us / MICROSECONDS)
 
     def event(self, event: XidEvent) -> None:
         """Take an XID from NVML; its line may be here already, or be worth a moment's wait."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.jobs import job_of
-from agent.processes import KEPT_SECONDS, Processes
+from agent.jobs import job_of, started_seconds
+from agent.processes import CLOCKS_APART_SECONDS, KEPT_SECONDS, TICKS_PER_SECOND, Processes
 
 UID = "3f1c9d1e-8a53-4b39-9d55-0f6d2a7a51c4"
 UNDERSCORED = UID.replace("-", "_")
@@ -89,9 +89,46 @@ def test_a_process_that_is_gone_had_the_job_it_had(tmp_path: Path) -> None:
     place.mkdir()
     (place / "cgroup").write_text(SLURM_V1)
     processes = Processes(tmp_path, lambda: now[0])
-    assert "slurm-881204" == processes.job(4711)
+    assert "slurm-881204" == processes.job(4711, 100.0)
     (place / "cgroup").unlink()
     now[0] = KEPT_SECONDS
-    assert "slurm-881204" == processes.job(4711)
+    assert "slurm-881204" == processes.job(4711, 100.0)
     now[0] = KEPT_SECONDS + 1
-    assert ("", "") == (processes.job(4711), processes.job(4712))
+    assert ("", "") == (processes.job(4711, 100.0), processes.job(4712, 100.0))
+
+
+STAT = "4711 (a) b (c) R 1 4711 4711 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 {ticks} 1 1"
+
+
+@pytest.mark.parametrize(
+    ("stat", "seconds"),
+    [
+        (STAT.format(ticks=12_345), 123.45),
+        ("4711 (python) R 1", None),
+        ("", None),
+        (STAT.format(ticks="soon"), None),
+    ],
+)
+def test_when_a_process_began_is_read(stat: str, seconds: float | None) -> None:
+    """Whatever it calls itself; what cannot be read is not known."""
+    assert seconds == started_seconds(stat, 100)
+
+
+@pytest.mark.parametrize(("late", "job"), [(0.0, "slurm-881204"), (1.0, "")])
+def test_a_number_that_passed_on_names_no_job(tmp_path: Path, late: float, job: str) -> None:
+    """An old line's process, read by an agent that was down, may be another by now."""
+    started = 500.0 + CLOCKS_APART_SECONDS + late
+    place = tmp_path / "4711"
+    place.mkdir()
+    (place / "cgroup").write_text(SLURM_V1)
+    (place / "stat").write_text(STAT.format(ticks=int(started * TICKS_PER_SECOND)))
+    assert job == Processes(tmp_path, lambda: 0.0).job(4711, 500.0)
+
+
+def test_a_process_of_this_host_began_before_now() -> None:
+    """The kernel's own form: this very process is older than this moment."""
+    text = Path("/proc/self/stat").read_text(encoding="utf-8")
+    uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    started = started_seconds(text, TICKS_PER_SECOND)
+    assert started is not None
+    assert 0 < started <= uptime

@@ -113,7 +113,7 @@ def all_the_way(chance: random.Random) -> int:
         NodeIdentity("training", "n1", "0777c57c-3f80"),
         outbox,  # type: ignore[arg-type]
         SystemClock(),
-        Sources(gpus=GpuMap, lines=lambda: True, job=lambda _: ""),
+        Sources(gpus=GpuMap, lines=lambda: True, job=lambda *_: ""),
         any_facility=True,
     )
     log = KernelLog(
