@@ -331,6 +331,8 @@ NOTIFIER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("drain", "started"),
         subjects.saga_step_wildcard("vacate", "started"),
     ),
+    # A drain may be waited for over many restarts; each step's own deadline bounds its failures.
+    deliveries_max=1_000,
     in_flight_max=4096,
 )
 NOTIFIER_ALERTS: Final = DurableSpec(
