@@ -333,6 +333,8 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     """When its GPUs were reset, by its own clock: an unhealthy fault after that fails the check."""
     boot_id: str = ""
     """The boot that a reboot has begun: an unhealthy fault of it fails the check."""
+    action: Action = "none"
+    """What the node was mended for: where its verdict calls for more by now, the check fails."""
 
 
 class CheckOutputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,11 +12,11 @@ import msgspec
 
 from schemas import subjects
 from schemas.messages import encode
-from schemas.reasons import NOT_ADMITTED
-from schemas.records import HealthRecord, decoder, is_after, node_key
+from schemas.reasons import NOT_ADMITTED, Action
+from schemas.records import HealthRecord, NodeRecord, decoder, is_after, node_key
 from schemas.requests import DiagnoseRequest, Diagnosis
 from schemas.sagas import CheckInputs, CheckOutputs
-from schemas.topology import HEALTH
+from schemas.topology import HEALTH, NODES
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError
@@ -29,7 +29,13 @@ SECONDS_MAX: Final = 86_400.0
 """For a command without a deadline."""
 DETAIL_CHARS_MAX: Final = 1_000
 
+RISING: Final[tuple[Action, ...]] = (
+    *("none", "restart_app", "inspect", "reset_gpu", "reboot", "replace"),
+)
+"""What verdicts call for, the gentlest first."""
+
 _health = decoder(HealthRecord)
+_nodes = decoder(NodeRecord)
 _diagnosis: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(Diagnosis)
 
 
@@ -64,7 +70,14 @@ class Checker:
         """What was seen since the node was mended speaks against it, whatever the tests say."""
         if asked.since is None and not asked.boot_id:
             return
-        entry = await self._bus.get(HEALTH, node_key(asked.pool, asked.node))
+        key = node_key(asked.pool, asked.node)
+        found = await self._bus.get(NODES, key)
+        node: NodeRecord | None = _nodes.decode(found.value) if found else None
+        sick = node is not None and node.health == "unhealthy"
+        if node and sick and RISING.index(node.health_action) > RISING.index(asked.action):
+            reason = f"it is worse by now, and calls for {node.health_action}"
+            raise StepFailure(f"{reason}: {node.health_reason}", error=NOT_ADMITTED)
+        entry = await self._bus.get(HEALTH, key)
         record: HealthRecord | None = _health.decode(entry.value) if entry else None
         for note in reversed(record.recent if record else ()):
             if note.result == "unhealthy" and is_after(note, asked.since, asked.boot_id):

@@ -31,22 +31,21 @@ def laddered(**changes: Any) -> Any:
     return settings(**{"min_nodes": 1, "health": LADDER, "budget": ROOM} | changes)
 
 
-async def told(peers: Peers, node: str, number: int, status: str = "unhealthy") -> None:
-    """Publish what the health-monitor makes of the so-manieth fault, or of an uncordon."""
-    sick = status == "unhealthy"
+async def told(peers: Peers, node: str, number: int) -> None:
+    """Publish what the health-monitor makes of the so-manieth fault."""
     await peers.publish(
         Verdict(
-            id=f"verdict-{number}-{status}-{node}",
+            id=f"verdict-{number}-{node}",
             time=datetime.now(UTC),
             pool="training",
             node=node,
-            status=status,
-            action="reset_gpu" if sick else "none",
-            reason="XID 95" if sick else "uncordoned",
-            kind="xid" if sick else "",
-            code=95 if sick else 0,
-            gpu_index=3 if sick else -1,
-            fault=f"f{number}" if sick else "",
+            status="unhealthy",
+            action="reset_gpu",
+            reason="XID 95",
+            kind="xid",
+            code=95,
+            gpu_index=3,
+            fault=f"f{number}",
         )
     )
 
@@ -157,7 +156,6 @@ async def test_an_uncordon_unwinds_a_reset_that_has_not_begun(
         await eventually(lambda: _performed(peers, "drain", node))
         await ask(bus, "uncordon", node=node)
         record = await eventually(lambda: _back(bus, node))
-        await told(peers, node, 1, "healthy")
 
     assert 0 == peers.count("reset")[node]
     assert ["cancelled"] == [each.outcome for each in record.attempts]

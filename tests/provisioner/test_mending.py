@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.messages import encode
+from schemas.reasons import Action, HealthStatus
 from schemas.records import FaultNote, HealthRecord, NodeRecord
 from schemas.requests import Acted, Diagnosis
 from schemas.sagas import CheckInputs, RebootInputs, ResetInputs
@@ -210,6 +211,34 @@ async def test_what_was_reported_since_speaks_against_a_node(
         return
     failed = await failure(check, wanted)
     assert ("not-admitted", True) == (failed.error, "xid 95 again" in failed.reason)
+
+
+@pytest.mark.parametrize(
+    ("health", "action", "worse"),
+    [
+        ("unhealthy", "reset_gpu", False),
+        ("unhealthy", "reboot", True),
+        ("unhealthy", "replace", True),
+        ("unhealthy", "none", False),
+        ("degraded", "replace", False),
+        ("unknown", "replace", False),
+    ],
+)
+async def test_a_node_that_has_become_worse_is_not_given_work(
+    bus: NatsBus, health: HealthStatus, action: Action, worse: bool
+) -> None:
+    """What a reset was begun for is not all any more: the next rung is for that."""
+    record = NodeRecord(pool="web", node="web-1", health=health, health_action=action)
+    await bus.put(NODES, "web.web-1", encode(record))
+    await Agent(bus, "diagnose", Diagnosis(ok=True)).listen()
+    inputs = CheckInputs(pool="web", node="web-1", since=DONE, action="reset_gpu")
+    check = steps(bus, fake(), HASTY).actions["check"]
+    wanted = command("reset-1", "check", inputs)
+    if not worse:
+        assert await check(wanted)
+        return
+    failed = await failure(check, wanted)
+    assert ("not-admitted", True) == (failed.error, f"calls for {action}" in failed.reason)
 
 
 async def test_whoever_is_cut_off_asks_again_and_the_agent_does_it_once(bus: NatsBus) -> None:

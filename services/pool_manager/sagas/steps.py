@@ -119,6 +119,7 @@ def _check(params: SagaParams, outputs: Outputs) -> CheckInputs:
         level=level,
         since=mended_at(outputs),
         boot_id=booted(outputs),
+        action=params.action,
     )
 
 
