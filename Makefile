@@ -7,9 +7,10 @@ STAMP := $(VENV)/.installed
 
 ROUNDS ?= 5
 SEED ?= 1
+CLUSTER ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick test-real check format crash bench clean
+.PHONY: help venv demo test quick test-real check format crash outage bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -57,8 +58,11 @@ format: $(STAMP) ## Format the code and fix what can be fixed by itself
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-crash: $(STAMP) ## Kill services at random while faults come: make crash ROUNDS=20 SEED=7
-	@$(BIN)/python -m tests.crash $(ROUNDS) $(SEED)
+crash: $(STAMP) ## Kill services and servers at random: make crash ROUNDS=20 SEED=7 [CLUSTER=3]
+	@$(BIN)/python -m tests.crash $(ROUNDS) $(SEED) --servers $(CLUSTER)
+
+outage: $(STAMP) ## Take the broker from 500 nodes for two minutes; about eight minutes in all
+	@$(BIN)/python -m benchmarks.outage
 
 bench: $(STAMP) ## Measure, print a table, write benchmarks/latest.json
 	@$(BIN)/python -m benchmarks

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.crash.campaign import Campaign, Tally
+from tests.crash.campaign import PAUSE_SECONDS, Campaign, Tally
 from tests.crash.rig import Rig, Shape
 
 NODES: Final = 3
@@ -26,11 +26,17 @@ DRAIN_SECONDS: Final = 0.05
 def main() -> int:
     """Run a campaign; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("rounds", type=int, help="how many nodes to break")
+    parser.add_argument("rounds", type=int, help="how many things to bring about")
     parser.add_argument("seed", type=int, help="draws the same blows again")
     parser.add_argument("--order", choices=("terminate_first", "provision_first"))
     parser.add_argument("--provider", choices=tuple(SPAN_SECONDS), default="fake")
-    parser.add_argument("--replicas", type=int, default=1, help="of every service")
+    parser.add_argument(
+        "--servers", type=int, choices=(1, 3), default=1, help="3: a cluster of nats-servers"
+    )
+    parser.add_argument("--replicas", type=int, help="of every service (default: 1, on three 2)")
+    parser.add_argument(
+        "--pause", type=float, default=PAUSE_SECONDS, help="longest pause, in seconds"
+    )
     parser.add_argument("--keep", action="store_true", help="keep logs and stores")
     given = parser.parse_args()
     chance = random.Random(given.seed)
@@ -38,14 +44,18 @@ def main() -> int:
     shape = Shape(
         nodes=NODES,
         order=order,
-        replicas=given.replicas,
+        replicas=given.replicas or (2 if given.servers > 1 else 1),
+        servers=given.servers,
         provider=given.provider,
         boot_seconds=BOOT_SECONDS,
         drain_seconds=DRAIN_SECONDS,
     )
     directory = Path(tempfile.mkdtemp(prefix="navarch-crash-"))
-    say(f"{NODES} nodes, {order}, {given.provider} instances, in {directory}")
-    tally = asyncio.run(_run(directory, shape, chance, given.rounds))
+    say(
+        f"{NODES} nodes, {order}, {given.provider} instances, {shape.replicas} of every service, "
+        f"{shape.servers} nats-server, in {directory}"
+    )
+    tally = asyncio.run(_run(directory, shape, chance, given.rounds, given.pause))
     for problem in tally.problems:
         say(f"\n{problem}")
     if tally.status() == 0 and not given.keep:
@@ -56,9 +66,12 @@ def main() -> int:
     return tally.status()
 
 
-async def _run(directory: Path, shape: Shape, chance: random.Random, rounds: int) -> Tally:
+async def _run(
+    directory: Path, shape: Shape, chance: random.Random, rounds: int, pause_seconds: float
+) -> Tally:
     async with Rig(directory, shape) as rig:
-        campaign = Campaign(rig, chance, SPAN_SECONDS[shape.provider], say)
+        span = SPAN_SECONDS[shape.provider]
+        campaign = Campaign(rig, chance, span, say, pause_seconds=pause_seconds)
         tally = await campaign.run(rounds)
         for each in rig.unasked:
             say(f"note: {each}")

@@ -1,19 +1,23 @@
-"""Rounds at random: fault after fault, whoever is struck, whenever; the seed says everything.
+"""Rounds at random: play after play, whoever is struck, whenever; the seed says everything.
 
 What is drawn depends on the seed alone; what it meets depends on the machine. So a seed repeats the
 blows, and a defect shows again with the same one after a few tries.
 """
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from tests.crash.evidence import KINDS, Difference, differences, told
+from services.runtime.embedded import EmbeddedServer
+from tests.crash.evidence import DONE, KINDS, Difference, differences, told
+from tests.crash.plays import PLAYS, REPLACE, Play, moments
 from tests.crash.processes import Replica
 from tests.crash.rig import Moment, Rig, UnsettledError
-from tests.crash.rounds import RESUME_SECONDS_MAX, TOLD, moments
+from tests.crash.rounds import RESUME_SECONDS_MAX
 
 SERVER: Final = "nats-server"
 BLOWS_MAX: Final = 3
@@ -23,14 +27,15 @@ AIMED_SECONDS_MAX: Final = 0.02
 """About as long as a step is worked on."""
 AGAIN_SECONDS_MAX: Final = 0.4
 """A service is ready about half as long after its start: some are killed while they start."""
-MOMENT_SECONDS_MAX: Final = 40.0
+PAUSE_SECONDS: Final = 30.0
+"""The longest that somebody is stopped and let go on: he was cut off, and does not know it."""
 
-How = Literal["kill", "terminate"]
+How = Literal["kill", "terminate", "pause"]
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One process struck some time after the fault, or after a moment of the replacement."""
+    """One process struck some time after the play began, or after a moment of its sagas."""
 
     at_seconds: float
     target: str
@@ -50,26 +55,40 @@ class Blow:
 
 
 def draw(
-    chance: random.Random, targets: Sequence[str], order: str, span_seconds: float
+    chance: random.Random,
+    targets: Sequence[str],
+    aims: Sequence[Moment],
+    span_seconds: float,
+    pause_seconds: float = PAUSE_SECONDS,
 ) -> list[Blow]:
-    """Draw a round's blows: one to three, each on another process, nats-server among them.
+    """Draw a round's blows: one to three, each on another process; of the servers only one.
 
-    Most of a replacement is waiting, so half of the blows are aimed at where something is done.
+    Most of a saga is waiting, so half of the blows are aimed at where something is done.
     """
-    struck = chance.sample([*targets, SERVER], k=chance.randint(1, BLOWS_MAX))
+    services = [each for each in targets if not each.startswith(SERVER)]
+    server = chance.choice([each for each in targets if each.startswith(SERVER)])
+    struck = chance.sample([*services, server], k=chance.randint(1, BLOWS_MAX))
     blows = []
     for target in struck:
         aimed = chance.random() < 1 / 2
+        how: How = chance.choice(("kill", "kill", "kill", "kill", "terminate", "pause"))
+        again = how != "pause" and chance.random() < 1 / 4
+        away = pause_seconds if how == "pause" else AWAY_SECONDS_MAX
         blow = Blow(
             at_seconds=chance.uniform(0, AIMED_SECONDS_MAX if aimed else span_seconds),
             target=target,
-            how="terminate" if chance.random() < 1 / 6 else "kill",
-            away_seconds=chance.uniform(0, AWAY_SECONDS_MAX),
-            after=chance.choice([*moments(order), *TOLD]) if aimed else None,
-            again_seconds=chance.uniform(0, AGAIN_SECONDS_MAX) if chance.random() < 1 / 4 else 0.0,
+            how=how,
+            away_seconds=chance.uniform(0, away),
+            after=chance.choice(aims) if aimed else None,
+            again_seconds=chance.uniform(0, AGAIN_SECONDS_MAX) if again else 0.0,
         )
         blows.append(blow)
     return blows
+
+
+def choose(chance: random.Random) -> Play:
+    """Draw what a round is about: half of the time its fault alone."""
+    return REPLACE if chance.random() < 1 / 2 else chance.choice(PLAYS[1:])
 
 
 @dataclass(slots=True)
@@ -78,6 +97,7 @@ class Tally:
 
     rounds: int = 0
     replaced: int = 0
+    """Nodes that broke, were to be replaced, and were: one a round."""
     found: list[Difference] = field(default_factory=list)
     resume_seconds_max: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -102,9 +122,16 @@ class Campaign:
     """Rounds on one fleet."""
 
     def __init__(
-        self, rig: Rig, chance: random.Random, span_seconds: float, say: Callable[[str], None]
+        self,
+        rig: Rig,
+        chance: random.Random,
+        span_seconds: float,
+        say: Callable[[str], None],
+        *,
+        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
-        """Strike within `span_seconds` of each fault; `say` takes a line a round."""
+        """Strike within `span_seconds` of each beginning; `say` takes a line a round."""
+        self._pause_seconds = pause_seconds
         self._rig = rig
         self._chance = chance
         self._span_seconds = span_seconds
@@ -131,18 +158,23 @@ class Campaign:
             await rig.quiet()
             await self._look()
         seen = await rig.evidence()
-        tally.replaced = len({each.old_node for each in seen.replaced} & set(rig.broken))
+        called_for = {each.node for each in rig.wishes if each.ends == DONE}
+        tally.replaced = len({each.old_node for each in seen.replaced} & called_for)
         return tally
 
     async def _round(self, number: int) -> bool:
         rig, loop = self._rig, asyncio.get_running_loop()
-        targets = [each.name for each in rig.replicas]
-        blows = draw(self._chance, targets, rig.shape.order, self._span_seconds)
+        play = choose(self._chance)
+        order = rig.shape.order
+        aims = moments(REPLACE, order)
+        if play is not REPLACE:
+            aims = [*aims, *moments(play, order)]
+        blows = draw(self._chance, self._targets(), aims, self._span_seconds, self._pause_seconds)
         await asyncio.gather(*(each.is_ready() for each in rig.replicas))
         begun = loop.time()
         async with asyncio.TaskGroup() as group:
-            breaking = group.create_task(rig.break_a_node())
-            back = [group.create_task(self._strike(blow)) for blow in blows]
+            playing = group.create_task(_perform(rig, play))
+            back = [group.create_task(self._strike(blow, playing)) for blow in blows]
         whole = await self._look()
         rested = loop.time() - begun
         again = max(task.result() for task in back)
@@ -150,20 +182,33 @@ class Campaign:
         resumed = 0.0 if sign is None else sign - again
         self._tally.resume_seconds_max = max(self._tally.resume_seconds_max, resumed)
         self._say(
-            f"{number}: {breaking.result()} broke; {', '.join(map(str, blows))}; "
+            f"{number}: {playing.result()}; {', '.join(map(str, blows))}; "
             f"at rest after {rested:.2f} s, resumed in {resumed:.2f} s"
         )
         return whole
 
-    async def _strike(self, blow: Blow) -> float:
-        """Strike at the blow's time; return when the struck one was started again."""
+    def _targets(self) -> list[str]:
+        servers = [f"{SERVER}/{each.name}" for each in self._rig.servers]
+        return [*(each.name for each in self._rig.replicas), *servers]
+
+    async def _strike(self, blow: Blow, playing: "asyncio.Task[str]") -> float:
+        """Strike at the blow's time; return when all was there again."""
         if blow.after is not None:
-            async with asyncio.timeout(MOMENT_SECONDS_MAX):
-                await self._rig.arm(blow.after, _nothing).wait()
+            seen = asyncio.create_task(self._rig.arm(blow.after, _nothing).wait())
+            await asyncio.wait({seen, playing}, return_when=asyncio.FIRST_COMPLETED)
+            seen.cancel()
         await asyncio.sleep(blow.at_seconds)
-        if blow.target == SERVER:
-            return await self._strike_server(blow)
+        if blow.target.startswith(SERVER):
+            name = blow.target.partition("/")[2]
+            return await self._strike_server(
+                next(each for each in self._rig.servers if each.name == name), blow
+            )
         replica = next(each for each in self._rig.replicas if each.name == blow.target)
+        if blow.how == "pause":
+            replica.freeze()
+            await asyncio.sleep(blow.away_seconds)
+            replica.thaw()
+            return asyncio.get_running_loop().time()
         await self._strike_service(replica, blow)
         return replica.started_at
 
@@ -183,24 +228,23 @@ class Campaign:
             await replica.gone()
             await replica.start()
 
-    async def _strike_server(self, blow: Blow) -> float:
-        if blow.how == "kill":
-            self._rig.server_kill()
+    async def _strike_server(self, server: EmbeddedServer, blow: Blow) -> float:
+        """Strike a server; a cluster is there again when it leads again, by its own rules."""
+        if blow.how == "pause":
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(blow.away_seconds)
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
         else:
-            self._rig.server_terminate()
-        began = await self._server_back(blow.away_seconds)
-        if blow.again_seconds:
-            await asyncio.sleep(blow.again_seconds)
-            self._rig.server_kill()
-            began = await self._server_back(0)
-        return began
-
-    async def _server_back(self, away_seconds: float) -> float:
-        await self._rig.server.wait()
-        await asyncio.sleep(away_seconds)
-        began = asyncio.get_running_loop().time()
-        await self._rig.server.start()
-        return began
+            os.kill(server.pid, signal.SIGKILL if blow.how == "kill" else signal.SIGTERM)
+            await _server_back(server, blow.away_seconds)
+            if blow.again_seconds:
+                await asyncio.sleep(blow.again_seconds)
+                os.kill(server.pid, signal.SIGKILL)
+                await _server_back(server, 0)
+        await self._rig.led()
+        return asyncio.get_running_loop().time()
 
     async def _told(self) -> str:
         """How a fleet looks in which a moment did not come."""
@@ -214,6 +258,18 @@ class Campaign:
         if found:
             self._tally.problems.append(why)
         return not found
+
+
+async def _server_back(server: EmbeddedServer, away_seconds: float) -> None:
+    await server.wait()
+    await asyncio.sleep(away_seconds)
+    await server.start()
+
+
+async def _perform(rig: Rig, play: Play) -> str:
+    """Let a play go on, and after it a node break: each round replaces one."""
+    about = "" if play is REPLACE else f"{await play.perform(rig)}, then "
+    return f"{play.name}: {about}{await REPLACE.perform(rig)} broke"
 
 
 def _nothing() -> None:

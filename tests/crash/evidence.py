@@ -16,8 +16,9 @@ import msgspec
 from schemas import subjects
 from schemas.pool_events import NodeReplaced, pool_codec
 from schemas.records import InstanceRecord, NodeRecord, PoolRecord, decoder, pool_key
-from schemas.sagas import WHOLE, SagaEntry, saga_codec
+from schemas.sagas import WHOLE, SagaEntry, SagaParams, saga_codec
 from schemas.topology import DEAD, EVENTS, INSTANCES, NODES, POOLS, SAGAS
+from services.pool_manager.sagas import DEFINITIONS
 from services.runtime.bus import Bus, Stored
 from services.saga.log import CorruptLogError, SagaState, fold
 from tests.crash.provider import Truth
@@ -35,7 +36,8 @@ REPLACE_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("drain", "terminate"),
     ),
 }
-LAUNCH_STEPS: Final = ("provision", "bootstrap", "register", "admit")
+DONE: Final = frozenset({"done"})
+ENDED: Final = frozenset({"done", "unwound"})
 
 
 class _Envelope(msgspec.Struct):
@@ -58,6 +60,16 @@ class Difference:
     """The saga whose log says more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A saga that must have been, exactly once for each wish, and how it may have ended."""
+
+    kind: str
+    node: str = ""
+    """Empty: of any node."""
+    ends: frozenset[str] = DONE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything that tells whether the fleet is as it should be."""
@@ -65,8 +77,8 @@ class Evidence:
     nodes_wanted: int
     instances_max: int
     """How many may ever stand at once."""
-    broken: tuple[str, ...]
-    """Nodes that a fault was published for, one fault each."""
+    wishes: tuple[Wish, ...]
+    """What was brought about: by a fault, by a request, or by the pool's first size."""
     pool: PoolRecord
     logs: Mapping[str, tuple[Stored, ...]]
     """Saga -> its log."""
@@ -90,7 +102,7 @@ async def gather(
     *,
     nodes_wanted: int,
     instances_max: int,
-    broken: tuple[str, ...],
+    wishes: tuple[Wish, ...],
     most: int,
     orders: Mapping[tuple[str, str], Collection[str]],
 ) -> Evidence:
@@ -106,7 +118,7 @@ async def gather(
     return Evidence(
         nodes_wanted=nodes_wanted,
         instances_max=instances_max,
-        broken=broken,
+        wishes=wishes,
         pool=_pools.decode(record.value),
         logs={saga: tuple(log) for saga, log in logs.items()},
         replaced=tuple(each for each in replaced if isinstance(each, NodeReplaced)),
@@ -121,9 +133,12 @@ async def gather(
 
 
 def is_settled(seen: Evidence) -> bool:
-    """Whether the pool is at rest: every fault answered, nothing open, every node in service."""
-    answered = {each.old_node for each in seen.replaced} >= set(seen.broken)
-    return answered and not seen.pool.open and not list(_at_odds(seen))
+    """Whether the pool is at rest: every wish fulfilled, nothing open, every node in service."""
+    states = _states(seen)
+    if any(not state.ended for state in states):
+        return False
+    found, wanted = _counted(seen)
+    return not wanted - found and not seen.pool.open and not list(_at_odds(seen))
 
 
 def differences(seen: Evidence) -> list[Difference]:
@@ -158,21 +173,58 @@ def _shown(stored: Stored) -> str:
     return f"{moment} {stored.sequence} {stored.subject.split('.', 4)[-1]}"
 
 
+def _states(seen: Evidence) -> list[SagaState]:
+    found = (_state(saga, log) for saga, log in seen.logs.items())
+    return [state for state in found if isinstance(state, SagaState)]
+
+
+def _counted(seen: Evidence) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """(kind, node) -> how many sagas there are, and how many are wanted."""
+    wanted = Counter((wish.kind, wish.node) for wish in seen.wishes)
+    found: Counter[tuple[str, str]] = Counter()
+    for state in _states(seen):
+        exact = (state.kind, state.params.node)
+        found[exact if exact in wanted else (state.kind, "")] += 1
+    return found, wanted
+
+
 def _replacements(seen: Evidence) -> Iterator[Difference]:
-    """One replacement a fault: one event, one saga."""
-    events = Counter(each.old_node for each in seen.replaced)
-    sagas: Counter[str] = Counter()
-    for saga, log in seen.logs.items():
-        state = _state(saga, log)
-        if isinstance(state, SagaState) and state.kind == "replace":
-            sagas[state.params.node] += 1
-    for what, counted in (("node-replaced events", events), ("replace sagas", sagas)):
-        for node in seen.broken:
-            if counted[node] != 1:
-                kind: Kind = "doubled" if counted[node] else "lost"
-                yield Difference(kind, f"{node} broke once and has {counted[node]} {what}")
-        for node in set(counted) - set(seen.broken):
-            yield Difference("doubled", f"{node} never broke and has {counted[node]} {what}")
+    """One saga a wish, ended as it may; one event a replacement."""
+    found, wanted = _counted(seen)
+    for kind, node in sorted(found | wanted):
+        many, times = found[kind, node], wanted[kind, node]
+        if many != times:
+            what = f"{many} {kind} sagas of {node or 'any node'} where {times} were called for"
+            yield Difference("doubled" if many > times else "lost", what)
+    replaced = Counter(each.old_node for each in seen.replaced)
+    done: Counter[str] = Counter()
+    for state in _states(seen):
+        about = (state.kind, state.params.node)
+        ends = [
+            wish.ends for wish in seen.wishes if (wish.kind, wish.node) in (about, (about[0], ""))
+        ]
+        allowed = frozenset[str]().union(*ends) if ends else ENDED
+        if state.status not in allowed:
+            what = f"{state.saga} is {state.status}, not {' or '.join(sorted(allowed))}"
+            yield Difference("lost", what, state.saga)
+        if state.kind == "replace" and state.status == "done":
+            done[state.params.node] += 1
+    for node in sorted(
+        wish.node for wish in seen.wishes if wish.kind == "replace" and wish.ends == DONE
+    ):
+        if not done[node]:
+            yield Difference("lost", f"{node} was to be replaced and was not")
+    for node in sorted(set(done) | set(replaced)):
+        if done[node] != replaced[node]:
+            kind_: Kind = "doubled" if replaced[node] > done[node] else "lost"
+            what = f"{node} was replaced {done[node]} times and {replaced[node]} were told"
+            yield Difference(kind_, what)
+
+
+def steps_of(kind: str, params: SagaParams) -> list[str]:
+    """The names of a saga's steps, in order."""
+    definitions = {str(name): each for name, each in DEFINITIONS.items()}
+    return [step.name for step in definitions[kind].steps(params)]
 
 
 def _log(saga: str, seen: Evidence) -> Iterator[Difference]:
@@ -181,20 +233,22 @@ def _log(saga: str, seen: Evidence) -> Iterator[Difference]:
     if isinstance(state, str):
         yield Difference("doubled", state, saga)
         return
-    steps = LAUNCH_STEPS if state.kind == "scale-up" else REPLACE_STEPS[state.params.order]
+    found = [_place(each) for each in seen.logs[saga]]
+    if not state.retries:
+        for place, times in Counter(found).items():
+            if times > 1:
+                yield Difference("doubled", f"{saga}: {'.'.join(place)} {times} times", saga)
+    if state.status == "unwound":
+        return
     expected = [(WHOLE, "started")]
+    steps = steps_of(state.kind, state.params)
     expected += [(step, status) for step in steps for status in ("started", "succeeded")]
     expected.append((WHOLE, "done"))
-    found = [_place(each) for each in seen.logs[saga]]
-    if found == expected:
-        return
-    for place, times in Counter(found).items():
-        if times > 1:
-            yield Difference("doubled", f"{saga}: {'.'.join(place)} {times} times", saga)
     for place in expected:
         if place not in found:
             yield Difference("lost", f"{saga}: {'.'.join(place)} is missing", saga)
-    if sorted(found) == sorted(expected) or set(found) - set(expected):
+    strange = sorted(found) == sorted(expected) and found != expected
+    if strange or (set(found) - set(expected) and not state.retries):
         yield Difference("lost", f"{saga}: not the steps of a {state.kind}, in order", saga)
 
 
@@ -220,11 +274,16 @@ def _state(saga: str, log: tuple[Stored, ...]) -> SagaState | str:
 
 def _instances_made(seen: Evidence) -> Iterator[Difference]:
     """Never more instances than intended, ever and at once."""
-    wanted = seen.nodes_wanted + len(seen.broken)
-    if seen.truth.made > wanted:
-        yield Difference("doubled", f"{seen.truth.made} instances made where {wanted} were wanted")
-    if seen.truth.made < wanted:
-        yield Difference("lost", f"{seen.truth.made} instances made where {wanted} were wanted")
+    least = most = 0
+    for state in _states(seen):
+        launched = state.step("provision").status
+        least += state.status == "done" and launched == "succeeded"
+        most += launched != "pending"
+    made = seen.truth.made
+    if made > most:
+        yield Difference("doubled", f"{made} instances made where {most} were wanted")
+    if made < least:
+        yield Difference("lost", f"{made} instances made where {least} were wanted")
     if seen.most > seen.instances_max:
         at_once = f"{seen.most} instances stood at once where {seen.instances_max} may"
         yield Difference("doubled", at_once)
@@ -233,16 +292,31 @@ def _instances_made(seen: Evidence) -> Iterator[Difference]:
             yield Difference("doubled", f"{name} stands {times} times")
 
 
+ORDERED: Final[Mapping[tuple[str, str], str]] = {
+    **{(step, "started"): step for step in ("cordon", "drain", "uncordon")},
+    **{(step, "succeeded"): step for step in ("cordon", "drain", "uncordon")},
+    **{("cordon", status): "uncordon" for status in ("undo-started", "undo-succeeded")},
+}
+"""What an entry is about -> the order that the workload system has it by."""
+
+
 def _told(seen: Evidence) -> Iterator[Difference]:
     """The workload system heard each order once in effect, and the fleet each fact once."""
-    wanted = {(event, node) for event in ("cordon", "drain") for node in seen.broken}
-    for event, node in sorted(wanted - set(seen.orders)):
-        yield Difference("lost", f"the workload system never heard {event} {node}")
-    for event, node in sorted(set(seen.orders) - wanted):
-        yield Difference("doubled", f"the workload system heard {event} {node}, which never broke")
-    for (event, node), keys in seen.orders.items():
-        if len(keys) != 1:
-            yield Difference("doubled", f"{event} {node} was ordered under {sorted(keys)}")
+    must: set[tuple[str, str, str]] = set()
+    may: set[tuple[str, str, str]] = set()
+    for state in _states(seen):
+        for stored in seen.logs[state.saga]:
+            step, status = _place(stored)
+            if event := ORDERED.get((step, status)):
+                order = (event, state.params.node, f"{state.saga}/{step}")
+                may.add(order)
+                if "succeeded" in status:
+                    must.add(order)
+    heard = {(*about, key) for about, keys in seen.orders.items() for key in keys}
+    for event, node, key in sorted(must - heard):
+        yield Difference("lost", f"the workload system never heard {event} {node} ({key})")
+    for event, node, key in sorted(heard - may):
+        yield Difference("doubled", f"the workload system heard {event} {node} for no step ({key})")
     for name, times in seen.events.items():
         if times > 1:
             yield Difference("doubled", f"the fact {name} is stored {times} times")
@@ -259,8 +333,8 @@ def _at_odds(seen: Evidence) -> Iterator[Difference]:
     }
     for name in sorted(standing - running):
         yield Difference("leaked", f"{name} stands at the provider and no record says it runs")
-    for name in sorted(standing & set(seen.broken)):
-        yield Difference("leaked", f"{name} broke and still stands")
+    for name in sorted(standing & {each.old_node for each in seen.replaced}):
+        yield Difference("leaked", f"{name} was replaced and still stands")
     for name in sorted(running - standing):
         yield Difference("lost", f"{name} runs by its record and does not stand")
     for name in sorted(running ^ serving):

@@ -104,6 +104,11 @@ class Replica:
         """Let it do nothing more, and not notice; what it is sent from now on it holds."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
+    def thaw(self) -> None:
+        """Let a frozen one go on."""
+        if self.process.returncode is None:
+            os.kill(self.process.pid, signal.SIGCONT)
+
     async def gone(self) -> int:
         """Wait until the struck process has ended; return its exit status."""
         async with asyncio.timeout(STOP_SECONDS_MAX):

@@ -11,15 +11,16 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from schemas import subjects
+from schemas.messages import encode
 from schemas.pool_events import FACTS, NodeReplaced, PoolEvent, pool_codec
 from schemas.records import NodeRecord, decoder
+from schemas.requests import REQUESTS
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.provisioner.providers.local import stop_all
@@ -30,63 +31,29 @@ from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.topology import set_up
 from tests.crash import evidence
 from tests.crash.agents import Agents, fault_of, write_fault
-from tests.crash.evidence import Difference, Evidence
+from tests.crash.evidence import DONE, Difference, Evidence, Wish
 from tests.crash.processes import Replica
 from tests.crash.provider import FakeTruth, LocalTruth, Provider
+from tests.crash.shape import IN_EFFECT, REPLACED, Moment, Shape
 from tests.crash.workload import Workload, serving
+from tests.support.cluster import Cluster
 from tests.support.settling import busy
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 POOL: Final = "training"
-SETTLED_SECONDS_MAX: Final = 45.0
+SETTLED_SECONDS_MAX: Final = 90.0
 LOOK_SECONDS: Final = 0.02
 """Between two looks at records that several processes write."""
 WATCH_SECONDS: Final = 0.003
 """Between two looks at which instances stand."""
-IN_EFFECT: Final = "in-effect"
-"""The status of a step that has taken place, whether or not anybody knows it."""
 LATENCY_SECONDS: Final = 0.03
 """Of a launch or a termination at the `fake` provider: time to be killed in."""
 
 _nodes = decoder(NodeRecord)
 
 
-class Moment(NamedTuple):
-    """A saga's entry, an event (`fault.stored`, `cordoned.told`) or an effect of a step.
-
-    Effects are seen where they take place: at the provider and at the workload system.
-    """
-
-    step: str
-    status: str
-
-    def __str__(self) -> str:
-        """Write `provision.started`."""
-        return f"{self.step}.{self.status}"
-
-
-REPLACED: Final = Moment("node-replaced", "told")
-
-
 class UnsettledError(AssertionError):
     """The fleet did not come to rest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What kind of fleet."""
-
-    nodes: int = 2
-    order: str = "terminate_first"
-    replicas: int = 1
-    provider: str = "fake"
-    boot_seconds: float = 0.02
-    drain_seconds: float = 0.0
-
-    @property
-    def instances_max(self) -> int:
-        """How many instances may ever stand at once."""
-        return self.nodes + (1 if self.order == "provision_first" else 0)
 
 
 class Rig:
@@ -96,9 +63,19 @@ class Rig:
         """Keep everything under `directory`."""
         self.directory = directory
         self.shape = shape
-        self.server = EmbeddedServer(directory / "nats")
+        self._cluster = Cluster(directory / "nats", shape.servers) if shape.servers > 1 else None
+        alone = [EmbeddedServer(directory / "nats")]
+        self.servers = self._cluster.servers if self._cluster else alone
+        self.server = self.servers[0]
         self.replicas: list[Replica] = []
         self.broken: list[str] = []
+        self.desired = shape.nodes
+        """How many nodes the pool was last asked to have."""
+        self.desired_max = shape.nodes
+        self.wishes = [Wish("scale-up") for _ in range(shape.nodes)]
+        """What was brought about: each must be found once."""
+        self.answers: dict[str, PoolEvent] = {}
+        """Id of a request -> what it was answered with."""
         self.unasked: list[str] = []
         """Ends of processes that nobody asked for."""
         self.signs: list[tuple[float, Moment, str]] = []
@@ -106,6 +83,8 @@ class Rig:
         self.most = 0
         """The most instances that stood at once, as far as was seen."""
         self._armed: dict[Moment, list[Callable[[], None]]] = {}
+        self._changed = asyncio.Condition()
+        self._asked = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.provider: Provider
         self.bus: NatsBus
@@ -120,9 +99,12 @@ class Rig:
         self.directory.mkdir(parents=True, exist_ok=True)
         await self._outside.enter_async_context(serving(self.workload))
         (self.directory / "crash.yaml").write_text(json.dumps(self._settings()), "utf-8")
-        url = await self.server.start()
         try:
-            await self._begin(url)
+            if self._cluster is not None:
+                await self._cluster.__aenter__()
+                await self._begin(self._cluster.url)
+            else:
+                await self._begin(await self.server.start())
         except BaseException:
             await self.__aexit__()
             raise
@@ -131,9 +113,13 @@ class Rig:
     async def _begin(self, url: str) -> None:
         config = self.directory / "crash.yaml"
         self.bus = await NatsBus.connect(
-            ConnectOptions(settings=NatsSettings(url=url), name="crash-rig")
+            ConnectOptions(
+                settings=NatsSettings(url=url, replicas=self.shape.servers),
+                name="crash-rig",
+                ping_seconds=2,
+            )
         )
-        await set_up(self.bus, SystemClock(), replicas=1)
+        await set_up(self.bus, SystemClock(), replicas=self.shape.servers)
         if isinstance(self.provider, FakeTruth):
             self.agents = Agents(self.bus, POOL, self.provider, self.shape.boot_seconds)
         following = (
@@ -167,7 +153,10 @@ class Rig:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if hasattr(self, "bus"):
             await self.bus.close()
-        await self.server.stop()
+        if self._cluster is not None:
+            await self._cluster.__aexit__()
+        else:
+            await self.server.stop()
         await self._outside.aclose()
 
     def _settings(self) -> dict[str, Any]:
@@ -186,6 +175,7 @@ class Rig:
             self.provider = LocalTruth(data / "local")
         return {
             "fleet": "crash",
+            "nats": {"replicas": shape.servers},
             "data_dir": str(data),
             "providers": {shape.provider: options},
             "pools": {
@@ -197,8 +187,8 @@ class Rig:
                     "max_nodes": shape.nodes + 2,
                     "replace_order": shape.order,
                     "budget": {"max_unavailable": 1, "max_replacements": "unlimited"},
-                    "drain_timeout": "30s",
-                    "launch_timeout": "40s",
+                    "drain_timeout": "180s",
+                    "launch_timeout": "180s",
                 }
             },
             "budget": {"max_unavailable": "100%", "max_replacements": "unlimited"},
@@ -217,6 +207,11 @@ class Rig:
     def server_terminate(self) -> None:
         """Tell nats-server to end, now."""
         os.kill(self.server.pid, signal.SIGTERM)
+
+    async def led(self) -> None:
+        """Wait until every stream and durable of a cluster has a leader; one server leads all."""
+        if self._cluster is not None:
+            await self._cluster.led(self.bus)
 
     # --- moments ------------------------------------------------------------------------------
 
@@ -239,9 +234,7 @@ class Rig:
         async for stored in self.bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after):
             parsed = subjects.parse_saga(stored.subject)
             assert parsed is not None
-            # Scale-ups at the beginning are no part of any round.
-            if parsed.saga.startswith("replace-"):
-                self._see(Moment(parsed.step, parsed.status), parsed.saga)
+            await self._see_and_tell(Moment(parsed.step, parsed.status), parsed.saga)
 
     async def _follow_events(self, after: int) -> None:
         filters = [subjects.NODE_EVENTS, subjects.POOL_EVENTS]
@@ -254,8 +247,9 @@ class Rig:
                 continue
             event = pool_codec.decode(stored.data)
             if isinstance(event, PoolEvent):
+                self.answers[event.cause] = event
                 about = event.old_node if isinstance(event, NodeReplaced) else event.pool
-                self._see(Moment(FACTS[type(event)], "told"), about)
+                await self._see_and_tell(Moment(FACTS[type(event)], "told"), about)
 
     async def _watch_instances(self) -> None:
         seen: set[str] = set()
@@ -279,19 +273,63 @@ class Rig:
             act()
         self.signs.append((asyncio.get_running_loop().time(), moment, about))
 
+    async def _see_and_tell(self, moment: Moment, about: str) -> None:
+        self._see(moment, about)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Wait until something is so of what was seen; asked anew with all that is stored."""
+        async with asyncio.timeout(SETTLED_SECONDS_MAX), self._changed:
+            await self._changed.wait_for(met)
+
+    async def ended(self, saga: str) -> str:
+        """Wait until a saga has ended; return how: `done` or `unwound`."""
+        ends = [Moment("saga", "done"), Moment("saga", "unwound")]
+
+        def how() -> str:
+            found = (moment for _, moment, about in self.signs if about == saga)
+            return next((moment.status for moment in found if moment in ends), "")
+
+        await self.until(lambda: bool(how()))
+        return how()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def ask(self, verb: str, **fields: Any) -> PoolEvent:
+        """Publish a request, and wait for its answer."""
+        payload = encode(REQUESTS[verb](by="crash", **fields))
+        self._asked += 1
+        name = f"{verb}-{self._asked}"
+        while True:
+            with suppress(BusError):
+                subject = subjects.pool_request(POOL, verb)
+                sequence = await self.bus.publish(subject, payload, msg_id=name)
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        cause = f"request-{sequence}"
+        await self.until(lambda: cause in self.answers)
+        return self.answers[cause]
+
+    def wish(self, kind: str, node: str = "", ends: frozenset[str] = DONE) -> None:
+        """Expect one saga more."""
+        self.wishes.append(Wish(kind, node, ends))
+
     # --- faults and rest ----------------------------------------------------------------------
 
-    async def break_a_node(self) -> str:
+    async def break_a_node(self, ends: frozenset[str] = DONE) -> str:
         """Break the oldest node in service; return its name once the fault is out."""
-        oldest = await self._oldest()
+        oldest = await self.oldest()
         self.broken.append(oldest)
+        self.wish("replace", oldest, ends)
         if self.agents is not None:
             await self.agents.say(fault_of(POOL, oldest))
         else:
             write_fault(self.directory / "data" / "local" / oldest / "kmsg", oldest)
         return oldest
 
-    async def _oldest(self) -> str:
+    async def oldest(self) -> str:
+        """The node that has been in service for longest, of those that never broke."""
         while True:
             with suppress(BusError):
                 entries = await self.bus.entries(NODES)
@@ -308,9 +346,9 @@ class Rig:
             self.bus,
             POOL,
             truth,
-            nodes_wanted=self.shape.nodes,
-            instances_max=self.shape.instances_max,
-            broken=tuple(self.broken),
+            nodes_wanted=self.desired,
+            instances_max=self.desired_max + (self.shape.order == "provision_first"),
+            wishes=tuple(self.wishes),
             most=self.most,
             orders=self.workload.orders,
         )
@@ -322,7 +360,7 @@ class Rig:
             async with asyncio.timeout(SETTLED_SECONDS_MAX):
                 while True:
                     with suppress(BusError, msgspec.DecodeError):
-                        if set(self._replaced()) >= set(self.broken):
+                        if set(self._replaced()) >= set(self._to_be_replaced()):
                             seen = await self.evidence()
                             if evidence.is_settled(seen):
                                 return seen
@@ -331,6 +369,9 @@ class Rig:
         seen = await self.evidence()
         told = evidence.told(seen, evidence.differences(seen))
         raise UnsettledError(f"not at rest after {SETTLED_SECONDS_MAX:g} s\n{told}")
+
+    def _to_be_replaced(self) -> Iterator[str]:
+        return (each.node for each in self.wishes if each.kind == "replace" and each.ends == DONE)
 
     def _replaced(self) -> Iterator[str]:
         return (about for _, moment, about in self.signs if moment == REPLACED)

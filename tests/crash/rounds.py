@@ -21,6 +21,9 @@ Blow = Literal["kill", "frozen", "terminate"]
 """`kill`: -9 as the moment is seen. `frozen`: stopped beforehand, so that it takes the work and
 cannot begin it, and killed as the moment is seen. `terminate`: -15 as the moment is seen."""
 
+Case = tuple[str, Moment]
+"""A service, and when it is struck."""
+
 COORDINATOR: Final = "pool-manager"
 PERFORMERS: Final = {
     **dict.fromkeys(("cordon", "drain"), "notifier"),
@@ -103,6 +106,57 @@ async def strike_service(rig: Rig, victim: Replica, moment: Moment, blow: Blow) 
     status = await victim.gone()
     await victim.start()
     return await _outcome(rig, node, victim.started_at, status, {victim.service})
+
+
+def rounds(services: Sequence[str], places: Sequence[Moment]) -> list[tuple[Case, ...]]:
+    """Every service at every moment, in as many rounds as there are moments.
+
+    In each round every service is struck once, each at another moment, spread over the whole saga.
+    """
+    apart = max(1, len(places) // len(services))
+    return [
+        tuple(
+            (service, places[(number + apart * place) % len(places)])
+            for place, service in enumerate(services)
+        )
+        for number in range(len(places))
+    ]
+
+
+def named(cases: Sequence[Case]) -> str:
+    """Write `pool-manager at drain.started, notifier at …`."""
+    return ", ".join(f"{service} at {moment}" for service, moment in cases)
+
+
+async def strike_services(rig: Rig, cases: Sequence[Case], blow: Blow) -> Outcome:
+    """Strike several services, each at its own moment of one replacement, and start each again."""
+    victims = [(rig.replica(service), moment) for service, moment in cases]
+    await asyncio.gather(*(victim.is_ready() for victim, _ in victims))
+    struck = [
+        (victim, rig.arm(moment, victim.terminate if blow == "terminate" else victim.kill))
+        for victim, moment in victims
+    ]
+    if blow == "frozen":
+        for victim, moment in victims:
+            before = _before(rig, moment)
+            if before is None:
+                victim.freeze()
+            else:
+                rig.arm(before, victim.freeze)
+
+    async def back(victim: Replica, done: asyncio.Event) -> int:
+        async with asyncio.timeout(len(cases) * STRUCK_SECONDS_MAX):
+            await done.wait()
+        status = await victim.gone()
+        await victim.start()
+        return status
+
+    node, *statuses = await asyncio.gather(
+        rig.break_a_node(), *(back(victim, done) for victim, done in struck)
+    )
+    began = max(victim.started_at for victim, _ in victims)
+    authors = {victim.service for victim, _ in victims}
+    return await _outcome(rig, node, began, max(statuses, key=abs), authors)
 
 
 async def strike_server(rig: Rig, moment: Moment, *, kill: bool) -> Outcome:

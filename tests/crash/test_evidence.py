@@ -9,6 +9,7 @@ import pytest
 
 from schemas.messages import encode
 from schemas.pool_events import NodeReplaced
+from schemas.reasons import SagaKind
 from schemas.records import InstanceRecord, NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import (
     STATUSES,
@@ -24,7 +25,7 @@ from schemas.sagas import (
 from schemas.settings import PoolSpec
 from schemas.subjects import saga_entry
 from services.runtime.bus import Stored
-from tests.crash.evidence import REPLACE_STEPS, Evidence, differences, is_settled
+from tests.crash.evidence import REPLACE_STEPS, Evidence, Wish, differences, is_settled
 from tests.crash.provider import Truth
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
@@ -35,10 +36,29 @@ LAUNCH = LaunchSpec(fleet="f", provider="fake", instance_type="t")
 
 def log(drop: str = "", repeat: str = "") -> tuple[Stored, ...]:
     """A whole log of a replacement, but for one entry left out or written twice."""
-    about: dict[str, Any] = {"time": NOW, "saga": SAGA}
     params = SagaParams(pool="training", node=OLD, new_node=NEW, launch=LAUNCH)
-    entries: list[SagaEntry] = [SagaStarted(id="s", kind="replace", params=params, **about)]
-    for step in REPLACE_STEPS["terminate_first"]:
+    return written(SAGA, "replace", params, REPLACE_STEPS["terminate_first"], drop, repeat)
+
+
+def first(node: str) -> dict[str, tuple[Stored, ...]]:
+    """The log of a scale-up that brought a node."""
+    saga = f"scale-up-{node}"
+    params = SagaParams(pool="training", new_node=node, launch=LAUNCH)
+    return {saga: written(saga, "scale-up", params, REPLACE_STEPS["terminate_first"][3:])}
+
+
+def written(
+    saga: str,
+    kind: SagaKind,
+    params: SagaParams,
+    steps: tuple[str, ...],
+    drop: str = "",
+    repeat: str = "",
+) -> tuple[Stored, ...]:
+    """The log of a saga that went well."""
+    about: dict[str, Any] = {"time": NOW, "saga": saga}
+    entries: list[SagaEntry] = [SagaStarted(id="s", kind=kind, params=params, **about)]
+    for step in steps:
         entries.append(StepStarted(id=f"{step}.started", step=step, **about))
         entries.append(StepSucceeded(id=f"{step}.succeeded", step=step, **about))
     entries.append(SagaDone(id="d", **about))
@@ -46,7 +66,7 @@ def log(drop: str = "", repeat: str = "") -> tuple[Stored, ...]:
     kept += [each for each in entries if each.id == repeat]
     return tuple(
         Stored(
-            saga_entry(SAGA, getattr(each, "step", WHOLE), STATUSES[type(each)]),
+            saga_entry(saga, getattr(each, "step", WHOLE), STATUSES[type(each)]),
             encode(each),
             number,
             NOW,
@@ -79,19 +99,19 @@ REPLACED = NodeReplaced(
 WELL = Evidence(
     nodes_wanted=2,
     instances_max=2,
-    broken=(OLD,),
+    wishes=(Wish("scale-up"), Wish("scale-up"), Wish("replace", OLD)),
     pool=PoolRecord(
         name="training",
         spec=PoolSpec(provider="fake", instance_type="t", min_nodes=2, max_nodes=4),
         desired=2,
     ),
-    logs={SAGA: log()},
+    logs={SAGA: log(), **first(OLD), **first(OTHER)},
     replaced=(REPLACED,),
     nodes=(node(OLD, "terminated"), node(OTHER), node(NEW)),
     instances=(instance(OLD, "terminated"), instance(OTHER), instance(NEW)),
     truth=Truth(((OTHER, OTHER), (NEW, NEW)), 3),
     most=2,
-    orders={("cordon", OLD): {"k"}, ("drain", OLD): {"k"}},
+    orders={("cordon", OLD): {f"{SAGA}/cordon"}, ("drain", OLD): {f"{SAGA}/drain"}},
     events=Counter({"r": 1}),
 )
 
@@ -110,21 +130,23 @@ def test_a_fleet_that_is_well_shows_no_difference() -> None:
 
 CASES = [
     ("lost", "no replacement", {"replaced": ()}),
-    ("lost", "a step without its end", {"logs": {SAGA: log(drop="drain.succeeded")}}),
-    ("lost", "no end", {"logs": {SAGA: log(drop="d")}}),
-    ("lost", "an order never heard", {"orders": {("cordon", OLD): {"k"}}}),
+    ("lost", "a step without its end", {"logs": {**WELL.logs, SAGA: log(drop="drain.succeeded")}}),
+    ("lost", "a request without its saga", {"wishes": (*WELL.wishes, Wish("drain", OTHER))}),
+    ("doubled", "a saga that nobody called for", {"wishes": WELL.wishes[:2]}),
+    ("lost", "no end", {"logs": {**WELL.logs, SAGA: log(drop="d")}}),
+    ("lost", "an order never heard", {"orders": {("cordon", OLD): {f"{SAGA}/cordon"}}}),
     ("lost", "a dead letter", {"dead": ("somewhere",)}),
     ("lost", "an instance that vanished", {"truth": Truth(((NEW, NEW),), 3)}),
     ("lost", "a node half way", {"nodes": (node(OTHER), node(NEW, "registered"))}),
     ("doubled", "two replacements", {"replaced": (REPLACED, REPLACED)}),
-    ("doubled", "a step twice", {"logs": {SAGA: log(repeat="provision.succeeded")}}),
+    ("doubled", "a step twice", {"logs": {**WELL.logs, SAGA: log(repeat="provision.succeeded")}}),
     ("doubled", "an instance too many, gone again", {"truth": Truth(WELL.truth.standing, 4)}),
     ("doubled", "too many at once", {"most": 3}),
     ("doubled", "a fact twice", {"events": Counter({"r": 2})}),
     (
         "doubled",
         "an order under two keys",
-        {"orders": {("cordon", OLD): {"k", "l"}, ("drain", OLD): {"k"}}},
+        {"orders": {**WELL.orders, ("cordon", OLD): {f"{SAGA}/cordon", "another"}}},
     ),
     ("leaked", "what nobody knows", {"truth": Truth((*WELL.truth.standing, ("x", "x")), 3)}),
     ("leaked", "the old one", {"truth": Truth((*WELL.truth.standing, (OLD, OLD)), 3)}),

@@ -3,13 +3,22 @@
 import pytest
 
 from tests.crash.rig import SERVICES, Moment, Rig, Shape
-from tests.crash.rounds import FAULT, TOLD, author, hold, moments, strike_service
+from tests.crash.rounds import (
+    FAULT,
+    TOLD,
+    Case,
+    author,
+    hold,
+    moments,
+    named,
+    rounds,
+    strike_service,
+    strike_services,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SHAPE = Shape(order="terminate_first")
-
-Case = tuple[str, Moment]
 
 
 def takers() -> list[Case]:
@@ -34,13 +43,20 @@ def takes(service: str, moment: Moment) -> bool:
             return moment.status == "started" and author(done) == service
 
 
-@pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize("moment", moments(SHAPE.order), ids=str)
-async def test_a_service_killed_as_a_moment_is_stored(
-    rig: Rig, service: str, moment: Moment
-) -> None:
-    """Killed within a millisecond or two of the entry: whatever it was doing, it does once."""
-    hold(await strike_service(rig, rig.replica(service), moment, "kill"))
+def held() -> list[tuple[Case, ...]]:
+    """The same in rounds: in each of them every service at most once."""
+    left, found = takers(), []
+    while left:
+        now = {service: (service, moment) for service, moment in reversed(left)}
+        found.append(tuple(now.values()))
+        left = [case for case in left if case not in now.values()]
+    return found
+
+
+@pytest.mark.parametrize("cases", rounds(SERVICES, moments(SHAPE.order)), ids=named)
+async def test_services_killed_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
+    """Killed within a millisecond or two of the entry: whatever they were doing, they do once."""
+    hold(await strike_services(rig, cases, "kill"))
 
 
 @pytest.mark.parametrize("moment", TOLD, ids=str)
@@ -49,9 +65,16 @@ async def test_the_pool_manager_killed_as_it_tells_a_fact(rig: Rig, moment: Mome
     hold(await strike_service(rig, rig.replica("pool-manager"), moment, "kill"))
 
 
-@pytest.mark.parametrize(("service", "moment"), takers(), ids=str)
-async def test_a_service_killed_while_it_surely_holds_the_work(
-    rig: Rig, service: str, moment: Moment
+@pytest.mark.parametrize("cases", held(), ids=named)
+async def test_services_killed_while_they_surely_hold_the_work(
+    rig: Rig, cases: tuple[Case, ...]
 ) -> None:
-    """Stopped first, so that the work is delivered to it and it cannot begin; then killed."""
-    hold(await strike_service(rig, rig.replica(service), moment, "frozen"))
+    """Stopped first, so that the work is delivered to them and they cannot begin; then killed."""
+    hold(await strike_services(rig, cases, "frozen"))
+
+
+async def test_no_pair_is_left_out() -> None:
+    """However they are put together: every service at every moment."""
+    pairs = {case for cases in rounds(SERVICES, moments(SHAPE.order)) for case in cases}
+    assert {(service, moment) for service in SERVICES for moment in moments(SHAPE.order)} == pairs
+    assert set(takers()) == {case for cases in held() for case in cases}

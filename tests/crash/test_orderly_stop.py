@@ -2,21 +2,28 @@
 
 import pytest
 
-from tests.crash.rig import SERVICES, Moment, Rig, Shape
-from tests.crash.rounds import hold, moments, stop_without_server, strike_service
+from tests.crash.rig import SERVICES, Rig, Shape
+from tests.crash.rounds import (
+    Case,
+    hold,
+    moments,
+    named,
+    rounds,
+    stop_without_server,
+    strike_services,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SHAPE = Shape()
 
 
-@pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize("moment", moments(SHAPE.order)[::3], ids=str)
-async def test_a_service_told_to_stop_as_a_moment_is_stored(
-    rig: Rig, service: str, moment: Moment
+@pytest.mark.parametrize("cases", rounds(SERVICES, moments(SHAPE.order)[::3]), ids=named)
+async def test_services_told_to_stop_as_a_moment_is_stored(
+    rig: Rig, cases: tuple[Case, ...]
 ) -> None:
-    """What it holds it finishes or hands back; its exit code says that it ended as it should."""
-    outcome = await strike_service(rig, rig.replica(service), moment, "terminate")
+    """What they hold they finish or hand back; each exit code says that it ended as it should."""
+    outcome = await strike_services(rig, cases, "terminate")
     hold(outcome)
     assert outcome.status == 0
 

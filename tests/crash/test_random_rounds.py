@@ -10,6 +10,7 @@ import pytest
 
 from tests.crash.campaign import BLOWS_MAX, Tally, draw
 from tests.crash.evidence import Difference
+from tests.crash.plays import REPLACE, moments
 from tests.crash.rig import SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ LAST_LINE = re.compile(
 async def test_a_campaign_ends_with_its_count() -> None:
     """Whoever is killed whenever: as many replacements as faults, and nothing else."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.crash", str(ROUNDS), "1"),
+        *(sys.executable, "-m", "tests.crash", str(ROUNDS), "1", "--pause", "2"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         cwd=ROOT,
@@ -36,7 +37,8 @@ async def test_a_campaign_ends_with_its_count() -> None:
 
 def test_a_seed_draws_the_same_blows_again() -> None:
     """So that what a campaign has shown can be shown again."""
-    drawn = [draw(random.Random(7), SERVICES, "terminate_first", 0.5) for _ in range(2)]
+    targets, aims = [*SERVICES, "nats-server/1"], moments(REPLACE, "terminate_first")
+    drawn = [draw(random.Random(7), targets, aims, 0.5) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert 1 <= len(drawn[0]) <= BLOWS_MAX
 

@@ -2,13 +2,21 @@
 
 import pytest
 
-from tests.crash.rig import SERVICES, Moment, Rig, Shape
-from tests.crash.rounds import hold, moments, strike_service, undisturbed
+from tests.crash.rig import SERVICES, Rig, Shape
+from tests.crash.rounds import (
+    Case,
+    hold,
+    moments,
+    named,
+    rounds,
+    strike_services,
+    undisturbed,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SHAPE = Shape(replicas=2)
-ROUNDS = 10
+ROUNDS = 5
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -18,8 +26,7 @@ async def test_two_of_everything_replace_a_node_once(rig: Rig, number: int) -> N
     hold(await undisturbed(rig))
 
 
-@pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize("moment", moments(SHAPE.order)[1::3], ids=str)
-async def test_one_of_two_is_killed(rig: Rig, service: str, moment: Moment) -> None:
+@pytest.mark.parametrize("cases", rounds(SERVICES, moments(SHAPE.order)[1::3]), ids=named)
+async def test_one_of_two_is_killed(rig: Rig, cases: tuple[Case, ...]) -> None:
     """The other takes over what the killed one held."""
-    hold(await strike_service(rig, rig.replica(service), moment, "kill"))
+    hold(await strike_services(rig, cases, "kill"))

@@ -28,6 +28,10 @@ class Workload:
     drain_seconds: float
     """How long a node's work takes to leave."""
     url: str = ""
+    holding: bool = False
+    """While it is set no node's work leaves."""
+    refusing: str = ""
+    """The event that is refused for good, each time it is ordered."""
     orders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """(event, node) -> the idempotency keys it was ordered with."""
     _drained_at: dict[str, float] = field(default_factory=dict)
@@ -36,11 +40,15 @@ class Workload:
         """Take an order, and say so a little later."""
         told = await request.json()
         event, node = str(told["event"]), str(told["node_id"])
+        if event == self.refusing:
+            return PlainTextResponse("not now", status_code=403)
         keys = self.orders.setdefault((event, node), set())
         keys.add(request.headers.get("idempotency-key", ""))
         if event == "drain":
             drained_at = asyncio.get_running_loop().time() + self.drain_seconds
             self._drained_at.setdefault(node, drained_at)
+        if event == "uncordon":
+            self._drained_at.pop(node, None)
         self.taken(event, node)
         await asyncio.sleep(ANSWER_SECONDS)
         return PlainTextResponse("taken")
@@ -48,7 +56,8 @@ class Workload:
     async def status(self, request: Request) -> Response:
         """Say whether a node is drained."""
         at = self._drained_at.get(request.query_params["node_id"])
-        return JSONResponse({"drained": at is not None and asyncio.get_running_loop().time() >= at})
+        gone = at is not None and asyncio.get_running_loop().time() >= at
+        return JSONResponse({"drained": gone and not self.holding})
 
     def settings(self) -> dict[str, str]:
         """What the configuration says of it."""

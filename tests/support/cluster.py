@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from schemas.settings import NatsSettings
+from schemas.topology import BUCKETS, DURABLES, STREAMS
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.errors import BusError
 from services.runtime.nats_bus import ConnectOptions, NatsBus
@@ -66,6 +67,13 @@ class Cluster:
                     os.kill(each.pid, signal.SIGCONT)
         await asyncio.gather(*(each.kill() for each in self.servers))
 
+    async def led(self, bus: NatsBus) -> None:
+        """Wait until every stream that has replicas, and every durable, has a leader."""
+        streams = [*STREAMS, *(bucket.stream() for bucket in BUCKETS)]
+        calls = [f"STREAM.INFO.{each.name}" for each in streams if not each.replicas_one]
+        calls += [f"CONSUMER.INFO.{each.stream}.{each.name}" for each in DURABLES]
+        await asyncio.gather(*(_answered(bus, call) for call in calls))
+
     async def leader(self, bus: NatsBus, stream: str) -> EmbeddedServer:
         """The server that leads a stream."""
         name = await leader_of(bus, stream)
@@ -98,10 +106,15 @@ async def leader_of(bus: NatsBus, stream: str, *, besides: EmbeddedServer | None
 
 async def led(bus: NatsBus) -> None:
     """Wait until the cluster has a leader of its own, so that streams can be made."""
+    await _answered(bus, "STREAM.NAMES")
+
+
+async def _answered(bus: NatsBus, call: str) -> None:
+    """Wait until whoever leads what a call is about answers it."""
     async with asyncio.timeout(LED_SECONDS_MAX):
         while True:
             with suppress(BusError):
-                await bus.request("$JS.API.STREAM.NAMES", b"", timeout_seconds=ASK_SECONDS)
+                await bus.request(f"$JS.API.{call}", b"", timeout_seconds=ASK_SECONDS)
                 return
             await asyncio.sleep(LOOK_SECONDS)
 

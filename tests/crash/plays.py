@@ -1,0 +1,187 @@
+"""What a round brings about: every saga there is, by a fault or by what people ask. One row each.
+
+A play begins with a pool at rest and leaves it at rest: what it takes out of service it gives back.
+It says which sagas it calls for as it goes, and how each may end; where a cancellation comes too
+late that is an answer as well, and the play goes on from what it was answered.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.pool_events import RequestAccepted, RequestRefused, Scaled
+from schemas.sagas import LaunchSpec, SagaParams
+from tests.crash.evidence import DONE, ENDED, steps_of
+from tests.crash.rig import Rig
+from tests.crash.shape import IN_EFFECT, REPLACED, Moment
+
+WITH_EFFECT: Final = ("cordon", "drain", "uncordon", "terminate", "provision")
+UNWOUND: Final = frozenset({"unwound"})
+PASSING: Final = frozenset({"saga-open", "wrong-state", "budget-spent"})
+TOLD: Final = tuple(
+    Moment(fact, "told")
+    for fact in ("saga-began", "cordoned", "drained", "terminated", "admitted", "node-replaced")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """One thing that may happen to a fleet."""
+
+    name: str
+    perform: Callable[[Rig], Awaitable[str]]
+    """Brings it about and waits for its end; returns the node it was about."""
+    kinds: tuple[str, ...]
+    """The sagas in whose moments somebody may be struck."""
+
+
+def moments_of(kind: str, order: str) -> list[Moment]:
+    """Every moment of a saga that goes well, in order."""
+    launch = LaunchSpec(fleet="crash", provider="fake", instance_type="simulated")
+    params = SagaParams(pool="training", node="old", new_node="new", launch=launch, order=order)  # type: ignore[arg-type]
+    found = [Moment("saga", "started")]
+    for step in steps_of(kind, params):
+        found.append(Moment(step, "started"))
+        if step in WITH_EFFECT:
+            found.append(Moment(step, IN_EFFECT))
+        found.append(Moment(step, "succeeded"))
+    return [*found, Moment("saga", "done")]
+
+
+def moments(play: Play, order: str) -> list[Moment]:
+    """Where a blow may be aimed; a moment that does not come is struck at the play's end."""
+    fault = [Moment("fault", "stored"), Moment("verdict", "stored"), *TOLD]
+    own = [moment for kind in play.kinds for moment in moments_of(kind, order)]
+    return [*fault, *own] if "replace" in play.kinds else own
+
+
+async def _asked(rig: Rig, verb: str, node: str, ends: frozenset[str] = DONE) -> str:
+    """Ask for a saga about a node; return its id."""
+    answer = await rig.ask(verb, node=node)
+    while isinstance(answer, RequestRefused) and answer.refusal in PASSING:
+        # The saga before it has ended and is not yet taken off the pool's record.
+        answer = await rig.ask(verb, node=node)
+    assert isinstance(answer, RequestAccepted), answer
+    assert answer.saga, answer
+    rig.wish(verb, node, ends)
+    return answer.saga
+
+
+async def _given_back(rig: Rig, node: str) -> None:
+    """Uncordon a node, and wait until it serves again."""
+    await rig.ended(await _asked(rig, "uncordon", node))
+
+
+async def _replace(rig: Rig) -> str:
+    node = await rig.break_a_node()
+    await rig.until(lambda: any((m, about) == (REPLACED, node) for _, m, about in rig.signs))
+    return node
+
+
+async def _cordon(rig: Rig) -> str:
+    node = await rig.oldest()
+    await rig.ended(await _asked(rig, "cordon", node))
+    await _given_back(rig, node)
+    return node
+
+
+async def _drain(rig: Rig) -> str:
+    node = await rig.oldest()
+    await rig.ended(await _asked(rig, "drain", node))
+    await _given_back(rig, node)
+    return node
+
+
+async def _scale(rig: Rig) -> str:
+    for change, kind in ((1, "scale-up"), (-1, "scale-down")):
+        rig.desired_max = max(rig.desired_max, rig.desired + change)
+        before = _ends(rig, kind)
+        answer = await rig.ask("scale", nodes=rig.desired + change)
+        assert isinstance(answer, Scaled), answer
+        rig.desired += change
+        rig.wish(kind)
+        await rig.until(lambda kind=kind, before=before: _ends(rig, kind) > before)  # type: ignore[misc]
+    return "a node more and one less"
+
+
+def _ends(rig: Rig, kind: str) -> int:
+    done = Moment("saga", "done")
+    return sum(1 for _, moment, saga in rig.signs if moment == done and saga.startswith(f"{kind}-"))
+
+
+async def _held_drain(rig: Rig, verb: str, ends: frozenset[str]) -> tuple[str, str]:
+    """Have a node taken away whose work does not leave; return it, and its saga at the drain."""
+    node = await rig.oldest()
+    rig.workload.holding = True
+    saga = await _asked(rig, verb, node, ends)
+    wanted = Moment("provision" if _new_first(rig, verb) else "drain", "started")
+    await rig.until(lambda: any((m, about) == (wanted, saga) for _, m, about in rig.signs))
+    return node, saga
+
+
+def _new_first(rig: Rig, verb: str) -> bool:
+    return verb == "replace" and rig.shape.order == "provision_first"
+
+
+async def _cancel(rig: Rig) -> str:
+    node, saga = await _held_drain(rig, "drain", UNWOUND)
+    await rig.ask("cancel", saga=saga)
+    await rig.ended(saga)
+    rig.workload.holding = False
+    return node
+
+
+async def _cancel_replace(rig: Rig) -> str:
+    node, saga = await _held_drain(rig, "replace", ENDED)
+    await rig.ask("cancel", saga=saga)
+    rig.workload.holding = False
+    if await rig.ended(saga) == "unwound":
+        await _given_back(rig, node)
+    return node
+
+
+async def _uncordon(rig: Rig) -> str:
+    rig.workload.holding = True
+    node = await rig.break_a_node(ENDED)
+    wanted = Moment("provision" if _new_first(rig, "replace") else "drain", "started")
+
+    def saga() -> str:
+        start = f"replace-{node}-"
+        found = (about for _, m, about in rig.signs if m == wanted and about.startswith(start))
+        return next(found, "")
+
+    await rig.until(lambda: bool(saga()))
+    answer = await rig.ask("uncordon", node=node)
+    rig.workload.holding = False
+    if isinstance(answer, RequestAccepted):
+        rig.wish("uncordon", node)
+        await rig.ended(answer.saga)
+    await rig.ended(saga())
+    return node
+
+
+async def _retry(rig: Rig) -> str:
+    node, saga = await _held_drain(rig, "drain", UNWOUND)
+    rig.workload.refusing = "uncordon"
+    await rig.ask("cancel", saga=saga)
+    stuck = Moment("saga", "stuck")
+    await rig.until(lambda: any((m, about) == (stuck, saga) for _, m, about in rig.signs))
+    rig.workload.refusing = ""
+    rig.workload.holding = False
+    await rig.ask("retry", saga=saga)
+    await rig.ended(saga)
+    return node
+
+
+PLAYS: Final = (
+    Play(name="replace", perform=_replace, kinds=("replace",)),
+    Play(name="cordon, uncordon", perform=_cordon, kinds=("cordon", "uncordon")),
+    Play(name="drain, uncordon", perform=_drain, kinds=("drain", "uncordon")),
+    Play(name="scale up and down", perform=_scale, kinds=("scale-up", "scale-down")),
+    Play(name="drain, cancelled", perform=_cancel, kinds=("drain",)),
+    Play(name="replace, cancelled", perform=_cancel_replace, kinds=("replace",)),
+    Play(name="replace, uncordoned", perform=_uncordon, kinds=("replace", "uncordon")),
+    Play(name="drain, cancelled, stuck, retried", perform=_retry, kinds=("drain",)),
+)
+"""Every play; a campaign draws among them, and each round ends with a replacement."""
+REPLACE: Final = PLAYS[0]

@@ -1,0 +1,38 @@
+"""What kind of fleet is struck, and the moments at which that may be."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+IN_EFFECT: Final = "in-effect"
+"""The status of a step that has taken place, whether or not anybody knows it."""
+
+
+class Moment(NamedTuple):
+    """A saga's entry, an event (`fault.stored`, `cordoned.told`) or an effect of a step.
+
+    Effects are seen where they take place: at the provider and at the workload system.
+    """
+
+    step: str
+    status: str
+
+    def __str__(self) -> str:
+        """Write `provision.started`."""
+        return f"{self.step}.{self.status}"
+
+
+REPLACED: Final = Moment("node-replaced", "told")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What kind of fleet."""
+
+    nodes: int = 2
+    order: str = "terminate_first"
+    replicas: int = 1
+    provider: str = "fake"
+    boot_seconds: float = 0.02
+    drain_seconds: float = 0.0
+    servers: int = 1
+    """Of nats-server: one alone, or a cluster of so many with as many replicas of everything."""
