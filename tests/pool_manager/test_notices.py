@@ -9,8 +9,11 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import Duration
-from schemas.node_events import Preempting
-from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
+from schemas.messages import encode
+from schemas.node_events import Lost, Preempting
+from schemas.records import CloudNotice, InstanceRecord, NodeRecord, OpenSaga, PoolRecord
+from schemas.requests import Page, Query
+from schemas.sagas import LaunchSpec
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager import notices
 from services.pool_manager.core import plan
@@ -345,3 +348,41 @@ async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
 
     assert before[0] == replaced["old_node"]
     assert msgspec.json.decode(drained[0].data)["expired"]
+
+
+async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A node that falls silent while it drains is asked about; its work is not waited for."""
+    peers.hold["drain"] = asyncio.Event()
+    launch = LaunchSpec(fleet="f", provider="test", instance_type="t")
+
+    async def answer(data: bytes, _: Any) -> bytes:
+        asked = msgspec.json.decode(data, type=Query)
+        record = InstanceRecord(
+            pool="training",
+            instance=asked.node,
+            state="terminated",
+            provider="test",
+            token="t",
+            launch=launch,
+            intended_at=NOW,
+        )
+        return encode(Page(items=(msgspec.Raw(encode(record)),)))
+
+    await bus.serve("provisioner", "one that answers", {subjects.query("instances"): answer})
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await ask(bus, "replace", node=before[0], mode="wait")
+
+        async def draining() -> bool:
+            return bool(peers.count("drain"))
+
+        await eventually(draining)
+        about = {"time": datetime.now(UTC), "pool": "training", "node": before[0]}
+        await peers.publish(Lost(id=f"lost-{before[0]}", **about))
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        log = await bus.read("SAGAS", subjects.saga_entry(replaced["saga"], "drain", "expired"))
+
+    assert before[0] == replaced["old_node"]
+    assert "its instance is gone" == msgspec.json.decode(log[0].data)["reason"]
