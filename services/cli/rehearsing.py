@@ -44,7 +44,7 @@ def page(told: "Rehearsal") -> str:
     would = "would be accepted" if told.accepted else f"would be refused ({told.refusal})"
     because = f": {told.reason}" if told.reason else ""
     lines = [f"{told.verb} {told.node} {would}{because}. Nothing was done."]
-    rate = f", of {told.begun_limit}" if told.begun_limit >= 0 else ""
+    rate = f" of {told.begun_limit}" if told.begun_limit >= 0 else ""
     lines.append(
         f"Budget: {told.unavailable} of {told.desired} nodes are out of service, "
         f"{told.unavailable_limit} may be; {told.begun}{rate} were begun in the window."
@@ -68,7 +68,8 @@ def page(told: "Rehearsal") -> str:
         order = f", {told.order}" if told.order else ""
         lines += ["", f"{told.new_node} would be launched: {named}{order}."]
     if told.steps:
-        names = {"node": told.node, "new_node": told.new_node}
+        checked = told.new_node or told.node
+        names = {"node": told.node, "new_node": told.new_node, "checked": checked}
         steps = [
             (
                 step.step,

@@ -116,7 +116,7 @@ def _gates(
     taking = verb in touching.TAKES_OUT and not node.cordoned
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
-    why = touching.kept(node, record, now)
+    why = touching.kept(msgspec.structs.replace(node, held_until=None), record, now)
     yield Gate(name="windows", passed=not why, detail=why, automation_only=True)
     held = incidents.room(record, sickness(node), now) == 0
     yield Gate(

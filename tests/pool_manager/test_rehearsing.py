@@ -7,7 +7,7 @@ import pytest
 
 from schemas import subjects
 from schemas.rehearsal import Rehearsal
-from schemas.settings import AdmissionSpec, BudgetSpec
+from schemas.settings import AdmissionSpec
 from services.cli.rehearsing import page
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
@@ -18,7 +18,9 @@ from tests.support.peers import Peers
 
 __all__ = ["peers"]
 
-POOL = settings(min_nodes=1, spares=1, zones=("a", "b"), region="r", budget=BudgetSpec())
+POOL = settings(
+    min_nodes=1, spares=1, zones=("a", "b"), region="r", admission=AdmissionSpec(diagnostic="boot")
+)
 
 
 async def rehearsed(bus: NatsBus, verb: str, node: str, **fields: Any) -> Rehearsal:
@@ -67,7 +69,7 @@ async def test_a_replacement_is_told_with_its_steps_and_nothing_is_touched(
     ("changes", "held", "verb", "refusal", "stops"),
     [
         ({}, False, "replace", None, []),
-        ({}, True, "drain", "held", ["hold and mode", "windows"]),
+        ({}, True, "drain", "held", ["hold and mode"]),
         ({"mode": "observe"}, False, "replace", "observing", ["hold and mode"]),
     ],
 )
@@ -85,7 +87,7 @@ async def test_each_gate_is_told_by_itself(
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [name] = await eventually(settled(bus, 1))
     peers.calls.clear()
-    pool = settings(min_nodes=1, admission=AdmissionSpec(), **changes)
+    pool = settings(min_nodes=1, **changes)
     async with Running(server.url, "pool-manager", build, pool):
         if held:
             await ask(bus, "hold", node=name, reason="bisecting", **{"for": "1h"})
