@@ -5,6 +5,7 @@ It reads logs and records alone, and asks no service: so it answers when none of
 
 import asyncio
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from schemas import subjects
 from schemas.names import SAGA_TOKEN, TOKEN
@@ -85,7 +86,7 @@ async def _node(fleet: Fleet, node: NodeRecord) -> Answer:
     held = [each for each in facts if _holds_back(each, node.node)]
     found = [state for state in states if state is not None]
     kept = any(each.metadata.get("node") == node.node for each in objects)
-    return why_node(node, record, [*story, *held], found, kept=kept)
+    return why_node(node, record, [*story, *held], found, kept=kept, at=datetime.now(UTC))
 
 
 def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:
@@ -110,7 +111,9 @@ async def _pool(bus: Bus, pool: PoolRecord) -> Answer:
         bus.read(EVENTS.name, subjects.pool_events_of(pool.name)),
         open_sagas(bus, pool.name),
     )
-    return why_pool(pool, [_nodes.decode(each.value) for each in nodes], facts, sagas)
+    return why_pool(
+        pool, [_nodes.decode(each.value) for each in nodes], facts, sagas, at=datetime.now(UTC)
+    )
 
 
 async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> Answer:

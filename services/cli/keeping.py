@@ -1,18 +1,22 @@
 """What keeps a pool-manager from acting on a node or a pool, in sentences. Pure.
 
-Read from the records alone: holds, a pool that only observes, and its spares.
+Read from the records alone: holds, a pool that only observes, its windows and its spares.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager import windows
 
 WOULD_NAMED_MAX: Final = 10
 
 
-def node_kept(node: NodeRecord, pool: PoolRecord | None) -> tuple[str, ...]:
-    """Why nothing automatic is done about a node whatever it has."""
+def node_kept(
+    node: NodeRecord, pool: PoolRecord | None, now: datetime | None = None
+) -> tuple[str, ...]:
+    """Why nothing automatic is done about a node whatever it has; `now`: to look at windows."""
     told: list[str] = []
     if node.held_until is not None and node.state != "terminated":
         by = f" by {node.held_by}" if node.held_by else ""
@@ -25,6 +29,34 @@ def node_kept(node: NodeRecord, pool: PoolRecord | None) -> tuple[str, ...]:
         told += [f"Its pool only observes: it would begin {each.kind}." for each in would] or [
             "Its pool only observes, so nothing is done about it."
         ]
+    if pool is not None and now is not None and node.health == "unhealthy" and not node.lost:
+        told += _frozen(pool, now)
+    return tuple(told)
+
+
+def _frozen(pool: PoolRecord, now: datetime) -> list[str]:
+    frozen = windows.opening(pool.spec.windows, "freeze", now)
+    if frozen is None:
+        return []
+    until = f"{frozen.end.astimezone():%m-%d %H:%M}"
+    return [
+        f"The window {frozen.window.name} freezes the pool until {until}: no work is disturbed."
+    ]
+
+
+def windows_told(pool: PoolRecord, now: datetime | None) -> tuple[str, ...]:
+    """Which of a pool's windows are open, and when the next for service opens."""
+    if now is None or not pool.spec.windows:
+        return ()
+    told = _frozen(pool, now)
+    serving = windows.opening(pool.spec.windows, "service", now)
+    coming = windows.next_opening(pool.spec.windows, "service", now)
+    if serving is not None:
+        until = f"{serving.end.astimezone():%m-%d %H:%M}"
+        told.append(f"The window {serving.window.name} is open for service until {until}.")
+    elif coming is not None:
+        since = f"{coming.start.astimezone():%m-%d %H:%M}"
+        told.append(f"What can wait does so until the window {coming.window.name}, at {since}.")
     return tuple(told)
 
 
@@ -54,4 +86,4 @@ def reserve_told(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ..
         if node.state == "active" and node.health == "healthy" and not node.lost
     )
     named = f": {', '.join(ready[:WOULD_NAMED_MAX])}" if ready else ""
-    return (f"It wants {pool.spec.spares} spares, and {len(ready)} are ready{named}.",)
+    return (f"Spares ready: {len(ready)} of {pool.spec.spares}{named}.",)

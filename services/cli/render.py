@@ -111,7 +111,7 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
     """One row a pool."""
     return [
         (
-            pool.name,
+            f"{pool.name} (observe)" if pool.mode == "observe" else pool.name,
             *map(str, (pool.desired, pool.nodes, pool.active, pool.healthy, pool.unhealthy)),
             *map(str, (pool.cordoned, pool.min_nodes, pool.max_nodes)),
             pool.breaker,

@@ -5,7 +5,7 @@ moments are those of storing, because they come from one clock, the server's.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 import msgspec
@@ -50,16 +50,18 @@ def why_node(
     sagas: Sequence[SagaState],
     *,
     kept: bool = False,
+    at: datetime | None = None,
 ) -> Answer:
     """Answer for a node; `stored`: its events, its pool's about it, its sagas' entries.
 
-    `kept`: whether there is evidence of it.
+    `kept`: whether there is evidence of it; `at`: now, to say which windows are open.
     """
     told = lines_of(stored, node.node)
     words: list[str] = [node.state, node.health]
     words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
-    now, then = _node_now(node, pool, sagas, told)
-    now = (*keeping.node_kept(node, pool), *now)
+    keeps = keeping.node_kept(node, pool, at)
+    now, then = _node_now(node, pool, sagas, told, keeps)
+    now = (*keeps, *now)
     return _answer(
         Answer(
             about=node.node,
@@ -78,6 +80,7 @@ def _node_now(
     pool: PoolRecord | None,
     sagas: Sequence[SagaState],
     told: Sequence[Line],
+    keeps: Sequence[str],
 ) -> tuple[tuple[str, ...], str]:
     saga = next((each for each in sagas if each.saga == node.saga), None)
     if saga is not None:
@@ -91,10 +94,8 @@ def _node_now(
         return (f"It is gone; nothing is under way about it.{took}",), ""
     if _sick(node):
         by_hand = _by_hand(node)
-        if keeping.node_kept(node, pool):
-            return (
-                f"It is sick: {_illness(node)}.",
-            ), f"nothing until that ends; by hand: {by_hand}"
+        if keeps:
+            return (f"It is sick: {_illness(node)}.",), "nothing by itself until that ends"
         asked = pool is not None and pool.spec.health.auto_replace
         left = pool is not None and node.node in pool.told
         then = "it is mended or replaced, as soon as nothing holds that back any more"
@@ -175,8 +176,10 @@ def why_pool(
     nodes: Iterable[NodeRecord],
     stored: Iterable[Stored],
     sagas: Sequence[SagaState],
+    *,
+    at: datetime | None = None,
 ) -> Answer:
-    """Answer for a pool; `stored`: its events, `sagas`: its open ones."""
+    """Answer for a pool; `stored`: its events, `sagas`: its open ones, `at`: now."""
     nodes = tuple(nodes)
     present = [each for each in nodes if each.state != "terminated" and not each.spare]
     healthy = sum(1 for each in present if each.state == "active" and each.health == "healthy")
@@ -185,7 +188,8 @@ def why_pool(
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {pool.breaker.state}."
     )
     told = lines_of(stored, "")
-    now: list[str] = [*keeping.pool_kept(pool), *keeping.reserve_told(pool, nodes)]
+    now: list[str] = [*keeping.pool_kept(pool), *keeping.windows_told(pool, at)]
+    now += keeping.reserve_told(pool, nodes)
     if pool.breaker.state != "closed":
         now.append(f"The breaker {breaker_words(pool.name, pool.breaker)}")
     elif pool.breaker.ramp:

@@ -1,0 +1,67 @@
+"""What `navarch why` says of holds, observing pools, windows and spares."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from schemas.duration import Duration
+from schemas.records import NodeRecord, PoolRecord, Would
+from schemas.settings import PoolSpec, WindowSpec
+from services.cli.keeping import node_kept, pool_kept, reserve_told, windows_told
+
+NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
+SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, spares=2)
+POOL = PoolRecord(name="training", spec=SPEC, desired=2)
+FREEZE = WindowSpec(name="launch", kind="freeze", start="0 9 * * *", duration=Duration(36_000))
+SERVICE = WindowSpec(name="night", kind="service", start="0 2 * * *", duration=Duration(7200))
+SICK = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
+
+
+def pool(**changes: object) -> PoolRecord:
+    """The pool with another spec."""
+    return msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, **changes))
+
+
+HELD = msgspec.structs.replace(
+    SICK, held_until=NOW + timedelta(hours=1), held_by="ada", held_reason="bisecting"
+)
+OBSERVING = msgspec.structs.replace(
+    pool(mode="observe"),
+    would={"replace n1": Would(kind="replace", node="n1", reason="XID 79", since=NOW)},
+)
+
+
+@pytest.mark.parametrize(
+    ("node", "record", "words"),
+    [
+        (SICK, POOL, []),
+        (HELD, POOL, ["held until", "by ada: bisecting", "navarch release n1"]),
+        (SICK, OBSERVING, ["only observes", "would begin replace"]),
+        (SICK, pool(mode="observe"), ["only observes, so nothing is done"]),
+        (SICK, pool(windows=(FREEZE,)), ["window launch freezes the pool until"]),
+        (msgspec.structs.replace(SICK, lost=True), pool(windows=(FREEZE,)), []),
+        (msgspec.structs.replace(SICK, health="healthy"), pool(windows=(FREEZE,)), []),
+    ],
+)
+def test_a_node_is_told_what_keeps_it(
+    node: NodeRecord, record: PoolRecord, words: list[str]
+) -> None:
+    """Each in a sentence, with the way on; nothing where nothing keeps it."""
+    told = " ".join(node_kept(node, record, NOW))
+
+    assert bool(words) == bool(told)
+    assert [each for each in words if each not in told] == []
+
+
+def test_a_pool_is_told_what_it_would_do_and_which_windows_are_open() -> None:
+    """The decisions, what is frozen, when what can wait may begin, and which spares are ready."""
+    spare = msgspec.structs.replace(SICK, node="s1", spare=True, health="healthy")
+    windows = windows_told(pool(windows=(FREEZE, SERVICE)), NOW)
+    at_night = windows_told(pool(windows=(SERVICE,)), NOW.replace(hour=3))
+
+    assert "It would begin replace of n1: XID 79." == pool_kept(OBSERVING)[1]
+    assert "The window launch freezes the pool until" in windows[0]
+    assert "What can wait does so until the window night" in windows[1]
+    assert at_night[0].startswith("The window night is open for service until")
+    assert ("Spares ready: 1 of 2: s1.",) == reserve_told(POOL, [spare, SICK])
