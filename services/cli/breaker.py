@@ -50,7 +50,7 @@ def show(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show each pool's breaker and how much of the budget is used, and the fleet's."""
+    """Show each pool's breaker and its budget, and the fleet's."""
 
     async def work() -> None:
         from schemas.requests import Query  # noqa: PLC0415
@@ -141,7 +141,10 @@ def open_(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Act on no sick node until somebody closes it; what is under way goes on."""
+    """Act on no sick node until somebody closes it.
+
+    What is under way goes on.
+    """
     asyncio.run(_ask("breaker-open", pool, reason, nats_url, config, output, fleet=fleet))
 
 
@@ -155,7 +158,10 @@ def close(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Act on sick nodes again, slowly at first and within the budget, whatever had opened it."""
+    """Act on sick nodes again, whatever had opened it.
+
+    Slowly at first, and within the budget.
+    """
     asyncio.run(_ask("breaker-close", pool, reason, nats_url, config, output, fleet=fleet))
 
 

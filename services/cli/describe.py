@@ -190,7 +190,7 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             text = f"{event.node} ({event.attempt} of {event.attempts}): {event.reason}{remedy}"
             return Told(event.pool, "not admitted", text, "bad")
         case p.NodeReplaced():
-            took = f"{event.old_node} -> {event.new_node} in {event.duration_seconds:.1f} s"
+            took = _replaced(event)
             return Told(event.pool, "node replaced", f"{took}. {event.reason}", "good")
         case p.SagaFailed():
             retry = f"; next try in {event.retry_seconds:g} s" if event.retry_seconds else ""
@@ -272,6 +272,16 @@ def _values(outputs: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in outputs.items() if value not in ("", None))
 
 
+def _replaced(event: p.NodeReplaced) -> str:
+    seconds = f"{event.duration_seconds:.1f} s"
+    if not event.promoted:
+        return f"{event.old_node} -> {event.new_node} in {seconds}"
+    spare = f"{event.old_node} -> {event.promoted}, a spare"
+    return f"{spare}; {event.new_node} is the new one, after {seconds}"
+
+
 def hours(count: float) -> str:
     """GPU-hours, with more digits where there are few of them."""
-    return f"{count:.2f}" if count >= 0.1 or not count else f"{count:.2g}"  # noqa: PLR2004
+    if count >= 0.1 or not count:  # noqa: PLR2004
+        return f"{count:.2f}"
+    return f"{count:.3f}" if count >= 0.001 else "<0.001"  # noqa: PLR2004

@@ -45,7 +45,10 @@ def add(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Refuse a GPU or a host from now on; nodes in service stay as they are."""
+    """Refuse a GPU or a host from now on.
+
+    Nodes in service stay as they are.
+    """
     from schemas.requests import HardwareAdd  # noqa: PLC0415
     from services.cli.client import asker  # noqa: PLC0415
 
@@ -62,7 +65,10 @@ def forget(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Admit a GPU or a host again, because it was mended or was not the cause."""
+    """Admit a GPU or a host again.
+
+    Because it was mended, or was not the cause.
+    """
     from schemas.requests import HardwareForget  # noqa: PLC0415
     from services.cli.client import asker  # noqa: PLC0415
 

@@ -144,7 +144,7 @@ def out(nodes: "Iterable[NodeRecord]") -> tuple[Out, ...]:
     """Nodes that are out of service now; what they cost is counted when they are back."""
     found = []
     for node in nodes:
-        if node.state == "terminated":
+        if node.state == "terminated" or node.spare:
             continue
         if node.health == "unhealthy":
             since, why = node.health_at, node.health_reason or "unhealthy"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from schemas.settings import NatsSettings
+from services.cli.app import app
 from services.cli.running import Running, find_bus, started_ticks
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.errors import NavarchError
@@ -159,10 +160,10 @@ def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
 
 async def test_help_says_each_command_s_purpose_to_its_end() -> None:
     """No line of a list of commands is cut, in a terminal of eighty columns."""
-    whole, saga, policy = await asyncio.gather(
-        navarch("--help"), navarch("saga", "--help"), navarch("policy", "--help")
-    )
-    lines = [line for _, out, _ in (whole, saga, policy) for line in out.splitlines()]
+    groups = [("--help",), *((each.name, "--help") for each in app.registered_groups if each.name)]
+    runs = await asyncio.gather(*(navarch(*each) for each in groups))
+    assert len(runs) >= 4
+    lines = [line for _, out, _ in runs for line in out.splitlines()]
     assert [each for each in lines if each.endswith("...") and "ARGS" not in each] == []
 
 

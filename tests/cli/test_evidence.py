@@ -1,0 +1,146 @@
+"""`navarch evidence` and `report`: what people and vendors are shown, out of values."""
+
+import tarfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from schemas.evidence import EvidenceBundle, JudgedFault, KernelLine
+from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemetry, Verdict
+from schemas.records import NodeRecord
+from services.cli.describe import hours
+from services.cli.evidence import write
+from services.cli.evidence_text import FILES, README, files, summary
+from services.cli.report import out, rows
+from services.runtime.errors import NavarchError
+
+NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
+NODE = {"pool": "training", "node": "n1"}
+FAULT = Fault(
+    id="f1", time=NOW, kind="xid", code=79, gpu_index=3, gpu_uuid="GPU-3", gpu_serial="s3", **NODE
+)
+BUNDLE = EvidenceBundle(
+    **NODE,
+    saga="replace-n1-1",
+    outcome="replaced",
+    new_node="n2",
+    sickness="xid-79",
+    sick_at=NOW,
+    back_at=NOW + timedelta(minutes=30),
+    verdict=Verdict(
+        id="v", time=NOW, status="unhealthy", rule="off-the-bus", policy="9f2c", fault="f1", **NODE
+    ),
+    provider="lambda",
+    provider_id="i-123",
+    driver_version="550.54.15",
+    dollars_per_hour=24.0,
+    lost_gpu_hours=4.0,
+    gpus=(GpuIdentity(index=3, uuid="GPU-3", serial="s3", pci="0000:3b:00"),),
+    faults=(JudgedFault(fault=FAULT, stored_at=NOW, result="unhealthy", rule="off-the-bus"),),
+    kernel_lines=(KernelLine(time=NOW, line="NVRM: Xid (PCI:0000:3b:00): 79"),),
+    samples=tuple(
+        Telemetry(
+            id=f"t{seconds}",
+            time=NOW + timedelta(seconds=seconds),
+            gpus=(GpuSample(index=3, temperature_celsius=61), GpuSample(index=4)),
+            **NODE,
+        )
+        for seconds in (-5, 5)
+    ),
+    left_out={"timeline": 7},
+)
+
+
+def test_a_vendor_finds_on_one_page_what_they_ask_for() -> None:
+    """Which GPU, what the driver said, when, and the readings around it of that GPU alone."""
+    text = summary(BUNDLE)
+    for wanted in (
+        "FAULT REPORT  n1 (pool training): xid-79",
+        "replaced by n2, in service since 2026-11-21 02:05:00.000 UTC",
+        "30m, 4.00 GPU-hours lost, $12.00 paid for them",
+        "NVIDIA driver        550.54.15",
+        "instance id          i-123",
+        "off-the-bus (health policy 9f2c)",
+        "NVRM: Xid (PCI:0000:3b:00): 79",
+        "1 samples before the fault and 1 after it",
+        "Left out, because more is not kept: 7 of timeline.",
+    ):
+        assert wanted in text
+    readings = text.partition("READINGS")[2].splitlines()
+    assert [line.split()[4] for line in readings if "before" in line or "after " in line][:2] == [
+        "3",
+        "3",
+    ]
+
+
+def test_it_is_written_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
+    """The same files either way, each named in the README."""
+    where = write(tmp_path, BUNDLE)
+    archive = write(tmp_path / "a" / "ticket.tar.gz", BUNDLE)
+    with tarfile.open(archive) as saved:
+        inside = {Path(name).name for name in saved.getnames()}
+    assert {each.name for each in where.iterdir()} == inside == set(FILES) == set(files(BUNDLE))
+    readme = (where / README).read_text()
+    assert [name for name in FILES if name not in readme] == []
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """Not a traceback at 3 a.m."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NavarchError, match="cannot write to"):
+        write(tmp_path / "file" / "below", BUNDLE)
+
+
+def repaired(number: int, minutes: float, sickness: str = "xid-79") -> Repaired:
+    """One repair of an eight-GPU node."""
+    return Repaired(
+        id=f"r{number}",
+        time=NOW,
+        pool="training",
+        node=f"n{number}",
+        outcome="replaced",
+        sickness=sickness,
+        sick_at=NOW,
+        back_at=NOW + timedelta(minutes=minutes),
+        gpu_count=8,
+        lost_gpu_hours=minutes * 8 / 60,
+    )
+
+
+def test_the_report_counts_by_pool_and_fault_the_dearest_first() -> None:
+    """The median, and the 95th percentile as a time that a node really took."""
+    found = rows([*(repaired(number, number) for number in range(1, 21)), repaired(99, 60, "ecc")])
+    assert [(each.fault, each.count, each.lost_gpu_hours) for each in found] == [
+        ("xid-79", 20, 28.0),
+        ("ecc", 1, 8.0),
+    ]
+    first = found[0]
+    assert (first.repair_seconds_median, first.repair_seconds_p95) == (630.0, 1140.0)
+    assert (first.repair_seconds_longest, first.longest) == (1200.0, "n20")
+
+
+def test_what_is_out_now_is_named_and_spares_are_not() -> None:
+    """A spare is cordoned because it waits, not because it is sick."""
+    nodes = [
+        NodeRecord(pool="p", node="a", state="active", health="unhealthy", health_reason="XID 48"),
+        NodeRecord(pool="p", node="b", state="active", lost=True, lost_at=NOW),
+        NodeRecord(pool="p", node="c", state="active", cordoned=True),
+        NodeRecord(pool="p", node="d", state="active", cordoned=True, spare=True),
+        NodeRecord(pool="p", node="e", state="terminated", health="unhealthy"),
+        NodeRecord(pool="p", node="f", state="active"),
+    ]
+    assert [(each.node, each.why) for each in out(nodes)] == [
+        ("a", "XID 48"),
+        ("b", "silent"),
+        ("c", "cordoned"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(0, "0.00"), (0.00001, "<0.001"), (0.0123, "0.012"), (123.456, "123.46")],
+)
+def test_few_hours_are_told_as_exactly_as_they_are_worth(count: float, expected: str) -> None:
+    """A demo's seconds are not zero, and no list shows an exponent."""
+    assert expected == hours(count)
