@@ -1,0 +1,277 @@
+"""The fleet's budget over any interleaving: replicas that read, write, lose and die in between.
+
+The bus is a few values here and the shell's decision a generator that yields between its reads and
+writes (`Reconciler._decide_once`); what is decided and claimed is the pool-manager's own code.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.duration import Duration
+from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
+from schemas.records import NodeRecord, PoolRecord
+from schemas.requests import BreakerRequest
+from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
+from services.pool_manager.breaker import in_ramp
+from services.pool_manager.breaking import breaking
+from services.pool_manager.budget import claimed, claiming, others
+from services.pool_manager.core import close, plan
+from services.pool_manager.world import DISRUPTIVE, World, unavailable
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WINDOW_SECONDS = 60
+POOLS = ("a", "b")
+SIZE = 4
+LEVEL, RATE = 2, 3
+FLEET_LEVEL, FLEET_RATE = 2, 3
+FLEET = FleetBudgetSpec(
+    max_unavailable=FLEET_LEVEL, max_replacements=FLEET_RATE, window=Duration(WINDOW_SECONDS)
+)
+SPEC = PoolSpec(
+    provider="p",
+    instance_type="t",
+    min_nodes=0,
+    max_nodes=9,
+    budget=BudgetSpec(
+        max_unavailable=LEVEL, max_replacements=RATE, window=Duration(WINDOW_SECONDS)
+    ),
+)
+
+
+@dataclass
+class Bus:
+    """What stands on the server, with revisions, and what truly was begun when."""
+
+    pools: dict[str, tuple[PoolRecord, int]] = field(
+        default_factory=lambda: {
+            name: (PoolRecord(name=name, spec=SPEC, desired=SIZE), 1) for name in POOLS
+        }
+    )
+    claims: tuple[FleetBudgetRecord, int] = (FleetBudgetRecord(), 0)
+    nodes: dict[str, dict[str, NodeRecord]] = field(
+        default_factory=lambda: {
+            name: {f"{name}{i}": healthy(name, f"{name}{i}") for i in range(SIZE)} for name in POOLS
+        }
+    )
+    now: datetime = NOW
+    begun: list[tuple[datetime, str]] = field(default_factory=list)
+    codes: int = 0
+
+    def save(self, record: PoolRecord, revision: int) -> bool:
+        """Compare and set; what it begins is noted, with the moment."""
+        old, now = self.pools[record.name]
+        if now != revision:
+            return False
+        fresh = [each for saga, each in record.open.items() if saga not in old.open]
+        disruptive = [each for each in fresh if each.kind in DISRUPTIVE]
+        assert not (disruptive and old.breaker.forced)
+        self.begun += [(self.now, record.name)] * len(disruptive)
+        self.pools[record.name] = (record, revision + 1)
+        return True
+
+    def sicken(self, pool: str, number: int) -> None:
+        """A node falls ill of something that no other has."""
+        names = sorted(self.nodes[pool])
+        if names:
+            name = names[number % len(names)]
+            self.codes += 1
+            self.nodes[pool][name] = msgspec.structs.replace(
+                self.nodes[pool][name],
+                health="unhealthy",
+                health_kind="xid",
+                health_code=self.codes,
+                health_at=self.now,
+            )
+
+    def heal(self, pool: str, number: int) -> None:
+        """A node is judged healthy again, which its pool's record does not tell."""
+        names = sorted(self.nodes[pool])
+        if names:
+            name = names[number % len(names)]
+            self.nodes[pool][name] = healthy(pool, name)
+
+    def end(self, pool: str, number: int, *, failed: bool) -> None:
+        """A saga ends; the node that it was about is gone, and the new one there or not."""
+        record, revision = self.pools[pool]
+        if not record.open:
+            return
+        saga = sorted(record.open)[number % len(record.open)]
+        opened = record.open[saga]
+        self.nodes[pool].pop(opened.node, None)
+        if opened.new_node and not failed:
+            self.nodes[pool][opened.new_node] = healthy(pool, opened.new_node)
+        left = close(record, saga, failed=failed, now=self.now)
+        self.pools[pool] = (left, revision + 1)
+
+    def ask(self, pool: str, number: int, *, shut: bool) -> None:
+        """A person opens or closes the breaker."""
+        record, revision = self.pools[pool]
+        world = World(fleet="f", record=record, nodes=tuple(self.nodes[pool].values()))
+        names = {"id": "x", "time": self.now, "cause": f"request-{number}", "pool": pool}
+        asked = BreakerRequest(reason="r")
+        made = breaking(asked, world, self.now, names, close=shut)
+        if made.record is not None:
+            self.pools[pool] = (made.record, revision + 1)
+
+
+def healthy(pool: str, name: str) -> NodeRecord:
+    """A node in service."""
+    return NodeRecord(pool=pool, node=name, state="active", health="healthy", admitted_at=NOW)
+
+
+def decision(bus: Bus, pool: str) -> Iterator[None]:
+    """One replica's decision, pausing wherever another may come between."""
+    claims, claims_revision = bus.claims
+    yield
+    record, revision = bus.pools[pool]
+    yield
+    world = World(
+        fleet="f",
+        record=record,
+        nodes=tuple(bus.nodes[pool].values()),
+        revision=revision,
+        others=others(FLEET, claims, pool),
+        claims=claims,
+        claims_revision=claims_revision,
+    )
+    decided = plan(world, bus.now)
+    claim = claiming(world, decided.record)
+    if claim.fence:
+        yield
+        bus.save(record, revision)
+        return
+    if claim.claims is not None:
+        yield
+        if bus.claims[1] != claims_revision:
+            return
+        bus.claims = (claim.claims, claims_revision + 1)
+    if decided.record != record:
+        yield
+        bus.save(decided.record, revision)
+
+
+def holds(bus: Bus) -> None:
+    """What must be so at every moment."""
+    out = dict.fromkeys(POOLS, 0)
+    for name, (record, _) in bus.pools.items():
+        out[name] = unavailable(record, bus.nodes[name].values())
+        assert out[name] <= LEVEL
+        if record.breaker.state == "half-open":
+            tried = [each for each in record.open.values() if in_ramp(record.breaker, each)]
+            assert len(tried) <= 1
+    assert sum(out.values()) <= FLEET_LEVEL
+    recent = [pool for at, pool in bus.begun if (bus.now - at).total_seconds() < WINDOW_SECONDS]
+    assert len(recent) <= FLEET_RATE
+    assert all(recent.count(name) <= RATE for name in POOLS)
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("step"), st.integers(0, 3)),
+    st.tuples(st.just("step"), st.integers(0, 3)),
+    st.tuples(st.just("whole"), st.integers(0, 3)),
+    st.tuples(st.just("die"), st.integers(0, 3)),
+    st.tuples(st.just("sicken"), st.integers(0, 7)),
+    st.tuples(st.just("heal"), st.integers(0, 7)),
+    st.tuples(st.just("done"), st.integers(0, 7)),
+    st.tuples(st.just("failed"), st.integers(0, 7)),
+    st.tuples(st.just("wait"), st.sampled_from([1, 20, 61])),
+    st.tuples(st.just("open"), st.integers(0, 1)),
+    st.tuples(st.just("close"), st.integers(0, 1)),
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(ACTIONS, max_size=120))
+def test_no_interleaving_spends_more_than_the_budget_and_nothing_is_claimed_for_ever(  # noqa: C901
+    actions: list[tuple[str, int]],
+) -> None:
+    """Two pools, two replicas each, faults, ends, people and deaths: level and rate hold always.
+
+    When the faults stop, every sick node is repaired in the end, the pools have their size, and
+    the claims say that nothing is out of service.
+    """
+    bus = Bus()
+    for number in range(6):
+        bus.sicken(POOLS[number % 2], number // 2)
+    under_way: dict[int, Iterator[None]] = {}
+    for moment, (what, number) in enumerate(actions):
+        pool = POOLS[number % 2]
+        match what:
+            case "step":
+                each = under_way.setdefault(number, decision(bus, pool))
+                if next(each, "ended") == "ended":
+                    del under_way[number]
+            case "whole":
+                for _ in decision(bus, pool):
+                    pass
+            case "die":
+                under_way.pop(number, None)
+            case "sicken":
+                bus.sicken(pool, number // 2)
+            case "heal":
+                bus.heal(pool, number // 2)
+            case "done" | "failed":
+                bus.end(pool, number // 2, failed=what == "failed")
+            case "wait":
+                bus.now += timedelta(seconds=number)
+            case _:
+                bus.ask(pool, moment, shut=what == "close")
+        holds(bus)
+    settle(bus)
+
+
+def settle(bus: Bus) -> None:
+    """The faults have stopped and nobody dies any more."""
+    for number, pool in enumerate(POOLS):
+        bus.ask(pool, 1000 + number, shut=True)
+    for _ in range(60):
+        for pool in POOLS:
+            for _ in range(3):
+                for _ in decision(bus, pool):
+                    pass
+            holds(bus)
+            while bus.pools[pool][0].open:
+                bus.end(pool, 0, failed=False)
+        bus.now += timedelta(seconds=31)
+    for pool in POOLS:
+        record, _ = bus.pools[pool]
+        assert ["healthy"] * SIZE == [each.health for each in bus.nodes[pool].values()]
+        assert ("closed", 0) == (record.breaker.state, record.breaker.ramp)
+        assert 0 == bus.claims[0].claims[pool].unavailable
+
+
+def test_who_claimed_and_was_slow_can_write_no_more_once_others_have_what_it_claimed() -> None:
+    """Claimed for two nodes that are well by the time the pool's record is to be written."""
+    bus = Bus()
+    bus.sicken("a", 0)
+    bus.sicken("a", 1)
+    slow = decision(bus, "a")
+    for _ in range(4):
+        next(slow)
+    assert 2 == bus.claims[0].claims["a"].unavailable
+    bus.heal("a", 0)
+    bus.heal("a", 1)
+    bus.sicken("b", 0)
+    bus.sicken("b", 1)
+    for pool in ("b", "a", "a", "b", "b"):
+        for _ in decision(bus, pool):
+            pass
+    assert 0 == bus.claims[0].claims["a"].unavailable
+    assert [] == list(slow)
+    holds(bus)
+    assert [1, 0] == [len(bus.pools[pool][0].open) for pool in ("b", "a")]
+
+
+def test_a_claim_that_somebody_may_still_act_on_only_grows() -> None:
+    """Of the same revision the greater counts; of a newer one what is so."""
+    old = BudgetClaim(desired=4, unavailable=2, begun={"0": 2}, revision=7)
+    less = BudgetClaim(desired=4, unavailable=1, begun={"0": 1, "1": 1}, revision=7)
+    newer = msgspec.structs.replace(less, revision=8)
+
+    both = BudgetClaim(desired=4, unavailable=2, begun={"0": 2, "1": 1}, revision=7)
+    assert (both, newer, less) == (claimed(old, less), claimed(old, newer), claimed(None, less))
