@@ -1,0 +1,145 @@
+"""Three hundred of a thousand nodes with one XID, on a real server: one incident, one alert."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, Verdict
+from schemas.pool_events import pool_codec
+from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
+from schemas.settings import PluginSettings, PoolSpec, Settings
+from schemas.topology import EVENTS, NODES, POOLS, SAGAS
+from services.notifier.alerts import alert_of
+from services.pool_manager.budget import limit, rate
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+NOW = datetime.now(UTC)
+SIZE, SICK = 1000, 300
+SEEN = 20
+"""2% of the pool: from so many on it is one incident."""
+NAMES = [f"training-{number}" for number in range(SIZE)]
+SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=SIZE, max_nodes=SIZE)
+SETTINGS = Settings(providers={"test": PluginSettings(type="fake")}, pools={"training": SPEC})
+pools = decoder(PoolRecord)
+
+
+async def fleet(bus: NatsBus) -> None:
+    """Record a thousand nodes in service."""
+    record = PoolRecord(name="training", spec=SPEC, desired=SIZE, serial=SIZE)
+    await bus.create(POOLS, pool_key("training"), encode(record))
+    await asyncio.gather(
+        *(
+            bus.create(
+                NODES,
+                node_key("training", name),
+                encode(
+                    NodeRecord(
+                        pool="training",
+                        node=name,
+                        state="active",
+                        health="healthy",
+                        admitted_at=NOW,
+                    )
+                ),
+            )
+            for name in NAMES
+        )
+    )
+
+
+async def sicken(bus: NatsBus, name: str) -> None:
+    """Judge a node as the health-monitor does."""
+    verdict = Verdict(
+        id=f"v-{name}",
+        time=datetime.now(UTC),
+        pool="training",
+        node=name,
+        status="unhealthy",
+        action="replace",
+        kind="xid",
+        code=79,
+        reason="XID 79",
+        fault=f"f-{name}",
+    )
+    subject = subjects.node_event("training", name, FACTS[Verdict])
+    await bus.publish(subject, encode(verdict), msg_id=verdict.id)
+
+
+async def facts(bus: NatsBus) -> list[Any]:
+    """Every fact about the pool."""
+    stored = await bus.read(EVENTS.name, subjects.pool_events_of("training"))
+    return [pool_codec.decode(each.data) for each in stored]
+
+
+async def pool(bus: NatsBus) -> PoolRecord:
+    """The pool's record."""
+    entry = await bus.get(POOLS, pool_key("training"))
+    assert entry is not None
+    record: PoolRecord = pools.decode(entry.value)
+    return record
+
+
+async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
+    """Ask the pool for something."""
+    await bus.publish(subjects.pool_request("training", verb), msgspec.json.encode(payload))
+
+
+@pytest.mark.slow
+async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_decides(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """The breaker opens within its budget; uncordon works; closed, repair goes on at its rate."""
+    async with Peers(bus) as peers:
+        await fleet(bus)
+        peers.hold["drain"] = asyncio.Event()
+        async with Running(server.url, "pool-manager", build, SETTINGS):
+            await asyncio.gather(*(sicken(bus, name) for name in NAMES[:SICK]))
+
+            async def all_known() -> bool:
+                entries = await bus.entries(NODES, "training.>")
+                return sum(b'"unhealthy"' in each.value for each in entries) == SICK
+
+            await eventually(all_known, within_seconds=40)
+            told = [type(each).__name__ for each in await facts(bus)]
+            assert ["BreakerOpened", "Incident"] == sorted(set(told) - {"SagaBegan"})
+            assert (1, 1) == (told.count("BreakerOpened"), told.count("Incident"))
+            before = await pool(bus)
+            assert ("open", "wave") == (before.breaker.state, before.breaker.cause)
+            assert len(before.open) < SEEN
+            alerts = [alert for each in await facts(bus) if (alert := alert_of(each)) is not None]
+            assert ["incident/training/xid-79"] == [each.key.rsplit("-", 1)[0] for each in alerts]
+
+            well = NAMES[SICK - 1]
+            await ask(bus, "uncordon", node=well, reason="it is fine")
+
+            async def uncordoned() -> bool:
+                return bool(peers.count("uncordon")[well])
+
+            await eventually(uncordoned)
+            peers.hold["drain"].set()
+            await ask(bus, "breaker-close", reason="the driver is rolled back", by="ops")
+
+            async def replaced() -> bool:
+                return sum(type(each).__name__ == "NodeReplaced" for each in await facts(bus)) > 60
+
+            await eventually(replaced, within_seconds=40)
+            after = await pool(bus)
+
+    assert ("closed", "ops") == (after.breaker.state, after.breaker.by)
+    assert after.breaker.ramp > 1
+    begun = sum(after.begun.values())
+    allowed = rate(SPEC.budget.max_replacements, SIZE)
+    assert allowed is not None
+    assert begun <= allowed
+    assert len(after.open) <= limit(SPEC.budget.max_unavailable, SIZE)
+    assert 1 == sum(type(each).__name__ == "Incident" for each in await facts(bus))
+    assert begun <= len(await bus.read(SAGAS.name, subjects.saga_step_wildcard("saga", "started")))
