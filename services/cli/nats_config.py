@@ -12,16 +12,18 @@ from typing import Final
 
 import msgspec
 
-from schemas.names import token
+from schemas.names import pool_name, token
 from schemas.permissions import ADMIN, AGENT, OPERATOR, READER, SERVICES, rules
 from services.runtime.accounts import (
     ACCOUNT_KEY,
     AgentKeys,
     Key,
+    agent_credentials,
     credentials,
     key_names,
     kind_of_key,
     new_seed,
+    read_agent_keys,
     role_key,
     server_tokens,
 )
@@ -107,3 +109,15 @@ def write(
         conf.write_text(server(store, listen, http), encoding="ascii")
         written.append(conf)
     return written
+
+
+def write_agent(directory: Path, pool: str, node: str, at: datetime) -> Path:
+    """Write one node's credentials, for a machine that no provisioner makes; return the file."""
+    pool_name(pool)
+    token(node, "node")
+    keys = read_agent_keys(directory / SIGNING_FILE)
+    file = directory / "creds" / f"{AGENT}-{pool}-{node}.creds"
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SECRET)
+    with os.fdopen(handle, "w", encoding="ascii") as opened:
+        opened.write(agent_credentials(keys, pool, node, at))
+    return file

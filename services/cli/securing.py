@@ -14,12 +14,21 @@ def nats_config(
     store: Annotated[str, typer.Option("--store", help="Where the server stores.")] = "/data",
     listen: Annotated[str, typer.Option("--listen", help="Where it listens.")] = "0.0.0.0:4222",
     http: Annotated[str, typer.Option("--http", help="Its monitoring.")] = "127.0.0.1:8222",
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="POOL/NODE", help="Write this node's credentials alone."),
+    ] = None,
 ) -> None:
     """Write credentials, and a server that asks for them."""
     from datetime import UTC, datetime  # noqa: PLC0415
 
-    from services.cli.nats_config import write  # noqa: PLC0415
+    from services.cli.nats_config import write, write_agent  # noqa: PLC0415
 
     now = datetime.now(UTC)
+    for each in node or ():
+        pool, _, name = each.partition("/")
+        printing.say(f"wrote {write_agent(out, pool, name, now)}")
+    if node:
+        return
     for file in write(out, fleet, now, store=store, listen=listen, http=http):
         printing.say(f"wrote {file}")

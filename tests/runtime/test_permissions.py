@@ -1,21 +1,24 @@
 """Who may say what, tried on a real server that was started with what `nats-config` writes."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import nats
 import pytest
 from nats.aio.client import Client
 
 from schemas import permissions, subjects
 from schemas.messages import encode
+from schemas.names import InvalidNameError
 from schemas.records import NodeRecord
 from schemas.settings import NatsSettings
 from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
-from services.cli.nats_config import ACCOUNTS, SIGNING_FILE, write
+from services.cli.nats_config import ACCOUNTS, SIGNING_FILE, write, write_agent
 from services.runtime.accounts import agent_credentials, read_agent_keys
 from services.runtime.clock import SystemClock
 from services.runtime.connecting import credentials
@@ -304,6 +307,20 @@ def test_writing_again_keeps_every_key_and_credential(tmp_path: Path) -> None:
     assert [tmp_path / ACCOUNTS] == again
     assert kept == {file: file.read_bytes() for file in first}
     assert {"0o600"} == modes
+
+
+def test_a_nodes_credentials_are_written_by_hand_where_no_provider_makes_them(
+    directory: Path,
+) -> None:
+    """They name the node, and are for their owner's eyes; a name that is none is refused."""
+    file = write_agent(directory, "training", "n7", NOW)
+    token = file.read_text().splitlines()[1].split(".")[1]
+    claims = msgspec.json.decode(base64.urlsafe_b64decode(token + "=="))
+
+    assert ["pool:training", "node:n7"] == claims["nats"]["tags"]
+    assert 0o600 == file.stat().st_mode & 0o777
+    with pytest.raises(InvalidNameError):
+        write_agent(directory, "training", "n7.>", NOW)
 
 
 def test_every_durable_belongs_to_a_service() -> None:
