@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot", "drain"})
 """Kinds that take a node out of service by our own doing."""
+TAKING_OUT: Final = DISRUPTIVE | {"cordon"}
+"""Kinds whose node counts as out of service from the moment they are decided on."""
 UNASKED: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-up", "scale-down", "promote"})
 """Kinds that the reconciler starts by itself, and so must not repeat in a spin."""
 CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
@@ -87,7 +89,7 @@ def unavailable(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
     disrupted = sum(
         1
         for each in record.open.values()
-        if each.kind in DISRUPTIVE and (each.promotes or not each.spare)
+        if each.kind in TAKING_OUT and (each.promotes or not each.spare)
     )
     taken = busy(record)
     cordoned = sum(

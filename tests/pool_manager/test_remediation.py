@@ -212,6 +212,16 @@ def test_what_is_to_be_inspected_is_cordoned_and_told() -> None:
     assert ({}, ()) == (then.start, then.events)
 
 
+def test_a_node_that_is_being_cordoned_counts_against_the_budget() -> None:
+    """Also before the cordon has come about: with room for one, the second waits."""
+    two = msgspec.structs.replace(sick("inspect"), node="b")
+    decided = under(LADDER, sick("inspect"), two, node("c"), node("d"))
+    first = plan(decided, NOW)
+    again = plan(replace(decided, record=first.record), NOW)
+    assert ["a"] == [each.node for each in first.start.values()]
+    assert {} == again.start
+
+
 def test_a_remediator_that_fails_is_told_of_and_nothing_is_touched() -> None:
     """It is somebody else's code."""
 
