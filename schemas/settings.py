@@ -111,9 +111,7 @@ class AdmissionSpec(Setting, frozen=True, kw_only=True):
     With a diagnostic the node is cordoned at the workload system until it has passed.
     """
 
-    diagnostic: Annotated[
-        str, msgspec.Meta(pattern="^(dcgm-[1-4]|(?!dcgm)[a-z][a-z0-9-]{0,62})?$")
-    ] = ""
+    diagnostic: str = ""
     """`boot`, `nvidia-smi`, `memory`, `dcgm-1` to `dcgm-4`, `nvbandwidth`, `nccl`, `burn`, or one
     of the agent's plugins; empty: none."""
     timeout: Duration = Duration(900)

@@ -107,3 +107,35 @@ async def test_a_spare_is_no_persons_to_uncordon(
     assert "wrong-state" == refused["refusal"]
     assert "navarch scale training" in refused["reason"]
     assert {} == peers.count("uncordon")
+
+
+async def test_a_spare_is_promoted_once_though_the_pool_manager_dies_meanwhile(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Both replicas go while the spare is being uncordoned; two others end what they began."""
+    running = [
+        Running(server.url, "pool-manager", build, POOL, replica=number) for number in range(4)
+    ]
+    async with running[0], running[1]:
+        await eventually(settled(bus, 3))
+        old = await spare(bus)
+        ill = next(view.id for view in await nodes(bus) if not view.spare)
+        peers.hold["promote"] = asyncio.Event()
+        await peers.sicken("training", ill)
+        await eventually(lambda: count(peers, "promote"))
+    peers.hold["promote"].set()
+    async with running[2], running[3]:
+        [event] = await eventually(lambda: events(bus, "node-replaced"))
+        await eventually(settled(bus, 3))
+        promoted = await bus.read("EVENTS", subjects.node_event_wildcard("promoted"))
+        [new] = [view.id for view in await nodes(bus) if view.spare and view.status == "active"]
+
+    assert (old, new) == (event["promoted"], event["new_node"])
+    assert 1 == len(promoted)
+    assert {ill: 1} == peers.count("terminate")
+    assert 3 == len(peers.instances)
+
+
+async def count(peers: Peers, step: str) -> int:
+    """How often a step was asked for."""
+    return sum(peers.count(step).values())
