@@ -163,7 +163,7 @@ class GpuWatch:
                 self._forget("the GPUs are being reset")
                 yield
         finally:
-            self._released = False
+            self._released, self._reopen_at = False, 0.0
         await self.open()
 
     @property

@@ -1,0 +1,73 @@
+"""While GPUs are reset the agent holds none of them, says nothing of it, and then looks anew."""
+
+import asyncio
+
+import pytest
+
+from agent.nvml import GpuProcess, Nvml
+from tests.agent.test_nvml import GPUS, Driver, Watched, driver
+
+__all__ = ["driver"]
+
+
+async def test_while_it_is_off_the_gpus_it_tells_nothing(driver: Driver) -> None:
+    """No sample, no fault that NVML is gone; afterwards all GPUs are read again."""
+    watched = Watched(driver)
+    watch = watched.watch
+    assert await watch.sample() is not None
+    async with watch.released():
+        assert [None, None] == list(await asyncio.gather(watch.sample(), watch.sample()))
+        assert ("the GPUs are being reset", None) == (watch.problem, watch.inventory)
+    again = await watch.sample()
+
+    assert again is not None
+    assert len(GPUS) == len(again.gpus)
+    assert ("", []) == (watch.problem, watched.kinds())
+
+
+async def test_what_a_reset_takes_away_is_no_news(driver: Driver) -> None:
+    """Counters that begin anew and links that come up one by one are no faults."""
+    driver.order("gpu 1 ecc_sbe 400", "gpu 1 pcie_replays 300")
+    watched = Watched(driver)
+    await watched.watch.sample()
+    watched.kinds()
+    async with watched.watch.released():
+        driver.order("gpu 1 nvlinks_down 2")
+    await watched.watch.sample()
+    assert [] == watched.kinds()
+
+
+async def test_a_gpu_that_does_not_come_back_is_told(driver: Driver) -> None:
+    """A reset may be its end."""
+    watched = Watched(driver)
+    await watched.watch.sample()
+    async with watched.watch.released():
+        driver.order(count=1)
+    await watched.watch.sample()
+    assert [("gpu_lost", 1, "vanished")] == watched.kinds()
+
+
+async def test_a_reset_that_raises_leaves_no_gpu_unwatched(driver: Driver) -> None:
+    """Whatever happens meanwhile, the watch goes on."""
+    watched = Watched(driver)
+    await watched.watch.sample()
+    with pytest.raises(OSError, match="no such tool"):
+        async with watched.watch.released():
+            raise OSError("no such tool")
+    assert await watched.watch.sample() is not None
+
+
+async def test_who_computes_on_the_gpus_is_known(driver: Driver) -> None:
+    """By process, for each GPU; a GPU that is lost has none."""
+    driver.order("gpu 0 processes 2", "gpu 1 processes 1", "gpu 1 lost 1")
+    watched = Watched(driver)
+    await watched.watch.sample()
+    assert (GpuProcess(0, 4000), GpuProcess(0, 4001)) == await watched.watch.processes()
+
+
+def test_a_gpu_that_cannot_tell_its_processes_has_none(driver: Driver) -> None:
+    """As on cards and drivers that do not support it."""
+    driver.order("gpu * none processes")
+    nvml = Nvml(driver.library)
+    nvml.open()
+    assert () == nvml.processes()
