@@ -8,9 +8,11 @@ STAMP := $(VENV)/.installed
 ROUNDS ?= 5
 SEED ?= 1
 CLUSTER ?= 1
+SEEDS ?= 100
+MINUTES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick test-real check format crash outage bench clean
+.PHONY: help venv demo test quick test-real check format crash outage simulate bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -63,6 +65,9 @@ crash: $(STAMP) ## Kill services and servers at random: make crash ROUNDS=20 SEE
 
 outage: $(STAMP) ## Take the broker from 500 nodes for two minutes; about eight minutes in all
 	@$(BIN)/python -m benchmarks.outage
+
+simulate: $(STAMP) ## Fleets in virtual time under faults of every kind: make simulate SEEDS=1000
+	@$(BIN)/navarch simulator fuzz --seeds $(SEEDS) --minutes $(MINUTES)
 
 bench: $(STAMP) ## Measure, print a table, write benchmarks/latest.json
 	@$(BIN)/python -m benchmarks

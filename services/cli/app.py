@@ -25,6 +25,7 @@ from services.cli import (
     report,
     sagas,
     securing,
+    simulator,
 )
 from services.cli.asking import Where, ask_node
 from services.cli.options import (
@@ -56,6 +57,7 @@ for group, module in (
     ("saga", sagas),
     ("breaker", breaker),
     ("hardware", hardware),
+    ("simulator", simulator),
 ):
     app.add_typer(module.commands, name=group)
 

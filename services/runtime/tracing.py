@@ -12,6 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from schemas.headers import TRACEPARENT
@@ -23,9 +24,16 @@ _propagator = TraceContextTextMapPropagator()
 class Tracing:
     """Makes spans for one service."""
 
-    def __init__(self, service: str, processor: SpanProcessor | None = None) -> None:
-        """Export through `processor`, or nowhere."""
-        self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    def __init__(
+        self,
+        service: str,
+        processor: SpanProcessor | None = None,
+        ids: IdGenerator | None = None,
+    ) -> None:
+        """Export through `processor`, or nowhere; `ids` None: at random."""
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": service}), id_generator=ids
+        )
         if processor is not None:
             self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("navarch")

@@ -38,7 +38,7 @@ class MemoryBus(Buckets, Objects):
         """Reach `server` over `link`; whatever it serves is answered in the present context."""
         self._server = server
         self._link = link
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
         self._pullers: dict[Puller, None] = {}
         self._closed = False
 
@@ -222,7 +222,7 @@ class MemoryBus(Buckets, Objects):
 
     def _respond(self, subject: str, name: str, endpoint: Endpoint, *, as_service: bool) -> None:
         reachable: Callable[[], bool] = lambda: self.connected  # noqa: E731 - asked each time
-        responder = Responder(name, endpoint, as_service, self._context, reachable)
+        responder = Responder(name, endpoint, as_service, self.context, reachable)
         self._server.respond(subject, responder)
 
     # --- administration -----------------------------------------------------------------------
@@ -248,7 +248,7 @@ class MemoryBus(Buckets, Objects):
     async def close(self) -> None:
         """Stop taking messages, and leave."""
         self._closed = True
-        self._server.silence(self._context)
+        self._server.silence(self.context)
         for puller in list(self._pullers):
             puller.stop()
         await asyncio.sleep(0)

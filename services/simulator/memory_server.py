@@ -103,7 +103,7 @@ class MemoryServer:
 
     def forget(self, place: Place) -> None:
         """A consumer whose only receiver is gone."""
-        self.state.consumers.get(place.stream, {}).pop(place.consumer, None)
+        self.state.drop_consumer(place)
         self._wake()
 
     # --- what follows -------------------------------------------------------------------------

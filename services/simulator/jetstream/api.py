@@ -9,7 +9,7 @@ import msgspec
 
 from services.runtime.errors import Refused
 from services.simulator.jetstream.consumer import ConsumerState, read_config
-from services.simulator.jetstream.state import ServerState
+from services.simulator.jetstream.state import Place, ServerState
 from services.simulator.jetstream.stream import StreamConfig, StreamState
 
 STREAM_NOT_FOUND: Final = 10059
@@ -95,7 +95,8 @@ def _stream_delete(state: ServerState, tokens: list[str], body: Json, now: datet
 def _stream_purge(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
     del now
     keep, before = int(body.get("keep", 0)), int(body.get("seq", 0))
-    purged = _stream(state, tokens[0]).purge(body.get("filter", ""), keep=keep, before=before)
+    _stream(state, tokens[0])
+    purged = state.purge(tokens[0], body.get("filter", ""), keep, before)
     return {"success": True, "purged": purged}
 
 
@@ -157,7 +158,7 @@ def _consumer_info(state: ServerState, tokens: list[str], body: Json, now: datet
 def _consumer_delete(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
     del body, now
     _consumer(state, tokens[0], tokens[1])
-    del state.consumers[tokens[0]][tokens[1]]
+    state.drop_consumer(Place(tokens[0], tokens[1]))
     return {"success": True}
 
 

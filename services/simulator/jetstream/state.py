@@ -53,6 +53,8 @@ class ServerState:
     """Stream -> name -> consumer."""
     _homes: dict[str, str] = field(default_factory=dict)
     """Subject -> its stream; forgotten whenever a stream comes or goes."""
+    _dues: dict[str, datetime | None] = field(default_factory=dict)
+    """Stream -> when something of it is due, as far as nothing has changed since."""
 
     # --- changes ------------------------------------------------------------------------------
 
@@ -65,6 +67,7 @@ class ServerState:
             raise Unavailable(f"{subject}: nobody answers")
         stream = self.streams[home]
         effects = Effects()
+        self._changed(home)
         # What is due at this very moment comes first: a guard must not hold for what is over.
         self._tick_stream(home, now, effects)
         sequence, new = stream.store(subject, data, headers, now)
@@ -81,6 +84,7 @@ class ServerState:
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is None:
             return effects
+        self._changed(place.stream)
         stream = self.streams[place.stream]
         done = consumer.settle(sequence, word, delay_seconds, now)
         if done and stream.config.retention == "workqueue":
@@ -94,6 +98,7 @@ class ServerState:
         effects = Effects()
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is not None:
+            self._changed(place.stream)
             consumer.free[puller] = consumer.free.get(puller, 0) + room
             self._deal(place, consumer, now, effects)
         return effects
@@ -108,35 +113,59 @@ class ServerState:
         """Begin to keep a stream."""
         self.streams[stream.config.name] = stream
         self.consumers.setdefault(stream.config.name, {})
+        self._changed(stream.config.name)
         self._homes.clear()
 
     def drop_stream(self, name: str) -> None:
         """Forget a stream, its messages and its consumers."""
         del self.streams[name]
         del self.consumers[name]
+        self._changed(name)
         self._homes.clear()
 
     def add_consumer(self, stream: str, consumer: ConsumerState) -> None:
         """Begin a consumer."""
+        self._changed(stream)
         consumer.begin(self.streams[stream])
         self.consumers[stream][consumer.config.name] = consumer
+
+    def drop_consumer(self, place: Place) -> bool:
+        """Forget a consumer; False where there is none."""
+        self._changed(place.stream)
+        return self.consumers.get(place.stream, {}).pop(place.consumer, None) is not None
+
+    def purge(self, stream: str, filter_: str, keep: int, before: int) -> int:
+        """Remove what a filter names; return how many."""
+        self._changed(stream)
+        return self.streams[stream].purge(filter_, keep=keep, before=before)
 
     # --- time ---------------------------------------------------------------------------------
 
     def next_moment(self) -> datetime | None:
         """When something is due by itself; None: nothing ever."""
-        found: datetime | None = None
-        for name, stream in self.streams.items():
-            moments = [each.next_moment() for each in self.consumers[name].values()]
-            for due in (stream.next_moment(), *moments):
-                if due is not None and (found is None or due < found):
-                    found = due
-        return found
+        return min((due for due in map(self._due_in, self.streams) if due), default=None)
+
+    def _due_in(self, name: str) -> datetime | None:
+        """When something of one stream is due; looked for again only where something changed."""
+        if name in self._dues:
+            return self._dues[name]
+        moments = [each.next_moment() for each in self.consumers[name].values()]
+        moments.append(self.streams[name].next_moment())
+        due = min((each for each in moments if each is not None), default=None)
+        self._dues[name] = due
+        return due
+
+    def _changed(self, name: str) -> None:
+        self._dues.pop(name, None)
 
     def tick(self, now: datetime) -> Effects:
         """Do what is due."""
         effects = Effects()
         for name in list(self.streams):
+            due = self._due_in(name)
+            if due is None or due > now:
+                continue
+            self._changed(name)
             self._tick_stream(name, now, effects)
             for consumer in self.consumers[name]:
                 self._tick_consumer(Place(name, consumer), now, effects)

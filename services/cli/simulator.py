@@ -1,0 +1,81 @@
+"""`navarch simulator`: a whole fleet in one process, in virtual time, with everything going wrong.
+
+It needs no bus and touches none: what it runs are the services themselves, on a bus in memory.
+"""
+
+import subprocess
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from services.cli import printing
+
+commands = typer.Typer(
+    help="Whole fleets in virtual time, under every fault.", no_args_is_help=True
+)
+
+GIT_SECONDS: Final = 5.0
+
+
+@commands.callback()
+def simulator() -> None:
+    """Whole fleets in virtual time, under every fault."""
+
+
+@commands.command("fuzz")
+def fuzz(
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, max=1_000_000, help="How many seeds.")
+    ] = 100,
+    first: Annotated[int, typer.Option("--first", min=0, help="The first of them.")] = 1,
+    seed: Annotated[str, typer.Option("--seed", help="This one alone: replays it.")] = "",
+    minutes: Annotated[
+        float,
+        typer.Option("--minutes", min=0.1, max=1_440, help="Of faults in each, in virtual time."),
+    ] = 3.0,
+    only: Annotated[
+        str, typer.Option("--only", metavar="2,5", help="Of the seed's blows these alone.")
+    ] = "",
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, max=256, help="Processes; 0: one a processor.")
+    ] = 0,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="A line for each seed, with its history's hash.")
+    ] = False,
+) -> None:
+    """Simulate fleets under faults drawn from seeds; exit code 1 where an invariant is violated."""
+    from services.simulator import fuzz as fuzzing  # noqa: PLC0415 - heavy
+
+    try:
+        numbers = tuple(int(each) for each in only.split(",")) if only else None
+    except ValueError:
+        raise typer.BadParameter(f"{only!r} is not a list of numbers, as in 2,5") from None
+    order = fuzzing.Order(
+        seeds=[seed] if seed else [str(first + number) for number in range(seeds)],
+        minutes=minutes,
+        only=numbers,
+        jobs=jobs or fuzzing.jobs_of_this_machine(),
+        commit=_commit(),
+        verbose=verbose,
+    )
+    tally = fuzzing.fuzz(order, printing.say)
+    printing.say(tally.line())
+    if tally.violations:
+        raise typer.Exit(1)
+
+
+def _commit() -> str:
+    """The commit of the checkout that this runs from; empty where it is none."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whichever git there is
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""

@@ -1,0 +1,183 @@
+"""Agents of machines that exist for one simulation: what a node says on the bus, and its truth.
+
+Like real ones they lose no fact: what the bus does not take now is said again until it does, in
+order. What a node's hardware is really like stands here too, for the checks to compare with.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, BootChecked, Fault, GpuIdentity, NodeEvent, Registered
+from schemas.reasons import FaultKind
+from schemas.records import HeartbeatRecord, node_key
+from schemas.topology import HEARTBEATS
+from services.provisioner.provider import Instance
+from services.runtime.errors import BusError
+from services.simulator.member import Life
+from services.simulator.world import World
+
+AGAIN_SECONDS: Final = 0.5
+BEAT_SECONDS: Final = 3.0
+BEAT_TTL_SECONDS: Final = 9
+BOOT_SECONDS: Final = (3.0, 15.0)
+CHECK_SECONDS_MAX: Final = 2.0
+GPUS: Final = 8
+FATAL_XIDS: Final = frozenset({79, 48, 95})
+
+
+@dataclass(slots=True)
+class Node:
+    """One machine's agent, and what is true of its hardware."""
+
+    instance: Instance
+    life: Life
+    born: float
+    ready: float = 0.0
+    """When its boot check had passed; 0: not yet."""
+    faults: list[str] = field(default_factory=list)
+    """Ids of the faults it has told of."""
+    broken: bool = False
+    """It has told of something that cannot stay."""
+    hung_until: float = 0.0
+    """Its agent says nothing until then."""
+    spoken_at: float = 0.0
+    """When a beat of it was stored last."""
+    boots: int = 1
+    outbox: "asyncio.Queue[NodeEvent]" = field(default_factory=asyncio.Queue)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.instance.name
+
+
+class Agents:
+    """Every agent of the fleet."""
+
+    def __init__(self, world: World) -> None:
+        """Speak in `world`."""
+        self._world = world
+        self._chance = world.chance("agents")
+        self.nodes: dict[str, Node] = {}
+        """Provider id -> node."""
+        self.stillborn = 0
+        """So many machines to come never boot."""
+
+    def appear(self, instance: Instance) -> None:
+        """A machine was made: it boots."""
+        life = Life(self._world, instance.provider_id)
+        node = Node(instance, life, self._world.now())
+        self.nodes[instance.provider_id] = node
+        if self.stillborn:
+            self.stillborn -= 1
+            self._world.note(f"{instance.name} never boots")
+            return
+        life.spawn(self._live(node, self._chance.uniform(*BOOT_SECONDS)))
+
+    def vanish(self, instance: Instance) -> None:
+        """A machine is ended: its agent says nothing more."""
+        node = self.nodes.pop(instance.provider_id, None)
+        if node is not None:
+            node.life.crash()
+
+    def serving(self) -> list[Node]:
+        """Nodes whose boot check has passed and that are not known to be broken, oldest first."""
+        return [each for each in self.nodes.values() if each.ready and not each.broken]
+
+    def named(self, name: str) -> Node | None:
+        """The node of a name."""
+        return next((each for each in self.nodes.values() if each.name == name), None)
+
+    # --- what a node says ---------------------------------------------------------------------
+
+    async def _live(self, node: Node, boot_seconds: float) -> None:
+        await asyncio.sleep(boot_seconds)
+        node.life.spawn(self._beat_for_ever(node))
+        await self._boot(node)
+        while True:
+            event = await node.outbox.get()
+            await self._say(node, event)
+
+    async def _boot(self, node: Node) -> None:
+        gpus = tuple(GpuIdentity(index=i, uuid=f"GPU-{node.name}-{i}") for i in range(GPUS))
+        about = self._about(node)
+        boot_id = f"{node.instance.provider_id}-boot-{node.boots}"
+        registered = Registered(
+            id=f"{boot_id}.registered", instance=node.name, boot_id=boot_id, gpus=gpus, **about
+        )
+        await self._say(node, registered)
+        await asyncio.sleep(self._chance.random() * CHECK_SECONDS_MAX)
+        about = self._about(node)
+        await self._say(
+            node, BootChecked(id=f"{boot_id}.boot-checked", ok=True, boot_id=boot_id, **about)
+        )
+        node.ready = self._world.now()
+
+    def _about(self, node: Node) -> dict[str, Any]:
+        now = self._world.clock.now()
+        return {"time": now, "pool": node.instance.pool, "node": node.name}
+
+    async def _beat_for_ever(self, node: Node) -> None:
+        key = node_key(node.instance.pool, node.name)
+        while True:
+            await self._awake(node)
+            beat = HeartbeatRecord(instance=node.name, **self._about(node))
+            try:
+                await node.life.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=BEAT_TTL_SECONDS)
+                node.spoken_at = self._world.now()
+            except BusError:
+                pass  # the next beat says the same
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _awake(self, node: Node) -> None:
+        while (left := node.hung_until - self._world.now()) > 0:  # noqa: ASYNC110 - a moment
+            await asyncio.sleep(left)
+
+    async def _say(self, node: Node, event: NodeEvent) -> None:
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        while True:
+            await self._awake(node)
+            try:
+                await node.life.bus.publish(subject, encode(event), msg_id=event.id)
+            except BusError:
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
+
+    # --- what happens to a node ---------------------------------------------------------------
+
+    def fault(self, node: Node, code: int) -> None:
+        """A GPU fails with an XID."""
+        number = len(node.faults) + 1
+        gpu = self._chance.randrange(GPUS)
+        kind: FaultKind = "xid"
+        fault = Fault(
+            id=f"{node.instance.provider_id}.kmsg.{number}",
+            kind=kind,
+            gpu_index=gpu,
+            gpu_uuid=f"GPU-{node.name}-{gpu}",
+            code=code,
+            message=f"XID {code}",
+            metrics={"xid_code": code},
+            boot_id=f"{node.instance.provider_id}-boot-{node.boots}",
+            sequence=number,
+            **self._about(node),
+        )
+        node.faults.append(fault.id)
+        node.broken = node.broken or code in FATAL_XIDS
+        self._world.note(f"{node.name}: XID {code}")
+        node.outbox.put_nowait(fault)
+
+    def hang(self, node: Node, seconds: float) -> None:
+        """A node says nothing for a while."""
+        self._world.note(f"{node.name} says nothing for {seconds:.0f} s")
+        node.hung_until = self._world.now() + seconds
+
+    def power_off(self, node: Node) -> None:
+        """A node is dead; its instance stands."""
+        self._world.note(f"{node.name} is dead")
+        node.broken = True
+        node.life.crash()

@@ -1,0 +1,181 @@
+"""What goes wrong in one simulation: drawn from the seed, and nothing but values. Pure.
+
+A campaign is a list, so that a smaller one can be tried: leave some blows out, and see whether the
+violation is still there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal
+
+SERVICES: Final = ("health-monitor", "pool-manager", "provisioner", "notifier")
+EVERYBODY: Final = "*"
+FATAL: Final = (79, 79, 79, 48, 95)
+MILD: Final = (13, 43, 63)
+
+NEAR_SHARE: Final = 0.5
+NEAR_SECONDS: Final = 30.0
+
+Kind = Literal[
+    "fault",
+    "mild-fault",
+    "kill",
+    "kill-after-effects",
+    "cut",
+    "lost-requests",
+    "lost-answers",
+    "lost-acks",
+    "slow",
+    "launch-fails",
+    "no-capacity",
+    "terminate-fails",
+    "list-fails",
+    "stillborn",
+    "power-off",
+    "vanish",
+    "hang",
+    "workload-away",
+    "endless-drain",
+    "scale",
+    "replace",
+]
+
+
+ALWAYS: Final[tuple[Kind, ...]] = ("fault", "kill", "kill-after-effects")
+"""Drawn in every run, whatever else is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One thing that goes wrong, or that a person does."""
+
+    at: float
+    """Seconds after the campaign's beginning."""
+    kind: Kind
+    target: str = ""
+    """A service, or everybody."""
+    number: int = 0
+    """Which node, which effect, which code: as the kind needs it."""
+    seconds: float = 0.0
+    share: float = 0.0
+    how: str = ""
+
+    def __str__(self) -> str:
+        """Write `12.3 s: cut pool-manager for 4.0 s`."""
+        parts = [f"{self.at:.1f} s: {self.kind}", self.how, self.target]
+        parts.append(f"#{self.number}" if self.number else "")
+        parts.append(f"{self.share:.0%}" if self.share else "")
+        parts.append(f"for {self.seconds:.1f} s" if self.seconds else "")
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What kind of fleet."""
+
+    nodes: int
+    order: Literal["terminate_first", "provision_first"]
+    max_unavailable: int
+    max_replacements: int
+    """Within the window; 0: no bound."""
+    replicas: int
+    idempotent: bool
+    list_lag_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A fleet and what befalls it."""
+
+    shape: Shape
+    blows: tuple[Blow, ...]
+    seconds: float
+
+
+def draw(seed: str, minutes: float) -> Campaign:
+    """Draw a fleet, and blows over so many minutes."""
+    chance = Random(f"{seed}/campaign")  # noqa: S311 - repeatable is the point
+    nodes = chance.randint(2, 6)
+    shape = Shape(
+        nodes=nodes,
+        order=chance.choice(("terminate_first", "provision_first")),
+        max_unavailable=chance.randint(1, 2),
+        max_replacements=chance.choice((0, 3, 5)),
+        replicas=chance.choice((1, 1, 2)),
+        idempotent=chance.random() < 1 / 2,
+        list_lag_seconds=chance.choice((0.0, 0.0, 5.0)),
+    )
+    seconds = minutes * 60
+    # Not everything at once in every run: what is left out makes what is left clearer.
+    kinds: list[Kind] = chance.sample(sorted(_DRAWS), k=chance.randint(3, len(_DRAWS)))
+    kinds += ALWAYS
+    blows: list[Blow] = []
+    for _ in range(chance.randint(3, 4 + int(minutes * 5))):
+        at = chance.uniform(0, seconds)
+        if blows and chance.random() < NEAR_SHARE:
+            # What comes alone is borne more easily than what meets something half done.
+            at = min(chance.choice(blows).at + chance.uniform(0, NEAR_SECONDS), seconds)
+        blows.append(_DRAWS[chance.choice(kinds)](chance, at))
+    return Campaign(shape, tuple(sorted(blows, key=lambda each: each.at)), seconds)
+
+
+def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
+    """The same with these of its blows alone, counted from 1."""
+    kept = tuple(each for place, each in enumerate(campaign.blows, 1) if place in numbers)
+    return Campaign(campaign.shape, kept, campaign.seconds)
+
+
+def _anybody(chance: Random) -> str:
+    return chance.choice((*SERVICES, EVERYBODY))
+
+
+def _launch_fails(chance: Random, at: float) -> Blow:
+    # Only what leaves in doubt whether it took effect may have taken effect: a cloud that says
+    # "over quota" and launches all the same keeps no contract.
+    how = chance.choice(("before", "after", "after", "hang", "hang-after"))
+    kinds = ("TRANSIENT", "NETWORK") if "after" in how else ("TRANSIENT", "THROTTLE", "QUOTA")
+    return Blow(at, "launch-fails", chance.choice(kinds), how=how)
+
+
+_DRAWS: Final[dict[Kind, Callable[[Random, float], Blow]]] = {
+    "fault": lambda c, at: Blow(at, "fault", number=c.choice(FATAL)),
+    "mild-fault": lambda c, at: Blow(at, "mild-fault", number=c.choice(MILD)),
+    "kill": lambda c, at: Blow(at, "kill", c.choice(SERVICES), seconds=c.uniform(0.1, 8)),
+    "kill-after-effects": lambda c, at: Blow(
+        at, "kill-after-effects", c.choice(SERVICES), c.randint(1, 12), c.uniform(0.1, 8)
+    ),
+    "cut": lambda c, at: Blow(at, "cut", _anybody(c), seconds=c.uniform(0.2, 15)),
+    "lost-requests": lambda c, at: Blow(
+        at,
+        "lost-requests",
+        c.choice(SERVICES),
+        seconds=c.uniform(1, 30),
+        share=c.uniform(0.05, 0.4),
+    ),
+    "lost-answers": lambda c, at: Blow(
+        at, "lost-answers", c.choice(SERVICES), seconds=c.uniform(1, 30), share=c.uniform(0.05, 0.4)
+    ),
+    "lost-acks": lambda c, at: Blow(
+        at, "lost-acks", c.choice(SERVICES), seconds=c.uniform(1, 60), share=c.uniform(0.1, 1)
+    ),
+    "slow": lambda c, at: Blow(
+        at, "slow", c.choice(SERVICES), seconds=c.uniform(1, 30), share=c.uniform(0.1, 3)
+    ),
+    "launch-fails": _launch_fails,
+    "no-capacity": lambda c, at: Blow(at, "no-capacity", seconds=c.uniform(5, 90)),
+    "terminate-fails": lambda c, at: Blow(
+        at, "terminate-fails", how=c.choice(("before", "after", "hang", "hang-after"))
+    ),
+    "list-fails": lambda c, at: Blow(
+        at, "list-fails", seconds=c.uniform(1, 20), how=c.choice(("before", "hang"))
+    ),
+    "stillborn": lambda _, at: Blow(at, "stillborn"),
+    "power-off": lambda _, at: Blow(at, "power-off"),
+    "vanish": lambda _, at: Blow(at, "vanish"),
+    "hang": lambda c, at: Blow(at, "hang", seconds=c.uniform(5, 25)),
+    "workload-away": lambda c, at: Blow(at, "workload-away", seconds=c.uniform(1, 40)),
+    "endless-drain": lambda c, at: Blow(at, "endless-drain", seconds=c.uniform(1, 60)),
+    "scale": lambda c, at: Blow(at, "scale", number=c.randint(1, 7)),
+    "replace": lambda _, at: Blow(at, "replace"),
+}

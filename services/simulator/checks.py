@@ -1,0 +1,280 @@
+"""What must never be, looked at after every step; and what must be so when all has come to rest.
+
+Truth is what the simulated cloud, workload system and machines are really like; the services'
+records are what is held against it. The first violation ends the run.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from schemas import subjects
+from schemas.node_events import Verdict, node_codec
+from schemas.reasons import SagaKind
+from schemas.records import (
+    HealthRecord,
+    InstanceRecord,
+    NodeRecord,
+    PoolRecord,
+    decoder,
+    node_key,
+    pool_key,
+)
+from schemas.sagas import SagaDone, SagaEntry, SagaStarted, SagaUnwound, saga_codec
+from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, NODES, POOLS, SAGAS
+from services.provisioner.provider import Instance
+from services.runtime.bus import Stored
+from services.simulator.agents import Agents
+from services.simulator.cloud import Cloud
+from services.simulator.virtual import moment
+from services.simulator.workload import Workload
+from services.simulator.world import World
+
+DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot"})
+"""Kinds on the health path that take a node out of service."""
+REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
+SILENT_SECONDS: Final = 15.0
+"""A node that has not been heard for so long may be taken for lost."""
+
+_instances = decoder(InstanceRecord)
+_nodes = decoder(NodeRecord)
+_pools = decoder(PoolRecord)
+_health = decoder(HealthRecord)
+
+
+class ViolationError(AssertionError):
+    """An invariant does not hold; `about` names the nodes and sagas that it is about."""
+
+    def __init__(self, text: str, *about: str) -> None:
+        """Say what does not hold."""
+        super().__init__(text)
+        self.about = about
+
+
+class Checks:
+    """Looks at everything that is stored and at every effect."""
+
+    def __init__(
+        self, world: World, cloud: Cloud, workload: Workload, agents: Agents, pool: str
+    ) -> None:
+        """Compare what is stored in `world` with what is true."""
+        self._world = world
+        self._cloud = cloud
+        self._workload = workload
+        self._agents = agents
+        self._pool = pool
+        self.open: dict[str, SagaStarted] = {}
+        """Sagas that have begun and not ended, by their logs."""
+        self.allowed: int = 1
+        self.rate_max = 0
+        """Nodes taken out within the window at most; 0: no bound."""
+        self.window_seconds = 0.0
+        self._begun: list[float] = []
+        self.drain_seconds = 0.0
+        self._verdicts: dict[str, str] = {}
+        self.left_cordoned: dict[str, None] = {}
+        """Nodes whose replacement a person asked for and that could not be."""
+        self.broken: ViolationError | None = None
+        """The first violation."""
+        world.watchers.append(self._stored)
+
+    def _fail(self, text: str, *about: str) -> None:
+        if self.broken is None:
+            self.broken = ViolationError(text, *about)
+            self._world.note(f"VIOLATION: {text}")
+
+    # --- after each thing stored --------------------------------------------------------------
+
+    def _stored(self, stream: str, stored: Stored) -> None:
+        if stream == SAGAS.name:
+            self._saga(stored)
+        elif stream == f"KV_{INSTANCES.name}" and stored.data:
+            self._instance(_instances.decode(stored.data))
+        elif stream == f"KV_{HEALTH.name}" and stored.data:
+            self._judged(_health.decode(stored.data))
+        elif stream == EVENTS.name:
+            self._event(stored)
+
+    def _saga(self, stored: Stored) -> None:
+        entry = saga_codec.decode(stored.data)
+        if not isinstance(entry, SagaEntry):
+            self._fail(f"{stored.subject} holds no entry")
+            return
+        if isinstance(entry, SagaDone | SagaUnwound):
+            ended = self.open.pop(entry.saga, None)
+            if isinstance(entry, SagaUnwound) and ended is not None and ended.params.by:
+                self.left_cordoned[ended.params.node] = None
+        if not isinstance(entry, SagaStarted):
+            return
+        params = entry.params
+        for saga, other in self.open.items():
+            taken = {other.params.node, other.params.new_node} - {""}
+            if taken & ({params.node, params.new_node} - {""}):
+                self._fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
+        self.open[entry.saga] = entry
+        disruptive = [
+            saga
+            for saga, each in self.open.items()
+            if each.kind in DISRUPTIVE and not each.params.by
+        ]
+        if entry.saga in disruptive:
+            self._rate(entry)
+        if entry.saga in disruptive and len(disruptive) > self.allowed:
+            self._fail(
+                f"{len(disruptive)} nodes are out of service where {self.allowed} may be: "
+                f"{', '.join(disruptive)}",
+                *disruptive,
+            )
+
+    def _rate(self, entry: SagaStarted) -> None:
+        now = self._world.now()
+        self._begun = [each for each in self._begun if now - each < self.window_seconds]
+        self._begun.append(now)
+        if self.rate_max and len(self._begun) > self.rate_max:
+            self._fail(
+                f"{len(self._begun)} nodes were taken out within {self.window_seconds:.0f} s "
+                f"where {self.rate_max} may be",
+                entry.saga,
+            )
+
+    def _instance(self, record: InstanceRecord) -> None:
+        if record.state != "terminated":
+            return
+        standing = [each for each in self._cloud.standing() if each.name == record.instance]
+        if standing:
+            self._fail(f"{record.instance} is recorded as gone, and stands", record.instance)
+
+    def _judged(self, record: HealthRecord) -> None:
+        noted = [each.id for each in record.recent]
+        if len(set(noted)) != len(noted):
+            self._fail(f"a fault of {record.node} was judged twice: {noted}", record.node)
+
+    def _event(self, stored: Stored) -> None:
+        event = node_codec.decode(stored.data)
+        if isinstance(event, Verdict) and event.fault and event.status == "unhealthy":
+            told = self._verdicts.setdefault(f"{event.node}/{event.fault}", event.id)
+            if told != event.id:
+                self._fail(f"two verdicts on {event.fault}: {told} and {event.id}", event.node)
+
+    # --- after each effect at the cloud -------------------------------------------------------
+
+    def made(self, instance: Instance) -> None:
+        """A machine was made."""
+        name = instance.name
+        same = [each for each in self._cloud.standing() if each.name == name]
+        if len(same) > 1:
+            self._fail(f"{name} stands {len(same)} times", name)
+        record = self._record(node_key(instance.pool, name))
+        if record is None:
+            self._fail(f"{name} was made without a record", name)
+        elif record.state == "terminated":
+            self._fail(f"{name} was made after its record said that it is gone", name)
+        coming = {each.params.new_node for each in self.open.values()}
+        if name not in coming:
+            self._fail(f"{name} was made, and no open saga brings it", name)
+
+    def ending(self, instance: Instance) -> None:
+        """A machine is being ended; who allows it?"""
+        name = instance.name
+        node = self._agents.named(name)
+        record = self._node(node_key(instance.pool, name))
+        if node is None or record is None or record.admitted_at is None:
+            return  # it never was in service
+        now = self._world.now()
+        by = next((e for e in self.open.values() if e.params.node == name), None)
+        silent = now - node.spoken_at > SILENT_SECONDS
+        if by is None or by.kind not in REMOVING:
+            self._fail(f"{name} is ended, and no open saga removes it", name)
+            return
+        asked = bool(by.params.by) or by.kind == "scale-down"
+        if not asked and not node.broken and not record.lost and not silent:
+            self._fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
+        ordered = self._workload.ordered_at.get(name)
+        drained = self._workload.is_drained(name)
+        patience = timedelta(seconds=self.drain_seconds)
+        waited = ordered is not None and moment(now) >= by.time + patience
+        late = moment(now) - by.time >= patience
+        if not (drained or waited or late):
+            self._fail(f"{name} is ended before it was drained", name, by.saga)
+
+    def _latest(self, bucket: str, key: str) -> bytes:
+        stream = self._world.server.state.streams[f"KV_{bucket}"]
+        stored = stream.last(f"$KV.{bucket}.{key}")
+        return stored.data if stored is not None else b""
+
+    def _record(self, key: str) -> InstanceRecord | None:
+        value = self._latest(INSTANCES.name, key)
+        found: InstanceRecord | None = _instances.decode(value) if value else None
+        return found
+
+    def _node(self, key: str) -> NodeRecord | None:
+        value = self._latest(NODES.name, key)
+        found: NodeRecord | None = _nodes.decode(value) if value else None
+        return found
+
+    # --- at rest ------------------------------------------------------------------------------
+
+    def unrest(self) -> list[str]:
+        """Why the fleet is not at rest; empty: it is as it should be."""
+        return list(self._unrest())
+
+    def _unrest(self) -> Iterator[str]:
+        value = self._latest(POOLS.name, pool_key(self._pool))
+        if not value:
+            yield f"pool {self._pool} is not recorded"
+            return
+        pool: PoolRecord = _pools.decode(value)
+        for saga in sorted(set(pool.open) | set(self.open)):
+            yield f"{saga} is open"
+        if pool.breaker.state != "closed":
+            yield f"the breaker is {pool.breaker.state}: {pool.breaker.reason}"
+        standing = [each.name for each in self._cloud.standing()]
+        if len(standing) != pool.desired:
+            yield f"{len(standing)} instances stand where {pool.desired} are wanted: {standing}"
+        for instance in self._cloud.standing():
+            yield from self._of(instance)
+        for record in self._bucket_records():
+            if record.state not in ("running", "terminated"):
+                yield f"the instance {record.instance} is {record.state}: {record.error}"
+            if record.state == "running" and record.instance not in standing:
+                yield f"{record.instance} runs by its record, and does not stand"
+        yield from self._left_behind(standing)
+
+    def _of(self, instance: Instance) -> Iterator[str]:
+        name = instance.name
+        record = self._node(node_key(instance.pool, name))
+        truth = self._agents.named(name)
+        if truth is None or not truth.ready or truth.broken:
+            yield f"{name} stands and is not fit to serve"
+        if record is None or record.state != "active":
+            yield f"{name} stands and is {record.state if record else 'not recorded'}"
+        elif record.lost or record.health == "unhealthy" or record.saga:
+            yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
+        elif record.cordoned or name in self._workload.cordoned:
+            yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
+
+    def _bucket_records(self) -> list[InstanceRecord]:
+        stream = self._world.server.state.streams[f"KV_{INSTANCES.name}"]
+        found = [stream.messages[each] for each in stream.sequences(f"$KV.{INSTANCES.name}.>")]
+        return [_instances.decode(each.data) for each in found if each.data]
+
+    def _left_behind(self, standing: list[str]) -> Iterator[str]:
+        state = self._world.server.state
+        for letter in state.streams[DEAD.name].sequences(subjects.DEAD):
+            stored = state.streams[DEAD.name].messages[letter]
+            yield f"a dead letter: {stored.data.decode('utf-8', 'replace')[:300]}"
+        for durable in DURABLES:
+            stream = state.streams[durable.stream]
+            info = state.consumers[durable.stream][durable.name].info(stream)
+            if durable.name in LISTENING and (info["num_pending"] or info["num_ack_pending"]):
+                yield f"{durable.name} has something left to do"
+        stream = state.streams[f"KV_{NODES.name}"]
+        for sequence in stream.sequences(f"$KV.{NODES.name}.>"):
+            data = stream.messages[sequence].data
+            record: NodeRecord | None = _nodes.decode(data) if data else None
+            if record and record.state != "terminated" and record.node not in standing:
+                yield f"{record.node} is {record.state} by its record, and does not stand"
+
+
+LISTENING: Final = frozenset(each.name for each in DURABLES if not each.name.startswith("metrics"))
+"""Durables whose service takes part in the simulation."""

@@ -1,0 +1,215 @@
+"""A cloud that exists for one simulation, and the provider plugin through which it is asked.
+
+It keeps the contract of `services.provisioner.provider` exactly, and its machines stand whether or
+not anybody remembers them. The campaign makes it fail: before an effect, after it, for a while.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import msgspec
+
+from schemas.reasons import ProviderErrorKind
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from services.simulator.member import Life
+from services.simulator.virtual import MEMBER
+from services.simulator.world import WORLD, World
+
+CALL_SECONDS_MAX: Final = 1.5
+"""Of an ordinary call, half of it before its effect."""
+STOPPING_SECONDS_MAX: Final = 5.0
+
+Call = Literal["provision", "terminate", "list"]
+How = Literal["before", "after", "hang", "hang-after"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One call, or all for a while, fail."""
+
+    call: Call
+    kind: ProviderErrorKind = "TRANSIENT"
+    how: How = "before"
+    """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes."""
+    until: float = 0.0
+    """0: the next call alone."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """What stands and costs money."""
+
+    instance: Instance
+    shown_at: float
+    """From when on it is listed."""
+    stopping: bool = False
+
+
+@dataclass(slots=True)
+class Cloud:
+    """Every machine there is."""
+
+    world: World
+    idempotent: bool
+    list_lag_seconds: float
+    machines: dict[str, Machine] = field(default_factory=dict)
+    troubles: list[Trouble] = field(default_factory=list)
+    on_made: Callable[[Instance], None] = lambda _: None
+    on_ending: Callable[[Instance], None] = lambda _: None
+    on_gone: Callable[[Instance], None] = lambda _: None
+    made: int = 0
+    chance: Any = None
+
+    def __post_init__(self) -> None:
+        """Draw from the world's seed."""
+        self.chance = self.world.chance("cloud")
+
+    def standing(self) -> list[Instance]:
+        """What costs money now."""
+        return [each.instance for each in self.machines.values()]
+
+    def trouble(self, call: Call) -> Trouble | None:
+        """What is wrong with a call that is made now."""
+        now = self.world.now()
+        self.troubles = [each for each in self.troubles if not each.until or each.until > now]
+        for each in self.troubles:
+            if each.call == call:
+                if not each.until:
+                    self.troubles.remove(each)
+                return each
+        return None
+
+    def make(self, request: ProvisionRequest) -> Instance:
+        """Make a machine, or return the one that this token has made."""
+        if self.idempotent:
+            for each in self.machines.values():
+                if each.instance.token == request.token and not each.stopping:
+                    return each.instance
+        self.made += 1
+        now = self.world.now()
+        instance = Instance(
+            name=request.name,
+            provider_id=f"sim-{self.made:05d}",
+            status="running",
+            fleet=request.fleet,
+            pool=request.pool,
+            token=request.token,
+            instance_type=request.instance_type,
+            region=request.region,
+            zone=request.zone,
+            created_at=self.world.clock.now(),
+        )
+        lag = self.chance.random() * self.list_lag_seconds
+        self.machines[instance.provider_id] = Machine(instance, now + lag)
+        self.world.note(f"cloud made {instance.name} as {instance.provider_id}")
+        self.on_made(instance)
+        return instance
+
+    def end(self, provider_id: str) -> None:
+        """Begin to remove a machine."""
+        machine = self.machines.get(provider_id)
+        if machine is None or machine.stopping:
+            return
+        machine.stopping = True
+        self.world.note(f"cloud ends {machine.instance.name} ({provider_id})")
+        self.on_ending(machine.instance)
+        seconds = self.chance.random() * STOPPING_SECONDS_MAX
+        asyncio.get_running_loop().call_later(seconds, self.vanish, provider_id)
+
+    def vanish(self, provider_id: str) -> None:
+        """A machine is gone."""
+        machine = self.machines.pop(provider_id, None)
+        if machine is not None:
+            self.world.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
+            self.on_gone(machine.instance)
+
+    def listed(self) -> list[Instance]:
+        """What a list shows."""
+        now = self.world.now()
+        return [
+            msgspec.structs.replace(each.instance, status="stopping")
+            if each.stopping
+            else each.instance
+            for each in self.machines.values()
+            if each.shown_at <= now
+        ]
+
+    def order(self, trouble: Trouble, seconds: float) -> None:
+        """Have a call fail: the next one, or all for so many seconds."""
+        until = self.world.now() + seconds if seconds else 0.0
+        self.troubles.append(replace(trouble, until=until))
+
+
+class SimulatedProvider:
+    """The provider plugin: one provisioner's way to the cloud."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """None: the campaign decides."""
+
+    def __init__(self, *, options: Options, environment: Environment) -> None:
+        """Find the cloud of this world."""
+        del options
+        self._name = environment.name
+        self._cloud: Cloud = WORLD.get().parts["cloud"]
+        life = MEMBER.get()
+        assert isinstance(life, Life)
+        self._life = life
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As this simulation's cloud is."""
+        return Capabilities(
+            idempotency_token=self._cloud.idempotent,
+            list_lag_seconds=self._cloud.list_lag_seconds,
+        )
+
+    async def _take_time(self) -> None:
+        await asyncio.sleep(self._cloud.chance.random() * CALL_SECONDS_MAX / 2)
+        await self._life.alive()
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Make a machine, or return the one that this token has made."""
+        await self._take_time()
+        trouble = self._cloud.trouble("provision")
+        await self._fail(trouble, "before", "hang")
+        made = self._cloud.make(request)
+        await self._life.effect("a launch")
+        await self._take_time()
+        await self._fail(trouble, "after", "hang-after")
+        return made
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove a machine."""
+        await self._take_time()
+        trouble = self._cloud.trouble("terminate")
+        await self._fail(trouble, "before", "hang")
+        self._cloud.end(provider_id)
+        await self._life.effect("a termination")
+        await self._take_time()
+        await self._fail(trouble, "after", "hang-after")
+
+    async def list(self) -> list[Instance]:
+        """What stands, but what is too new to show."""
+        await self._take_time()
+        await self._fail(self._cloud.trouble("list"), "before", "hang")
+        return self._cloud.listed()
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _fail(self, trouble: Trouble | None, failing: How, hanging: How) -> None:
+        if trouble is None:
+            return
+        if trouble.how == hanging:
+            await asyncio.Event().wait()
+        if trouble.how == failing:
+            raise ProviderError(trouble.kind, f"simulated, {failing} its effect")

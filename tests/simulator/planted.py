@@ -1,0 +1,100 @@
+"""Bugs that a service like ours could have, put in one at a time: the simulation must find each."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from schemas import subjects
+from schemas.records import HealthRecord, OpenSaga, PoolRecord
+from services.health_monitor.store import HealthStore
+from services.pool_manager import budget, choosing
+from services.pool_manager.service import PoolManager
+from services.provisioner import core
+from services.runtime.errors import BusError
+from services.simulator.memory_bus import MemoryBus
+from services.simulator.virtual import MEMBER
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def save_before_publish(patch: pytest.MonkeyPatch) -> None:
+    """The health-monitor saves what it has decided, and only then tells of it."""
+    change = HealthStore.change
+
+    async def saving_first(
+        self: HealthStore, pool: str, node: str, decide: Any, perform: Any, **more: Any
+    ) -> None:
+        effects: list[tuple[Any, Any]] = []
+
+        def deciding(record: HealthRecord) -> Any:
+            effects.clear()
+            return decide(record)
+
+        async def later(record: HealthRecord, effect: Any) -> None:
+            effects.append((record, effect))
+
+        await change(self, pool, node, deciding, later, **more)
+        for record, effect in effects:
+            await perform(record, effect)
+
+    patch.setattr(HealthStore, "change", saving_first)
+
+
+def budget_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """The pool-manager knows of those nodes out of service that it took out since it started."""
+    begun: dict[Any, set[str]] = {}
+    begin = choosing.begin
+
+    def remembering(*given: Any, **named: Any) -> tuple[str, OpenSaga, PoolRecord]:
+        found = begin(*given, **named)
+        begun.setdefault(MEMBER.get(), set()).add(found[0])
+        return found
+
+    def unavailable(record: PoolRecord, nodes: Any) -> int:
+        del nodes
+        return len(begun.get(MEMBER.get(), set()) & set(record.open))
+
+    patch.setattr(choosing, "begin", remembering)
+    patch.setattr(budget, "unavailable", unavailable)
+
+
+def no_adopt_before_retry(patch: pytest.MonkeyPatch) -> None:
+    """The provisioner launches again after a doubt, without looking for what it may have made."""
+    patch.setattr(core, "adoptable", lambda *_: None)
+
+
+def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:
+    """Deadlines are timers of the process, and nothing else looks at an open saga again."""
+    patch.setattr(PoolManager, "_resync_for_ever", _look_at_pools_alone)
+
+    async def schedule(
+        self: MemoryBus, owner: str, key: str, at: datetime, data: bytes, *, headers: Any = None
+    ) -> None:
+        async def fire() -> None:
+            await asyncio.sleep((at - self._server.clock.now()).total_seconds())
+            await self.publish(subjects.timer_due(owner, key), data, headers=headers)
+
+        asyncio.get_running_loop().create_task(fire())
+
+    patch.setattr(MemoryBus, "schedule", schedule)
+
+
+async def _look_at_pools_alone(self: Any) -> None:
+    while True:
+        try:
+            for record in await self.store.pools():
+                await self._reconciler.reconcile(record.name)
+        except BusError:
+            pass
+        await self._clock.sleep(5.0)
+
+
+BUGS: dict[str, Plant] = {
+    "save before publish": save_before_publish,
+    "budget in memory": budget_in_memory,
+    "no adopt before retry": no_adopt_before_retry,
+    "timer in process memory": timer_in_process_memory,
+}

@@ -1,0 +1,74 @@
+"""Virtual time: waiting costs nothing, and every run of the same work is the same."""
+
+import asyncio
+import time
+
+import pytest
+
+from services.simulator.virtual import EPOCH, StalledError, VirtualClock, run
+
+
+def test_an_hour_takes_no_time():
+    """Sleeping and timing out take virtual time alone."""
+
+    async def hour() -> tuple[float, bool]:
+        clock = VirtualClock()
+        begun = clock.now()
+        await clock.sleep(3_000)
+        late = False
+        try:
+            async with asyncio.timeout(600):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            late = True
+        assert begun == EPOCH
+        return (clock.now() - begun).total_seconds(), late
+
+    began = time.monotonic()
+    assert run(hour) == (3_600.0, True)
+    assert time.monotonic() - began < 1
+
+
+def test_what_can_never_go_on_is_told():
+    """A wait that nothing ends is an error, not a hang."""
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(StalledError):
+        run(wait)
+
+
+def test_sets_of_tasks_are_walked_the_same_way_in_every_run():
+    """Whatever their addresses are: which of many is cancelled first does not change."""
+
+    async def order() -> list[int]:
+        ended: list[int] = []
+
+        async def one(number: int) -> None:
+            try:
+                await asyncio.sleep(100)
+            finally:
+                ended.append(number)
+
+        tasks = {asyncio.create_task(one(number)) for number in range(50)}
+        await asyncio.sleep(1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return ended
+
+    junk = [object() for _ in range(1000)]
+    first = run(order)
+    del junk[::2]
+    assert [run(order) for _ in range(3)] == [first] * 3
+
+
+def test_threads_are_refused():
+    """They would run when the machine likes."""
+
+    async def thread() -> None:
+        await asyncio.to_thread(time.monotonic)
+
+    with pytest.raises(RuntimeError, match="no threads in virtual time"):
+        run(thread)
