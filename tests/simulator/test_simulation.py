@@ -59,10 +59,10 @@ def test_another_seed_is_another_story():
 
 
 FOUND_AT = {
-    "save before publish": 45,
-    "budget in memory": 5,
-    "no adopt before retry": 51,
-    "timer in process memory": 16,
+    "save before publish": 3,
+    "budget in memory": 14,
+    "no adopt before retry": 7,
+    "timer in process memory": 9,
 }
 """Where each was found first; from there on it is looked for, so that the test is quick."""
 
