@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import tarfile
 from contextlib import aclosing
 from pathlib import Path
@@ -34,13 +36,16 @@ async def sampled(fleet: Fleet, node: str) -> None:
 async def test_the_evidence_of_a_replaced_node_outlives_it(tmp_path: Path) -> None:
     """Raw line, samples from before, serials, and every step up to the replacement's admission.
 
-    By the command line, after the instance is gone and with the node's record removed.
+    By the command line, after the instance is gone and with the node's record removed; and though
+    the collector was killed in the middle of it.
     """
     async with serving_fleet(tmp_path, POOLS) as fleet:
         old = (await fleet.active("training", 2))[0]
         await sampled(fleet, old.node)
         after = (await fleet.places())[EVENTS.name]
         line = fleet.break_gpu(old, gpu=3).partition(";")[2]
+        # Whoever collects it dies as it begins, and is started again.
+        os.kill(fleet.pids["metrics"], signal.SIGKILL)
         replaced = await fleet.replaced(old.node, after)
         told = await fleet.first(
             EVENTS.name,
@@ -54,12 +59,14 @@ async def test_the_evidence_of_a_replaced_node_outlives_it(tmp_path: Path) -> No
         listed = json.loads(await command(fleet.url, "evidence", "-o", "json"))
         text = await command(fleet.url, "evidence", old.node)
         bundle = json.loads(await command(fleet.url, "evidence", old.node, "-o", "json"))
+        same = await command(fleet.url, "evidence", old.node, "--saga", replaced.saga, "-o", "json")
         archive = tmp_path / "ticket.tar.gz"
         await command(fleet.url, "evidence", old.node, "--save", str(archive))
         report = json.loads(await command(fleet.url, "report", "--since", "1h", "-o", "json"))
         hours = await eventually(lambda: fleet.counters("navarch_lost_gpu_hours_total"))
         why = await command(fleet.url, "why", f"{replaced.saga}")
 
+    assert json.loads(same) == bundle
     (kept,) = listed
     assert (kept["node"], kept["outcome"], kept["new_node"]) == (
         old.node,
