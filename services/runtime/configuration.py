@@ -26,7 +26,7 @@ from schemas.settings import (
     Settings,
 )
 from services.runtime.errors import ConfigurationError
-from services.runtime.window_specs import window_problem
+from services.runtime.window_specs import diagnostic_problem, window_problem
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PORT_MAX: Final = 65_535
@@ -272,6 +272,8 @@ def _pool(document: Document, name: str, raw: dict[str, Any], path: Path_) -> Po
     for place, window in enumerate(spec.windows):
         if wrong := window_problem(window, spec.windows[:place]):
             raise document.error((*path, "windows", place, wrong[0]), wrong[1])
+    if wrong_name := diagnostic_problem(spec.admission.diagnostic):
+        raise document.error((*path, "admission", "diagnostic"), wrong_name)
     _check_budget(document, spec.budget, path)
     return spec
 

@@ -1,5 +1,6 @@
-"""What is wrong with a window of the configuration, and what to write instead."""
+"""What is wrong with a window or a diagnostic of the configuration, and what to write instead."""
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
@@ -41,3 +42,10 @@ def _cron_problem(expression: str) -> str:
     except CronSimError as error:
         return str(error)
     return ""
+
+
+def diagnostic_problem(name: str) -> str:
+    """What is wrong with the name of a diagnostic; empty where nothing is."""
+    if re.fullmatch(r"(dcgm-[1-4]|(?!dcgm)[a-z][a-z0-9-]{0,62})?", name):
+        return ""
+    return f"{name!r} is no diagnostic; write boot, memory, dcgm-1 to dcgm-4, or a plugin's name"

@@ -4,6 +4,7 @@ import pytest
 
 from services.runtime.configuration import parse_settings
 from services.runtime.errors import ConfigurationError
+from services.runtime.window_specs import diagnostic_problem
 
 TEXT = """
 providers: {p: {type: fake}}
@@ -63,3 +64,24 @@ def test_a_wrong_window_names_file_line_and_key(right: str, wrong: str, expected
         parse_settings("navarch.yaml", TEXT.replace(right, wrong), {})
 
     assert str(error.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("", True), ("boot", True), ("dcgm-2", True), ("my-test", True)]
+    + [(name, False) for name in ("dcgm", "dcgm-5", "Boot", "a b")],
+)
+def test_a_diagnostic_is_a_name_the_agent_may_know(name: str, right: bool) -> None:
+    """Dcgm needs its level; the error says what may be written."""
+    assert right == (diagnostic_problem(name) == "")
+
+
+def test_a_wrong_diagnostic_names_file_line_and_key() -> None:
+    """A person goes to the line and knows what to write."""
+    text = TEXT.replace("    windows:", "    admission: {diagnostic: dcgm}\n    windows:")
+    with pytest.raises(ConfigurationError) as error:
+        parse_settings("navarch.yaml", text, {})
+
+    assert str(error.value).startswith(
+        "navarch.yaml:9: pools.training.admission.diagnostic: 'dcgm' is no diagnostic; write boot"
+    )
