@@ -82,7 +82,10 @@ class Mender:
         request = encode(RebootRequest(key=command.key, boot_id=inputs.boot_id))
         acted = await self._ask(inputs, "reboot", request, self._timing.agent_reply_seconds)
         if acted is not None and acted.ok:
-            return _outputs(acted)
+            failed = await self._stays_up(inputs, request)
+            if failed is None:
+                return _outputs(acted)
+            acted = failed
         if await self._another_boot(inputs):
             # It went down before its answer arrived.
             return ActedOutputs(by="agent", detail="it has another boot already")
@@ -90,6 +93,25 @@ class Mender:
             raise StepFailure(acted.refused, error=REFUSED)
         why = "no agent answers" if acted is None else f"its agent cannot: {acted.detail}"
         return await self._by_provider(command, inputs, record, why)
+
+    async def _stays_up(self, inputs: RebootInputs, request: bytes) -> Acted | None:
+        """See that the host goes down; what its agent says where it could not be rebooted."""
+        subject = node_command(inputs.pool, inputs.node, "reboot")
+        until = self._clock.monotonic() + self._timing.agent_down_seconds
+        while self._clock.monotonic() < until:
+            await self._clock.sleep(self._timing.agent_again_seconds)
+            try:
+                reply = await self._bus.request(
+                    subject, request, timeout_seconds=self._timing.agent_reply_seconds
+                )
+            except Unavailable:
+                return None
+            answer = _decode(reply.data)
+            if answer.boot_id not in ("", inputs.boot_id):
+                return None
+            if not answer.ok and not answer.refused:
+                return answer
+        return None
 
     async def _another_boot(self, inputs: RebootInputs) -> bool:
         node = await self._node(inputs.pool, inputs.node)

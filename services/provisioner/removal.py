@@ -47,6 +47,9 @@ class Timing:
     """When nobody has answered for an agent so long, it is gone."""
     agent_lost_seconds: float = 3.0
     """The same for one whose heart does not beat any more."""
+    agent_down_seconds: float = 60.0
+    """How long the agent of a host that goes down may still answer; its return is waited for
+    longer."""
     refusals_seconds: float = 60.0
     """How long what an agent refuses is asked for again: the last processes are leaving."""
     reboot_tries_max: int = 5

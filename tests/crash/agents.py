@@ -48,6 +48,7 @@ class Agents:
         self._boot_seconds = boot_seconds
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._boots: dict[str, asyncio.Semaphore] = {}
+        self._boot_ids: dict[str, str] = {}
         self._done: dict[str, Acted] = {}
         self.acts: list[tuple[str, str]] = []
         """(step, node) of every reset and reboot that took effect: one for each key, whoever asks
@@ -73,6 +74,7 @@ class Agents:
 
     async def _live(self, node: str) -> None:
         self._boots[node] = asyncio.Semaphore(0)
+        self._boot_ids[node] = f"boot-{node}"
         for verb, endpoint in (
             ("reset-gpu", self._reset),
             ("reboot", self._reboot),
@@ -99,6 +101,7 @@ class Agents:
     async def _boot(self, node: str, boot_id: str) -> None:
         about = {"pool": self._pool, "node": node}
         again = boot_id.removeprefix(f"boot-{node}")
+        self._boot_ids[node] = boot_id
         await asyncio.sleep(self._boot_seconds)
         gpus = tuple(GpuIdentity(index=i, uuid=f"GPU-{node}-{i}") for i in range(GPUS))
         registered = Registered(
@@ -136,7 +139,7 @@ class Agents:
         if key not in self._done:
             self._done[key] = Acted(ok=True, at=datetime.now(UTC))
             self.acts.append((step, node))
-        return self._done[key]
+        return msgspec.structs.replace(self._done[key], boot_id=self._boot_ids[node])
 
     async def _diagnose(self, node: str, data: bytes, _: Headers) -> bytes:
         del node, data

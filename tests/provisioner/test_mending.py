@@ -31,6 +31,7 @@ HASTY = dataclasses.replace(
     agent_reply_seconds=0.1,
     reset_reply_seconds=1.0,
     refusals_seconds=0.2,
+    agent_down_seconds=0.1,
 )
 DONE = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
 Answers = list[Acted | Diagnosis]
@@ -127,7 +128,7 @@ async def test_the_agent_reboots_and_the_provider_is_left_alone(bus: NatsBus) ->
     agent = await Agent(bus, "reboot", Acted(ok=True, boot_id="b1")).listen()
     outputs = await made.actions["reboot"](reboot())
 
-    assert [{"key": "reboot-1/reboot", "boot_id": "b1"}] == agent.asked
+    assert {"key": "reboot-1/reboot", "boot_id": "b1"} == agent.asked[0]
     assert ("agent", []) == (outputs.by, provider.calls("reboot"))
 
 
@@ -144,6 +145,27 @@ async def test_where_the_agent_cannot_the_provider_reboots(bus: NatsBus, there: 
     assert ("fake", "fake") == (outputs.by, again.by)
     assert 3 == len(provider.calls("reboot"))
     assert ("not root" if there else "no agent answers") in outputs.detail
+
+
+async def test_a_host_that_does_not_go_down_is_rebooted_by_its_provider(bus: NatsBus) -> None:
+    """The agent has answered that it reboots, and then says that it could not."""
+    provider = fake()
+    made = await launched(bus, provider)
+    failed = Acted(ok=False, boot_id="b1", detail="systemctl reboot ends with 1: no bus")
+    await Agent(bus, "reboot", Acted(ok=True, boot_id="b1"), failed).listen()
+    outputs = await made.actions["reboot"](reboot())
+    assert ("fake", 1) == (outputs.by, len(provider.calls("reboot")))
+    assert "systemctl reboot ends with 1" in outputs.detail
+
+
+async def test_a_host_that_is_up_again_already_is_left_alone(bus: NatsBus) -> None:
+    """Its agent speaks of another boot by the time that it is looked after."""
+    provider = fake()
+    made = await launched(bus, provider)
+    after = Acted(ok=True, boot_id="b2", detail="it has another boot already")
+    agent = await Agent(bus, "reboot", Acted(ok=True, boot_id="b1"), after).listen()
+    outputs = await made.actions["reboot"](reboot())
+    assert ("agent", [], 2) == (outputs.by, provider.calls("reboot"), len(agent.asked))
 
 
 async def test_an_agent_that_refuses_is_not_overruled(bus: NatsBus) -> None:
