@@ -44,7 +44,7 @@ def fuzz(
         bool, typer.Option("--verbose", help="A line for each seed, with its history's hash.")
     ] = False,
 ) -> None:
-    """Draw faults from seeds and simulate them; exit code 1 if any violates."""
+    """Draw faults from seeds, simulate, check; exit code 1: violated."""
     from services.simulator import fuzz as fuzzing  # noqa: PLC0415 - heavy
 
     try:
