@@ -45,7 +45,7 @@ quick: $(STAMP) ## Run the quick tests: no whole fleets of processes, under two 
 	$(BIN)/python -m pytest -m "not real and not slow"
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
-	@echo "Real parts: prometheus, jq and sshd. make test-real installs nothing; .ci/run does, with apt."
+	@echo "Real parts: prometheus, jq, sshd, and a Docker engine where one runs. make test-real installs nothing; .ci/run does, with apt."
 	@$(BIN)/python -m pytest -m real; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
 
