@@ -120,7 +120,11 @@ def next_line(pool: "PoolView") -> str:
         then = f"one repair is tried at {_moment(pool.breaker_probe_at)} at the earliest"
     else:
         then = "when that is over one repair is tried, and if it is done the others follow"
-    return f"{pool.name}: {then}. To go on now: navarch breaker close {pool.name} --reason …"
+    if pool.breaker_cause in ("rate", "fleet-rate"):
+        on = "Closing it lifts no budget. By hand, one node: navarch replace NODE"
+    else:
+        on = f"To go on now: navarch breaker close {pool.name} --reason …"
+    return f"{pool.name}: {then}. {on}"
 
 
 def _moment(text: str) -> str:

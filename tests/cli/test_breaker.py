@@ -102,6 +102,7 @@ PLAIN = PoolView(
         ({"breaker_probe_at": "2026-01-01T12:05:00Z"}, "open", "one repair is tried at 01-01"),
         ({"breaker": "half-open", "breaker_probe": "replace-a-1"}, "half-open", "replace-a-1 is"),
         ({"breaker_forced": True, "breaker_by": "ops"}, "open, by hand", "it stays open until"),
+        ({"breaker_cause": "rate"}, "open", "when that is over one repair is tried"),
         ({"breaker": "closed", "ramp": 2}, "closed, 2 at once", "when that is over"),
     ],
 )
