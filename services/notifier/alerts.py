@@ -55,7 +55,7 @@ def alert_of(event: Message) -> Alert | None:  # noqa: C901 - one case a fact
             return Alert(
                 severity="critical",
                 title=f"{event.node} is lost",
-                text="Its heartbeat ran out. It is replaced if it stays silent.",
+                text="Its heartbeat ran out. It is rebooted or replaced if it stays silent.",
                 pool=event.pool,
                 node=event.node,
                 key=f"lost/{event.pool}/{event.node}",
@@ -287,9 +287,9 @@ def _because(reason: str) -> str:
 
 def _next(action: str) -> str:
     words = {
-        "replace": " It is to be replaced.",
-        "reset_gpu": " The GPU is to be reset.",
-        "reboot": " It is to be rebooted.",
+        "replace": " It calls for a replacement.",
+        "reset_gpu": " It calls for a reset of the GPU.",
+        "reboot": " It calls for a reboot.",
         "restart_app": " The application is to be restarted.",
         "inspect": " A person should look at it.",
     }

@@ -14,10 +14,18 @@ from schemas.node_events import (
     Drained,
     Fault,
     Lost,
+    Remediated,
     Telemetry,
     Verdict,
 )
-from schemas.pool_events import POOL_EVENT_TYPES, Incident, NodeReplaced, Scaled, ScaleRefused
+from schemas.pool_events import (
+    POOL_EVENT_TYPES,
+    Incident,
+    NodeReplaced,
+    PersonNeeded,
+    Scaled,
+    ScaleRefused,
+)
 from schemas.requests import NodeView
 from schemas.sagas import STATUSES, SagaParams, SagaStarted, StepFailed, StepSucceeded
 from services.cli.describe import Told, tell
@@ -48,6 +56,31 @@ WORDS = [
     (
         Drained(expired=True, **NODE),
         Told("training/n1", "drained", "waited for no longer, with work left", "bad"),
+    ),
+    (
+        Remediated(
+            remedy="reset-gpu",
+            outcome="back",
+            attempt=1,
+            attempts_max=3,
+            reason="XID 95",
+            duration_seconds=0.46,
+            **NODE,
+        ),
+        Told(
+            "training/n1",
+            "GPUs reset",
+            "back in service after 0.5 s, attempt 1 of 3. XID 95",
+            "good",
+        ),
+    ),
+    (
+        Remediated(remedy="reboot", outcome="failed", step="return", reason="too late", **NODE),
+        Told("training/n1", "reboot failed", "return: too late", "bad"),
+    ),
+    (
+        PersonNeeded(node="n1", reason="XID 74", remedy="look at it", **POOL),
+        Told("training", "person needed", "n1: XID 74. look at it", "bad"),
     ),
     (Scaled(was=3, nodes=5, **POOL), Told("training", "scaled", "3 -> 5 nodes.")),
     (

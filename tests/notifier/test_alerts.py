@@ -17,6 +17,7 @@ from schemas.pool_events import (
     Incident,
     InstanceLeaked,
     NodeReplaced,
+    PersonNeeded,
     SagaFailed,
     SagaIsStuck,
     Scaled,
@@ -109,6 +110,7 @@ def verdict(status: str, was: str, action: str = "none") -> Verdict:
             "critical",
             "leak/lambda/training-1",
         ),
+        (PersonNeeded(**POOL, node="training-1"), "critical", "person/training/training-1"),
         (Fault(**NODE, kind="xid", code=79), None, ""),
         (Cordoned(**NODE), None, ""),
         (Scaled(**POOL, was=1, nodes=2), None, ""),
@@ -126,7 +128,24 @@ def test_an_alert_says_what_why_and_what_next():
     assert alert is not None
     assert alert.title == "training-1 is unhealthy"
     assert alert.text == (
-        "It was healthy. Rule: xid-79. Reason: GPU 3 fell off. It is to be replaced."
+        "It was healthy. Rule: xid-79. Reason: GPU 3 fell off. It calls for a replacement."
+    )
+
+
+def test_what_is_left_to_people_says_what_they_can_do():
+    """And whether the node has work meanwhile."""
+    left = PersonNeeded(
+        **POOL,
+        node="training-1",
+        reason="XID 74",
+        remedy="navarch reset-gpu training-1",
+        cordoned=True,
+    )
+    alert = alert_of(left)
+    assert alert is not None
+    assert alert.title == "training-1 needs a person"
+    assert alert.text == (
+        "Reason: XID 74. navarch reset-gpu training-1. It is cordoned until then."
     )
 
 
