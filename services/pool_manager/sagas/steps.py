@@ -142,6 +142,11 @@ def diagnostic(name: str) -> tuple[tuple[str, ...], int]:
     return (name or "boot",), 1
 
 
+def _reserve(params: SagaParams, _: Outputs) -> NodeInputs:
+    reason = "a spare, kept in reserve" if params.spare else "it is tested before it is admitted"
+    return NodeInputs(pool=params.pool, node=params.new_node, reason=reason)
+
+
 def _promote(params: SagaParams, _: Outputs) -> NodeInputs:
     return NodeInputs(pool=params.pool, node=params.promotes, reason=params.reason)
 
@@ -245,7 +250,7 @@ REBOOT: Final = Step(
     irrevocable=True,
 )
 RETURN: Final = Step(name="return", inputs=_node, deadline_seconds=_launch_seconds, waits=returned)
-RESERVE: Final = Step(name="reserve", inputs=_new_node, deadline_seconds=_launch_seconds)
+RESERVE: Final = Step(name="reserve", inputs=_reserve, deadline_seconds=_launch_seconds)
 """Before anything is placed on the new node; undone with its instance. The workload system may
 come to know the node only now, so it is asked for as long as a launch may take."""
 CHECK: Final = Step(
