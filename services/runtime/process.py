@@ -73,8 +73,8 @@ class Service:
 Build = Callable[[Context], Awaitable[Service]]
 
 
-def main(name: str, build: Build) -> None:
-    """Run `python -m services.<name>`."""
+def main(name: str, build: Build, clock: Clock | None = None) -> None:
+    """Run `python -m services.<name>`; by another clock than the machine's where one is given."""
     parser = argparse.ArgumentParser(prog=f"python -m services.{name.replace('-', '_')}")
     parser.add_argument(
         "--config",
@@ -90,18 +90,20 @@ def main(name: str, build: Build) -> None:
             if arguments.config
             else parse_settings("(defaults)", "{}", os.environ)
         )
-        uvloop.run(_run(name, build, settings, arguments.config and Path(arguments.config)))
+        file = Path(arguments.config) if arguments.config else None
+        uvloop.run(_run(name, build, settings, file, clock or SystemClock()))
     except NavarchError as error:
         log.error("%s", error)  # noqa: TRY400 - the text is the whole story
         sys.exit(2)
 
 
-async def _run(name: str, build: Build, settings: Settings, file: Path | None) -> None:
+async def _run(
+    name: str, build: Build, settings: Settings, file: Path | None, clock: Clock
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    clock = SystemClock()
     connecting = asyncio.create_task(
         NatsBus.connect(
             ConnectOptions(

@@ -29,8 +29,15 @@ class Replica:
         environment: Mapping[str, str],
         directory: Path,
         ended: Callable[[str], None],
+        shift_seconds: float = 0.0,
     ) -> None:
-        """Not yet started; `ended` is told of an end that nobody asked for."""
+        """Not yet started; `ended` is told of an end that nobody asked for.
+
+        `shift_seconds`: how fast the clock of its machine is.
+        """
+        self._program = (f"services.{service.replace('-', '_')}",)
+        if shift_seconds:
+            self._program = ("tests.crash.shifted", service, str(shift_seconds))
         self.service = service
         self.name = f"{service}/{number}"
         self.started_at = 0.0
@@ -56,7 +63,7 @@ class Replica:
         self._expected = False
         self.started_at = asyncio.get_running_loop().time()
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", f"services.{self.service.replace('-', '_')}"),
+            *(sys.executable, "-m", *self._program),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -135,7 +135,14 @@ class Rig:
             "NAVARCH_CONFIG": str(config),
         }
         self.replicas = [
-            Replica(service, number, environment, self.directory, self.unasked.append)
+            Replica(
+                service,
+                number,
+                environment,
+                self.directory,
+                self.unasked.append,
+                self.shape.apart_seconds * (number - 1),
+            )
             for service in SERVICES
             for number in range(1, self.shape.replicas + 1)
         ]

@@ -36,3 +36,5 @@ class Shape:
     drain_seconds: float = 0.0
     servers: int = 1
     """Of nats-server: one alone, or a cluster of so many with as many replicas of everything."""
+    apart_seconds: float = 0.0
+    """How much faster the clock of each second replica's machine is."""
