@@ -23,6 +23,7 @@ from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
 from schemas.topology import NOTIFIER_ALERTS, NOTIFIER_STEPS
 from services.notifier.alerts import alert_of
 from services.notifier.core import poll_seconds
+from services.notifier.folding import Folding, folded
 from services.notifier.notifier import AlertChannel, Notifier
 from services.runtime.bus import Stored
 from services.runtime.clock import Clock
@@ -123,6 +124,7 @@ class Alerting:
         """Send through `channels`."""
         self._channels = channels
         self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._folding = Folding()
 
     def consumer(self) -> Consumer:
         """The consumer that drives it; alerts about one thing are sent in order."""
@@ -133,6 +135,9 @@ class Alerting:
     async def handle(self, received: Received[Message]) -> None:
         """Tell people of one fact; a channel that fails has it again, the others have not."""
         alert = alert_of(received.message)
+        if alert is None:
+            return
+        self._folding, alert = folded(self._folding, alert)
         if alert is None:
             return
         failures = []

@@ -1,0 +1,92 @@
+"""Many nodes are not as many alerts."""
+
+from datetime import UTC, datetime, timedelta
+
+from services.notifier.alerts import Alert, Severity
+from services.notifier.folding import CROWDS_MAX, EACH_MAX, Folding, folded
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def alert(
+    number: int,
+    *,
+    after: float = 0,
+    pool: str = "training",
+    kind: str = "health",
+    severity: Severity = "critical",
+) -> Alert:
+    """One about a node."""
+    return Alert(
+        severity=severity,
+        title=f"n{number} is unhealthy",
+        text="XID 79.",
+        pool=pool,
+        node=f"n{number}",
+        key=f"{kind}/{pool}/n{number}",
+        event=f"v{number}",
+        time=NOW + timedelta(seconds=after),
+    )
+
+
+def told(*alerts: Alert) -> list[Alert]:
+    """Those that are told, one after the other."""
+    state, found = Folding(), []
+    for each in alerts:
+        state, one = folded(state, each)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def test_of_three_hundred_nodes_five_are_told_and_that_there_are_more() -> None:
+    """The sixth says so, under a key of its own; the others say nothing."""
+    found = told(*(alert(number) for number in range(300)))
+
+    assert [f"n{number} is unhealthy" for number in range(EACH_MAX)] == [
+        each.title for each in found[:EACH_MAX]
+    ]
+    [last] = found[EACH_MAX:]
+    assert "training: n5 is unhealthy, and so are more nodes" == last.title
+    assert "navarch list --pool training" in last.text
+    assert "many/training/health/critical" == last.key
+
+
+def test_one_that_is_delivered_again_is_told_as_before() -> None:
+    """A channel had failed: the same alert, and it counts once."""
+    once = [alert(number) for number in range(4)]
+
+    assert [*once, *once, alert(4)] == told(*once, *once, alert(4))
+    assert 2 == sum("more nodes" in each.title for each in told(*map(alert, [*range(6), 5])))
+
+
+def test_what_is_about_another_pool_or_something_else_is_counted_apart() -> None:
+    """Losses beside verdicts, good news beside bad, one pool beside the other."""
+    apart = [
+        alert(number, pool=pool, kind=kind, severity=severity)
+        for number in range(EACH_MAX)
+        for pool in ("a", "b")
+        for kind in ("health", "lost")
+        for severity in ("critical", "info")
+    ]
+    assert apart == told(*apart)
+
+
+def test_a_minute_later_nodes_are_told_again() -> None:
+    """It does not fall silent for good."""
+    found = told(*(alert(number, after=number * 6.0) for number in range(20)))
+
+    assert [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15] == [int(each.node[1:]) for each in found]
+
+
+def test_what_is_about_no_node_is_always_told_and_little_is_kept() -> None:
+    """An incident is never folded; the oldest crowd is forgotten."""
+    pool = [
+        Alert(severity="critical", title="t", text="", pool="a", key="k", event="e", time=NOW)
+    ] * 9
+    state = Folding()
+    for number in range(CROWDS_MAX + 5):
+        state, _ = folded(state, alert(0, pool=f"p{number}"))
+
+    assert pool == told(*pool)
+    assert CROWDS_MAX == len(state.crowds)
