@@ -175,22 +175,24 @@ def _by_cause(
 ) -> Wave | None:
     """The cause that explains most of the nodes that nothing explains yet."""
     best: Wave | None = None
+    if len(rest) < spec.nodes:
+        return None
     for scope in CAUSES:
         sizes = Counter(value_of(node, scope) for node in nodes)
         known = sum(sizes.values()) - sizes.pop("", 0)
-        for value, size in sizes.items():
-            members = tuple(each for each in rest if value_of(each.node, scope) == value)
-            wave = _run(members, spec, max(spec.nodes, _threshold(spec, size)), now)
+        members: dict[str, list[Ill]] = {}
+        for each in rest:
+            members.setdefault(value_of(each.node, scope), []).append(each)
+        unknown = members.pop("", [])
+        for value, found in members.items():
+            wanted = max(spec.nodes, _threshold(spec, sizes[value]))
+            wave = _run(tuple(found), spec, wanted, now)
             if len(wave) <= (len(best.members) if best else 0):
                 continue
-            span = wave[0].since, wave[-1].since
-            outside = sum(
-                1
-                for each in rest
-                if span[0] <= each.since <= span[1]
-                and value_of(each.node, scope) not in ("", value)
-            )
-            if _sets_apart(len(wave), outside, size / known):
+            first, last = wave[0].since, wave[-1].since
+            within = sum(1 for each in rest if first <= each.since <= last)
+            within -= sum(1 for each in unknown if first <= each.since <= last)
+            if _sets_apart(len(wave), max(0, within - len(wave)), sizes[value] / known):
                 best = Wave(what=f"{scope}-{value}", scope=scope, within=value, members=wave)
     return best
 
