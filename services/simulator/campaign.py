@@ -82,6 +82,7 @@ class Shape:
     replicas: int
     idempotent: bool
     list_lag_seconds: float
+    remediation: Literal["replace", "ladder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def draw(seed: str, minutes: float) -> Campaign:
         replicas=chance.choice((1, 1, 2)),
         idempotent=chance.random() < 1 / 2,
         list_lag_seconds=chance.choice((0.0, 0.0, 5.0)),
+        remediation=Random(f"{seed}/remediation").choice(("replace", "replace", "ladder")),  # noqa: S311
     )
     seconds = minutes * 60
     # Not everything at once in every run: what is left out makes what is left clearer.

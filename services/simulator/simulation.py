@@ -350,7 +350,11 @@ def settings_of(shape: Shape) -> dict[str, Any]:
                     "max_replacements": shape.max_replacements or "unlimited",
                     "window": f"{WINDOW_SECONDS}s",
                 },
-                "health": {"lost_after": "30s", "incident": {"hold": "60s"}},
+                "health": {
+                    "lost_after": "30s",
+                    "incident": {"hold": "60s"},
+                    "remediation": {"type": shape.remediation},
+                },
                 "drain_timeout": f"{DRAIN_SECONDS}s",
                 "launch_timeout": "90s",
             }
