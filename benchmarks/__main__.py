@@ -14,7 +14,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent_cost, cordon, ingest, judging
+from benchmarks import agent_cost, cordon, ingest, judging, wave
 from benchmarks.machine import machine
 
 LATEST = Path(__file__).parent / "latest.json"
@@ -27,6 +27,14 @@ ROWS = (
     ("Telemetry decoded, one core", "telemetry_decode_samples_per_second", "/s", ""),
     ("Telemetry judged, one core", "judging_ingest_samples_per_second", "/s", ">= 20000"),
     ("Telemetry not judged", "judging_lost", "samples", "0"),
+    ("1,000 nodes sick at once: last cordon", "wave_last_cordon_seconds", "s", "<= 3"),
+    (
+        "  last replacement started",
+        "wave_last_replacement_started_seconds",
+        "s",
+        "<= 6",
+    ),
+    ("200 sagas at once: last done", "wave_200_last_done_seconds", "s", ""),
     ("Agent, 8 GPUs: memory", "agent_resident_mib", "MiB", "<= 45"),
     ("Agent, sampling each 15 s", "agent_cores_15s", "cores", "<= 0.003"),
     ("Agent, sampling each 1 s", "agent_cores_1s", "cores", "<= 0.02"),
@@ -45,7 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=LATEST, help="where to write the figures")
     parser.add_argument(
         "--only",
-        choices=["cordon", "ingest", "judging", "agent"],
+        choices=["cordon", "ingest", "judging", "wave", "agent"],
         help="print one part, write nothing",
     )
     return parser.parse_args()
@@ -59,6 +67,7 @@ async def _measure(told: argparse.Namespace, say: Callable[[str], None]) -> dict
             f"{told.faults} faults under the telemetry of {told.agents} agents",
             lambda: cordon.measure(told.faults, told.agents),
         ),
+        "wave": (f"{wave.NODES} nodes sick at once", wave.measure),
         "agent": (
             f"three agents for {told.agent_seconds:g} s",
             lambda: agent_cost.measure(told.agent_seconds),

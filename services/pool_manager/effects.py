@@ -22,6 +22,7 @@ from services.pool_manager.projection import (
     follow_up,
     leaving_node,
     promoted_node,
+    says_more,
 )
 from services.pool_manager.store import Store
 from services.pool_manager.world import UNASKED
@@ -53,13 +54,13 @@ class Effects:
         params = state.params
 
         def leaving(record: NodeRecord | None) -> NodeRecord | None:
-            return _changed_at(record, leaving_node(record, state), entry)
+            return _changed_at(record, leaving_node(record, state), state, entry)
 
         def coming(record: NodeRecord | None) -> NodeRecord | None:
-            return _changed_at(record, coming_node(record, state), entry)
+            return _changed_at(record, coming_node(record, state), state, entry)
 
         def promoted(record: NodeRecord | None) -> NodeRecord | None:
-            return _changed_at(record, promoted_node(record, state), entry)
+            return _changed_at(record, promoted_node(record, state), state, entry)
 
         left: NodeRecord | None = None
         if params.node:
@@ -113,8 +114,8 @@ def _how(state: SagaState, entry: SagaDone | SagaUnwound) -> Ended:
 
 
 def _changed_at(
-    old: NodeRecord | None, new: NodeRecord | None, entry: SagaEntry
+    old: NodeRecord | None, new: NodeRecord | None, state: SagaState, entry: SagaEntry
 ) -> NodeRecord | None:
-    if new is None or new == old:
+    if new is None or not says_more(old, new, state):
         return None
     return msgspec.structs.replace(new, changed_at=entry.time)

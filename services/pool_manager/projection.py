@@ -101,6 +101,17 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
 _PLACE = ("region", "zone", "address", "host")
 
 
+def says_more(old: NodeRecord | None, new: NodeRecord, state: SagaState) -> bool:
+    """Whether a record is worth writing: most entries of a log move nothing but how far it is read.
+
+    What is left unwritten lets an older view in for a moment; the last view of a log is always
+    written, and shuts out all others. After an uncordon each is: it wipes a verdict, and once only.
+    """
+    if old is None or state.ended or state.step("uncordon").status != "pending":
+        return new != old
+    return new != msgspec.structs.replace(old, saga_entry=new.saga_entry)
+
+
 def _takes(record: NodeRecord, state: SagaState) -> bool:
     return record.saga in ("", state.saga) and state.sequence > record.saga_entry
 
