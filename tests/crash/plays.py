@@ -142,12 +142,14 @@ async def _cancel_replace(rig: Rig) -> str:
 
 async def _uncordon(rig: Rig) -> str:
     rig.workload.holding = True
+    before = len(rig.signs)  # the node may have been about to be replaced once already
     node = await rig.break_a_node(ENDED)
     wanted = Moment("provision" if _new_first(rig, "replace") else "drain", "started")
 
     def saga() -> str:
         start = f"replace-{node}-"
-        found = (about for _, m, about in rig.signs if m == wanted and about.startswith(start))
+        seen = rig.signs[before:]
+        found = (about for _, m, about in seen if m == wanted and about.startswith(start))
         return next(found, "")
 
     await rig.until(lambda: bool(saga()))
