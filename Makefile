@@ -12,12 +12,12 @@ SEEDS ?= 100
 MINUTES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick test-real check format crash outage simulate bench clean
+.PHONY: help venv demo test quick test-real check format crash crash-matrix outage simulate bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) \
-		| awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+		| awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 venv: $(STAMP) ## Create .venv and install everything into it, at the versions of constraints.txt
 
@@ -68,6 +68,9 @@ outage: $(STAMP) ## Take the broker from 500 nodes for two minutes; about eight 
 
 simulate: $(STAMP) ## Fleets in virtual time under faults of every kind: make simulate SEEDS=1000
 	@$(BIN)/navarch simulator fuzz --seeds $(SEEDS) --minutes $(MINUTES)
+
+crash-matrix: $(STAMP) ## Kill everything at every moment; make test does a part of it
+	CRASH_MATRIX=whole $(BIN)/python -m pytest tests/crash
 
 bench: $(STAMP) ## Measure, print a table, write benchmarks/latest.json
 	@$(BIN)/python -m benchmarks

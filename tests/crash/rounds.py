@@ -5,9 +5,10 @@ nothing doubled, nothing leaked.
 """
 
 import asyncio
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from tests.crash.evidence import REPLACE_STEPS, Difference
 from tests.crash.processes import Replica
@@ -106,6 +107,18 @@ async def strike_service(rig: Rig, victim: Replica, moment: Moment, blow: Blow) 
     status = await victim.gone()
     await victim.start()
     return await _outcome(rig, node, victim.started_at, status, {victim.service})
+
+
+T = TypeVar("T")
+WHOLE: Final = os.environ.get("CRASH_MATRIX") == "whole"
+
+
+def some(cases: Sequence[T], every: int) -> Sequence[T]:
+    """Of the cases beyond every service at every step, so many as a run of all tests has time for.
+
+    All of them where CRASH_MATRIX is `whole`, as in `make crash-matrix`.
+    """
+    return cases if WHOLE else cases[::every]
 
 
 def rounds(services: Sequence[str], places: Sequence[Moment]) -> list[tuple[Case, ...]]:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.crash.rig import Rig, Shape
-from tests.crash.rounds import Case, hold, moments, named, rounds, strike_services
+from tests.crash.rounds import Case, hold, moments, named, rounds, some, strike_services
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -13,7 +13,7 @@ SHAPE = Shape(order="provision_first")
 SERVICES = ("pool-manager", "provisioner")
 
 
-@pytest.mark.parametrize("cases", rounds(SERVICES, moments(SHAPE.order)[1::2]), ids=named)
+@pytest.mark.parametrize("cases", some(rounds(SERVICES, moments(SHAPE.order)[1::2]), 2), ids=named)
 async def test_services_killed_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
     """The old node leaves only after the new one serves, whoever was killed in between."""
     hold(await strike_services(rig, cases, "kill"))

@@ -9,6 +9,7 @@ from tests.crash.rounds import (
     moments,
     named,
     rounds,
+    some,
     stop_without_server,
     strike_services,
 )
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 SHAPE = Shape()
 
 
-@pytest.mark.parametrize("cases", rounds(SERVICES, moments(SHAPE.order)[::3]), ids=named)
+@pytest.mark.parametrize("cases", some(rounds(SERVICES, moments(SHAPE.order)[::3]), 2), ids=named)
 async def test_services_told_to_stop_as_a_moment_is_stored(
     rig: Rig, cases: tuple[Case, ...]
 ) -> None:

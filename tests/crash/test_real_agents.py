@@ -4,7 +4,7 @@ import pytest
 
 from services.provisioner.providers.local_gpus import compiler
 from tests.crash.rig import Moment, Rig, Shape
-from tests.crash.rounds import FAULT, VERDICT, hold, strike_server, strike_service
+from tests.crash.rounds import FAULT, VERDICT, hold, some, strike_server, strike_service
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,7 +27,7 @@ KILLS = [
 ]
 
 
-@pytest.mark.parametrize(("service", "moment"), KILLS, ids=str)
+@pytest.mark.parametrize(("service", "moment"), some(KILLS, 2), ids=str)
 async def test_a_service_killed_as_a_moment_is_stored(
     rig: Rig, service: str, moment: Moment
 ) -> None:
