@@ -25,6 +25,10 @@ async def collect(stream, count: int) -> list:
     return found
 
 
+CLOCKS_APART = timedelta(milliseconds=2)
+"""The server counts from its own reading of the clock, and may be some microseconds early."""
+
+
 async def test_a_timer_fires_once_and_not_before_its_time(any_bus):
     """What was scheduled arrives under the owner's due subject, with its headers."""
     at = datetime.now(UTC) + timedelta(seconds=0.4)
@@ -34,7 +38,7 @@ async def test_a_timer_fires_once_and_not_before_its_time(any_bus):
     assert delivery.stored.subject == subjects.timer_due("pool-manager", "replace-1")
     assert delivery.stored.data == b"due"
     assert delivery.stored.headers["traceparent"] == "00-a-b-01"
-    assert datetime.now(UTC) >= at
+    assert datetime.now(UTC) >= at - CLOCKS_APART
     await delivery.ack()
 
 
