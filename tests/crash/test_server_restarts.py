@@ -15,7 +15,7 @@ STARTS = [
 ]
 
 
-@pytest.mark.parametrize("moment", some(moments(SHAPE.order), 2), ids=str)
+@pytest.mark.parametrize("moment", some(moments(SHAPE.order), 4), ids=str)
 async def test_a_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
     """What was stored stays stored; whoever heard no answer asks again, and does nothing twice."""
     hold(await strike_server(rig, moment, kill=True))
@@ -27,7 +27,7 @@ async def test_a_server_restarted_as_a_moment_is_stored(rig: Rig, moment: Moment
     hold(await strike_server(rig, moment, kill=False))
 
 
-@pytest.mark.parametrize(("service", "after_ms"), some(STARTS, 3))
+@pytest.mark.parametrize(("service", "after_ms"), some(STARTS, 5))
 async def test_a_server_killed_while_a_service_starts(
     rig: Rig, service: str, after_ms: int
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from schemas.topology import SAGAS
 from tests.crash.plays import PLAYS
 from tests.crash.rig import Moment, Rig, Shape
-from tests.crash.rounds import hold, undisturbed
+from tests.crash.rounds import hold, some, undisturbed
 from tests.support.cluster import leader_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -57,7 +57,7 @@ async def test_the_server_that_leads_the_sagas_is_killed_in_the_middle_of_one(ri
     assert resumed <= LED_SECONDS_MAX
 
 
-@pytest.mark.parametrize("service", ["pool-manager", "notifier", "provisioner"])
+@pytest.mark.parametrize("service", some(["pool-manager", "notifier", "provisioner"], 3))
 async def test_a_service_paused_in_the_middle_of_a_saga_is_stood_in_for(
     rig: Rig, service: str
 ) -> None:

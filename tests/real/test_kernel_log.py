@@ -20,6 +20,7 @@ from services.runtime.nats_bus import NatsBus
 from tests.agent.conftest import WAIT_SECONDS, Host
 
 KMSG = Path("/dev/kmsg")
+CODES = (13, 31, 32, 38, 43, 45, 48, 56, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 119, 120)
 
 
 def missing() -> str:
@@ -40,9 +41,10 @@ def library(tmp_path: Path) -> Path:
     return build_library(tmp_path / "nvml")
 
 
-async def inject(host: Host, text: str) -> None:
+async def inject(host: Host, code: int, gpu: int, text: str) -> None:
     """Write a drill's line as a person does."""
-    command = ("-m", "agent", "inject", "xid", "79", "--gpu", "2", "--text", text)
+    about = ("inject", "xid", str(code), "--gpu", str(gpu), "--text", text)
+    command = ("-m", "agent", *about)
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, env=host.environment, stdout=asyncio.subprocess.PIPE
     )
@@ -65,16 +67,18 @@ async def test_the_kernels_log_is_followed_and_resumed(
 ) -> None:
     """Two drills, the second while the agent is down: each is one fault, of the GPU it names."""
     mark = secrets.token_hex(8)
+    # The log holds the drills of earlier runs, and of many of one kind only the first is told.
     host = Host(tmp_path, server.url, library, "training-1")
+    code, gpu = secrets.choice(CODES), secrets.randbelow(len(host.gpus))
     host.environment |= {"NAVARCH_KMSG": str(KMSG), "NAVARCH_KMSG_ANY_FACILITY": "1"}
     await host.start()
-    await inject(host, f"drill {mark} first")
+    await inject(host, code, gpu, f"drill {mark} first")
     first = await anext(faults(bus, host, mark))
-    assert ("xid", 79, 2, host.gpus[2].uuid) == tuple(
+    assert ("xid", code, gpu, host.gpus[gpu].uuid) == tuple(
         first[key] for key in ("kind", "code", "gpu_index", "gpu_uuid")
     )
     assert await host.stop() == 0
-    await inject(host, f"drill {mark} second")
+    await inject(host, code, gpu, f"drill {mark} second")
     await host.start()
     found = faults(bus, host, mark)
     told = [await anext(found) for _ in range(2)]
