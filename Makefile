@@ -9,6 +9,9 @@ ROUNDS ?= 5
 SEED ?= 1
 CLUSTER ?= 1
 SEEDS ?= 100
+WORKERS ?= auto
+# A file of tests stays with one worker, so that what it shares is set up once.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile
 MINUTES ?= 3
 
 .DEFAULT_GOAL := help
@@ -39,10 +42,10 @@ demo: $(STAMP) ## Break a GPU of a three-node fleet on this machine and watch it
 	@$(BIN)/navarch demo
 
 test: $(STAMP) ## Run all tests that need Python packages alone
-	$(BIN)/python -m pytest -m "not real"
+	$(PYTEST) -m "not real"
 
 quick: $(STAMP) ## Run the quick tests: no whole fleets of processes, under two minutes
-	$(BIN)/python -m pytest -m "not real and not slow"
+	$(PYTEST) -m "not real and not slow"
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
 	@echo "Real parts: prometheus, jq, sshd, and a Docker engine where one runs. make test-real installs nothing; .ci/run does, with apt."

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import windows
+from services.pool_manager.safety import windows
 
 WOULD_NAMED_MAX: Final = 10
 

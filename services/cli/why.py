@@ -14,7 +14,7 @@ from schemas.records import Breaker, NodeRecord, PoolRecord
 from services.cli import keeping
 from services.cli.progress import Progress, progress
 from services.cli.saying import Line, lines_of, moment
-from services.pool_manager.notices import taken
+from services.pool_manager.sizing.notices import taken
 from services.runtime.bus import Stored
 from services.saga.log import SagaState
 

@@ -6,7 +6,7 @@ from schemas.messages import Message
 from schemas.pool_events import PoolEvent
 from schemas.records import PoolRecord
 from schemas.sagas import SagaEntry
-from services.pool_manager.holding import Holding
+from services.pool_manager.safety.holding import Holding
 
 
 class Asked(Message, frozen=True, kw_only=True, tag="io.navarch.pool_manager.request.v1.asked"):

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from schemas.records import PoolRecord
-from services.pool_manager import breaker, touching
-from services.pool_manager.observing import observed
-from services.pool_manager.repair import repair
-from services.pool_manager.sizing import resize
+from services.pool_manager.mending.observing import observed
+from services.pool_manager.mending.repair import repair
+from services.pool_manager.safety import breaker, touching
+from services.pool_manager.sizing.sizes import resize
 from services.pool_manager.world import UNASKED, Plan, World, earlier
 
 RETRY_FIRST_SECONDS: Final = 2.0

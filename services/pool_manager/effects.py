@@ -11,11 +11,10 @@ from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaDone, SagaEntry, SagaUnwound, StepSucceeded
-from services.pool_manager import admission
-from services.pool_manager.breaker import Ended
+from services.pool_manager.admitting import admission
+from services.pool_manager.admitting.hardware import condemned
+from services.pool_manager.admitting.hardware_list import HardwareList
 from services.pool_manager.core import close
-from services.pool_manager.hardware import condemned
-from services.pool_manager.hardware_list import HardwareList
 from services.pool_manager.projection import (
     coming_node,
     facts,
@@ -24,6 +23,7 @@ from services.pool_manager.projection import (
     promoted_node,
     says_more,
 )
+from services.pool_manager.safety.breaker import Ended
 from services.pool_manager.store import Store
 from services.pool_manager.world import UNASKED
 from services.runtime.bus import Bus

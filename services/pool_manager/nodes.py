@@ -19,7 +19,7 @@ from schemas.node_events import (
     Verdict,
 )
 from schemas.records import NodeRecord
-from services.pool_manager import notices
+from services.pool_manager.sizing import notices
 
 FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_says": ""}
 """Of a node that is heard again."""

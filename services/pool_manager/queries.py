@@ -12,10 +12,10 @@ from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
 from schemas.rehearsal import RehearsalRequest
 from schemas.requests import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
 from schemas.settings import FleetBudgetSpec
-from services.pool_manager.budget import allowance, others
+from services.pool_manager.mending.rehearsing import rehearse
+from services.pool_manager.mending.sickness import sick
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.rehearsing import rehearse
-from services.pool_manager.sickness import sick
+from services.pool_manager.safety.budget import allowance, others
 from services.pool_manager.store import Store
 from services.pool_manager.world import busy
 from services.runtime.bus import Endpoint, Headers

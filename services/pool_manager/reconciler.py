@@ -18,12 +18,13 @@ from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
-from services.pool_manager import admission, holding
-from services.pool_manager.budget import claiming
+from services.pool_manager.admitting import admission
 from services.pool_manager.core import plan
-from services.pool_manager.departing import Departures
-from services.pool_manager.remediation import Remediator
+from services.pool_manager.mending.remediation import Remediator
+from services.pool_manager.safety import holding
+from services.pool_manager.safety.budget import claiming
 from services.pool_manager.setup import setup_of
+from services.pool_manager.sizing.departing import Departures
 from services.pool_manager.store import Store
 from services.pool_manager.world import CURING, Plan
 from services.runtime.bus import Bus

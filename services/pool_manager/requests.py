@@ -32,15 +32,15 @@ from schemas.requests import (
     ScaleRequest,
 )
 from schemas.sagas import SagaEntry
-from services.pool_manager import touching
-from services.pool_manager.admission import asked_again
+from services.pool_manager.admitting.admission import asked_again
 from services.pool_manager.answers import Answer, Asked
-from services.pool_manager.breaking import breaking
-from services.pool_manager.budget import limit, with_begun
-from services.pool_manager.holding import Holding, holding, problem
-from services.pool_manager.opening import open_for
+from services.pool_manager.safety import touching
+from services.pool_manager.safety.breaking import breaking
+from services.pool_manager.safety.budget import limit, with_begun
+from services.pool_manager.safety.holding import Holding, holding, problem
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.spares import substitute
+from services.pool_manager.sizing.opening import open_for
+from services.pool_manager.sizing.spares import substitute
 from services.pool_manager.world import DISRUPTIVE, World, unavailable
 from services.saga.decide import Impossible, cancel, proceed, retry
 from services.saga.log import SagaState

@@ -20,14 +20,14 @@ from schemas.sagas import WHOLE, TimerDue, timer_codec
 from schemas.settings import Mode, PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.pool_manager import nodes
+from services.pool_manager.admitting.hardware_list import HardwareList
 from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.effects import Effects
-from services.pool_manager.hardware_list import HardwareList
-from services.pool_manager.holding import applied, fact
+from services.pool_manager.mending.remediators import Remediators
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
-from services.pool_manager.remediators import Remediators
 from services.pool_manager.requests import decide, saga_asked_about
+from services.pool_manager.safety.holding import applied, fact
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
 from services.pool_manager.verifying import Verifier

@@ -19,7 +19,7 @@ from schemas.records import (
 )
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
-from services.pool_manager.budget import lifted, others
+from services.pool_manager.safety.budget import lifted, others
 from services.pool_manager.world import World
 from services.runtime.bus import Bus
 from services.runtime.errors import Conflict, Retry

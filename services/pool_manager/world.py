@@ -9,10 +9,10 @@ from schemas.fleet_budget import FleetBudgetRecord
 from schemas.pool_events import PoolEvent
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager.remediation import REPLACE, Remediator
+from services.pool_manager.mending.remediation import REPLACE, Remediator
 
 if TYPE_CHECKING:
-    from services.pool_manager.budget import Others
+    from services.pool_manager.safety.budget import Others
 
 DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot", "drain"})
 """Kinds that take a node out of service by our own doing."""

@@ -16,9 +16,9 @@ from schemas.records import NodeRecord
 from schemas.sagas import LaunchSpec, SagaParams
 from schemas.settings import AdmissionSpec
 from services.notifier.alerts import alert_of
-from services.pool_manager.admission import zones
-from services.pool_manager.hardware import condemned, refused
-from services.pool_manager.hardware import key as hardware_key
+from services.pool_manager.admitting.admission import zones
+from services.pool_manager.admitting.hardware import condemned, refused
+from services.pool_manager.admitting.hardware import key as hardware_key
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus

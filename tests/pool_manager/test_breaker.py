@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, RequestRefused
 from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
-from services.pool_manager import breaker
-from services.pool_manager.breaker import (
+from services.pool_manager.core import close, plan
+from services.pool_manager.requests import Answer, Asked, decide
+from services.pool_manager.safety import breaker
+from services.pool_manager.safety.breaker import (
     Trouble,
     closed_by_hand,
     forced_open,
@@ -21,9 +23,7 @@ from services.pool_manager.breaker import (
     opened,
     settled,
 )
-from services.pool_manager.budget import counted, noted, rate, room_at
-from services.pool_manager.core import close, plan
-from services.pool_manager.requests import Answer, Asked, decide
+from services.pool_manager.safety.budget import counted, noted, rate, room_at
 from services.pool_manager.world import Plan, World
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

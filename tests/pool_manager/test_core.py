@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from schemas.duration import Duration
 from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
-from services.pool_manager.budget import limit
 from services.pool_manager.core import close, plan
-from services.pool_manager.opening import node_name
-from services.pool_manager.sickness import sick
-from services.pool_manager.waves import sickness
+from services.pool_manager.mending.sickness import sick
+from services.pool_manager.safety.budget import limit
+from services.pool_manager.safety.waves import sickness
+from services.pool_manager.sizing.opening import node_name
 from services.pool_manager.world import DISRUPTIVE, World, busy, size, unavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

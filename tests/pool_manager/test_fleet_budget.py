@@ -17,10 +17,10 @@ from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.records import NodeRecord, PoolRecord
 from schemas.requests import BreakerRequest
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
-from services.pool_manager.breaker import in_ramp
-from services.pool_manager.breaking import breaking
-from services.pool_manager.budget import claimed, claiming, others
 from services.pool_manager.core import close, plan
+from services.pool_manager.safety.breaker import in_ramp
+from services.pool_manager.safety.breaking import breaking
+from services.pool_manager.safety.budget import claimed, claiming, others
 from services.pool_manager.world import DISRUPTIVE, World, unavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -13,8 +13,8 @@ from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
-from services.pool_manager.incidents import name, room, until
-from services.pool_manager.waves import SILENCE, fell_at
+from services.pool_manager.safety.incidents import name, room, until
+from services.pool_manager.safety.waves import SILENCE, fell_at
 from services.pool_manager.world import Plan, World
 from tests.pool_manager.test_core import worlds
 

@@ -15,12 +15,12 @@ from schemas.records import CloudNotice, InstanceRecord, NodeRecord, OpenSaga, P
 from schemas.requests import Page, Query
 from schemas.sagas import LaunchSpec
 from schemas.settings import BudgetSpec, PoolSpec
-from services.pool_manager import notices
 from services.pool_manager.core import plan
-from services.pool_manager.opening import begin
 from services.pool_manager.reconciler import saga_params
+from services.pool_manager.safety.waves import sickness
 from services.pool_manager.service import build
-from services.pool_manager.waves import sickness
+from services.pool_manager.sizing import notices
+from services.pool_manager.sizing.opening import begin
 from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus

@@ -16,14 +16,14 @@ from schemas.reasons import Action, AttemptOutcome, SagaKind
 from schemas.records import Attempt, CloudNotice, NodeRecord, OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
 from services.pool_manager.core import plan
-from services.pool_manager.remediation import (
+from services.pool_manager.mending.remediation import (
     Alert,
     Choice,
     Ladder,
     Remediator,
     Replace,
 )
-from services.pool_manager.remediators import Remediators
+from services.pool_manager.mending.remediators import Remediators
 from services.pool_manager.world import World
 from services.runtime.configuration import load_settings, parse_settings
 from services.runtime.errors import ConfigurationError

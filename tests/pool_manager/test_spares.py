@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
-from services.pool_manager.spares import reserve
+from services.pool_manager.sizing.spares import reserve
 from services.pool_manager.world import Plan, World, size, unavailable
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)

@@ -15,7 +15,7 @@ from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.notifier.alerts import alert_of
-from services.pool_manager.budget import limit, rate
+from services.pool_manager.safety.budget import limit, rate
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus

@@ -10,7 +10,8 @@ import pytest
 from schemas import subjects
 from schemas.records import HealthRecord, OpenSaga, PoolRecord
 from services.health_monitor.store import HealthStore
-from services.pool_manager import budget, choosing
+from services.pool_manager.mending import choosing
+from services.pool_manager.safety import budget
 from services.pool_manager.service import PoolManager
 from services.provisioner import core
 from services.runtime.errors import BusError

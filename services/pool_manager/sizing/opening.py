@@ -7,8 +7,8 @@ import msgspec
 
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager import notices
-from services.pool_manager.waves import sickness
+from services.pool_manager.safety.waves import sickness
+from services.pool_manager.sizing import notices
 from services.pool_manager.world import REMOVING
 
 

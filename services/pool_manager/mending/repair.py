@@ -10,12 +10,14 @@ import msgspec
 from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
 from schemas.reasons import BreakerCause
 from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager import breaker, choosing, incidents, notices, spares, touching
-from services.pool_manager.budget import Allowance, allowance, room_at, with_begun
-from services.pool_manager.remediation import Choice
-from services.pool_manager.sickness import patience_seconds, sick
-from services.pool_manager.spending import spent_words, wave_words
-from services.pool_manager.waves import sickness
+from services.pool_manager.mending import choosing
+from services.pool_manager.mending.remediation import Choice
+from services.pool_manager.mending.sickness import patience_seconds, sick
+from services.pool_manager.safety import breaker, incidents, touching
+from services.pool_manager.safety.budget import Allowance, allowance, room_at, with_begun
+from services.pool_manager.safety.spending import spent_words, wave_words
+from services.pool_manager.safety.waves import sickness
+from services.pool_manager.sizing import notices, spares
 from services.pool_manager.world import Plan, World, busy, earlier, to_come
 
 WAITING_NAMED_MAX: Final = 50

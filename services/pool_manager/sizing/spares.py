@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import touching
+from services.pool_manager.safety import touching
 from services.pool_manager.world import REMOVING, busy
 
 

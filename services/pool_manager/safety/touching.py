@@ -7,7 +7,8 @@ from datetime import datetime
 
 from schemas.reasons import Refusal
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import notices, windows
+from services.pool_manager.safety import windows
+from services.pool_manager.sizing import notices
 from services.pool_manager.world import World, earlier
 
 TAKES_OUT = frozenset({"drain", "replace", "reset-gpu", "reboot"})

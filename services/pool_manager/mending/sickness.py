@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager import notices
+from services.pool_manager.sizing import notices
 
 UNVERIFIED_TIMES: Final = 3
 """So many times `lost_after` a silent node is waited for while the provider cannot say of it."""

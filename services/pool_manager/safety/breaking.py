@@ -9,10 +9,10 @@ import msgspec
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
 from schemas.records import PoolRecord
 from schemas.requests import BreakerRequest
-from services.pool_manager import incidents
-from services.pool_manager.breaker import closed_by_hand, forced_open
-from services.pool_manager.budget import allowance
-from services.pool_manager.spending import spent_words
+from services.pool_manager.safety import incidents
+from services.pool_manager.safety.breaker import closed_by_hand, forced_open
+from services.pool_manager.safety.budget import allowance
+from services.pool_manager.safety.spending import spent_words
 from services.pool_manager.world import World
 
 

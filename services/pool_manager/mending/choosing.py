@@ -15,11 +15,12 @@ import msgspec
 from schemas.pool_events import PersonNeeded, PoolEvent
 from schemas.reasons import Remedy, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager import notices, spares, touching
-from services.pool_manager.opening import begin, with_open
-from services.pool_manager.remediation import Choice
-from services.pool_manager.sickness import sick
-from services.pool_manager.waves import sickness
+from services.pool_manager.mending.remediation import Choice
+from services.pool_manager.mending.sickness import sick
+from services.pool_manager.safety import touching
+from services.pool_manager.safety.waves import sickness
+from services.pool_manager.sizing import notices, spares
+from services.pool_manager.sizing.opening import begin, with_open
 from services.pool_manager.world import World, busy
 
 SAGAS: Final[Mapping[Remedy, SagaKind]] = {

@@ -6,8 +6,8 @@ from datetime import datetime
 from schemas.duration import format_duration
 from schemas.reasons import BreakerCause
 from schemas.records import OpenIncident, PoolRecord
-from services.pool_manager import incidents
-from services.pool_manager.budget import Allowance, room_at
+from services.pool_manager.safety import incidents
+from services.pool_manager.safety.budget import Allowance, room_at
 
 
 def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now: datetime) -> str:

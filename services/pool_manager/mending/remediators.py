@@ -5,7 +5,7 @@ from pathlib import Path
 
 from schemas.records import PoolRecord
 from schemas.settings import REMEDIATOR_PLUGINS, PluginSettings, PoolSpec
-from services.pool_manager.remediation import BUILT_IN, Alert, Remediator
+from services.pool_manager.mending.remediation import BUILT_IN, Alert, Remediator
 from services.runtime.errors import ConfigurationError
 from services.runtime.plugins import load_plugin
 

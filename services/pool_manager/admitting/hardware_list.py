@@ -12,7 +12,7 @@ from schemas.messages import encode
 from schemas.records import NodeRecord
 from schemas.requests import HardwareAdd, HardwareForget
 from schemas.topology import HARDWARE
-from services.pool_manager import hardware
+from services.pool_manager.admitting import hardware
 from services.runtime.bus import Bus, Endpoint, Headers
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict

@@ -16,7 +16,7 @@ import msgspec
 from schemas.duration import format_duration
 from schemas.pool_events import Incident, PoolEvent
 from schemas.records import NodeRecord, OpenIncident, PoolRecord
-from services.pool_manager.waves import (
+from services.pool_manager.safety.waves import (
     SILENCE,
     Ill,
     Wave,

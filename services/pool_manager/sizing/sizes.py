@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager import touching
-from services.pool_manager.opening import begin, with_open
-from services.pool_manager.sickness import sick
-from services.pool_manager.spares import ready, reserve
+from services.pool_manager.mending.sickness import sick
+from services.pool_manager.safety import touching
+from services.pool_manager.sizing.opening import begin, with_open
+from services.pool_manager.sizing.spares import ready, reserve
 from services.pool_manager.world import Plan, World, busy, size
 
 LAUNCHES_MAX: Final = 200

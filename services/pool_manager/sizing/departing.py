@@ -11,8 +11,8 @@ from typing import Final
 
 from schemas.records import NodeRecord
 from schemas.sagas import SagaEntry
-from services.pool_manager import notices
 from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sizing import notices
 from services.pool_manager.store import Store
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict

@@ -16,7 +16,7 @@ from typing import Final
 from schemas.reasons import IncidentScope
 from schemas.records import NodeRecord, OpenIncident
 from schemas.settings import IncidentSpec
-from services.pool_manager import notices
+from services.pool_manager.sizing import notices
 
 SILENCE: Final = "silence"
 WHOLE_POOL_NODES: Final = 3

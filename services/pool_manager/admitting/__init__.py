@@ -1,0 +1,1 @@
+"""Which hardware may come into a pool, and what follows when some may not."""
