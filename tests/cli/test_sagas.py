@@ -7,7 +7,7 @@ from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from tests.cli.test_commands import navarch
-from tests.pool_manager.test_service import events, settings, settled
+from tests.pool_manager.fleet import events, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 

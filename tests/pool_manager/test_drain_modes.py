@@ -32,8 +32,8 @@ from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.decide import Impossible, Waiting, next_entry, proceed
 from services.saga.log import SagaState, fold
-from tests.pool_manager.test_people_and_sagas import ask, under_way
-from tests.pool_manager.test_service import events, settings, settled
+from tests.pool_manager.fleet import ask, events, settings, settled
+from tests.pool_manager.test_people_and_sagas import under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 

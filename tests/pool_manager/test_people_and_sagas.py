@@ -1,7 +1,6 @@
 """What people may do to sagas: cancel, retry, uncordon. Decisions, then on a real server."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,9 +33,11 @@ from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.log import SagaState, fold
-from tests.pool_manager.test_service import events, nodes, settings, settled
+from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
+
+__all__ = ["peers"]
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SAGA = "replace-n1-3"
@@ -192,18 +193,6 @@ def test_an_uncordoned_node_is_not_taken_for_sick_until_it_is_judged_anew() -> N
 
 
 # --- on a real server ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
-    """Everybody else."""
-    async with Peers(bus) as taking_part:
-        yield taking_part
-
-
-async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
-    """Publish a request about the pool."""
-    await bus.publish(subjects.pool_request("training", verb), msgspec.json.encode(payload))
 
 
 def under_way(peers: Peers, step: str) -> Any:

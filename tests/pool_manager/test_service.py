@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,72 +9,16 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.duration import Duration
 from schemas.messages import encode
-from schemas.requests import NodeView, Page, PoolView
 from schemas.sagas import WHOLE, TimerDue
-from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import events, nodes, peers, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
-
-def settings(**changes: Any) -> Settings:
-    """A pool of three with room for two more."""
-    spec = msgspec.structs.replace(
-        PoolSpec(
-            provider="test",
-            instance_type="h100-8x",
-            min_nodes=3,
-            max_nodes=6,
-            gpu_count=8,
-            budget=BudgetSpec(max_unavailable=1),
-            health=HealthSpec(lost_after=Duration(300)),
-        ),
-        **changes,
-    )
-    return Settings(providers={"test": PluginSettings(type="fake")}, pools={"training": spec})
-
-
-@pytest.fixture
-async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
-    """Everybody else."""
-    async with Peers(bus) as started:
-        yield started
-
-
-async def nodes(bus: NatsBus) -> list[NodeView]:
-    """The fleet, as the query tells it."""
-    reply = await bus.request(subjects.query("nodes"), b"{}", timeout_seconds=5)
-    page = msgspec.json.decode(reply.data, type=Page)
-    return [msgspec.json.decode(item, type=NodeView) for item in page.items]
-
-
-async def active(bus: NatsBus) -> list[str]:
-    """Names of the nodes in service."""
-    return [view.id for view in await nodes(bus) if view.status == "active"]
-
-
-def settled(bus: NatsBus, count: int) -> Callable[[], Any]:
-    """Whether `count` nodes are in service and nothing is under way; returns their names."""
-
-    async def look() -> list[str] | None:
-        reply = await bus.request(subjects.query("pools"), b"{}", timeout_seconds=5)
-        page = msgspec.json.decode(reply.data, type=Page)
-        pools = [msgspec.json.decode(item, type=PoolView) for item in page.items]
-        names = await active(bus)
-        done = all(not pool.open_sagas for pool in pools)
-        return names if pools and len(names) == count and done else None
-
-    return look
-
-
-async def events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
-    """Every stored pool event of one kind."""
-    found = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
-    return [msgspec.json.decode(each.data) for each in found]
+__all__ = ["peers"]
 
 
 async def test_a_pool_is_brought_to_its_size(
