@@ -5,10 +5,8 @@ fields and values there are; anything else is refused. Operations take two looks
 are made to order. The token endpoint checks the signature of what it is sent.
 """
 
-import asyncio
 import json
 import re
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +14,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import jwt
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from tests.support.serving import serving as serving_app
 
 API = json.loads((Path(__file__).parent / "data" / "compute.v1.json").read_text())
 TOKEN = "ya29.test"
@@ -260,15 +259,5 @@ def _check(value: Any, schema: dict[str, Any], where: str) -> None:
 async def serving(public_key: str) -> AsyncIterator[GcpServer]:
     """The API, up on loopback."""
     api = GcpServer(public_key)
-    listening = socket.create_server(("127.0.0.1", 0))
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    api.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    config = uvicorn.Config(api.app(), log_config=None, lifespan="off", access_log=False)
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
+    async with serving_app(api.app()) as api.url:
         yield api
-    finally:
-        server.should_exit = True
-        server.force_exit = True
-        await running

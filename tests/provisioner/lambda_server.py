@@ -6,16 +6,16 @@ wrong key, requests that come faster than the documented rate. Faults are made t
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from tests.support.serving import serving as serving_app
 
 KEY = "secret_test"
 REQUIRED = {"region_name", "instance_type_name", "ssh_key_names"}
@@ -173,15 +173,6 @@ def _problem(body: dict[str, Any]) -> str:
 async def serving() -> AsyncIterator[LambdaServer]:
     """The API, up on loopback."""
     api = LambdaServer()
-    listening = socket.create_server(("127.0.0.1", 0))
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    api.url = f"http://127.0.0.1:{listening.getsockname()[1]}/api/v1"
-    config = uvicorn.Config(api.app(), log_config=None, lifespan="off", access_log=False)
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
+    async with serving_app(api.app()) as url:
+        api.url = f"{url}/api/v1"
         yield api
-    finally:
-        server.should_exit = True
-        server.force_exit = True
-        await running

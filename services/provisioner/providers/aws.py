@@ -27,11 +27,8 @@ from services.provisioner.provider import (
     ProvisionRequest,
 )
 from services.provisioner.providers.aws_errors import ABSENT, code_of, error_of
+from services.provisioner.tags import FLEET_TAG, tagged, tags_of
 
-FLEET_TAG: Final = "navarch-fleet"
-POOL_TAG: Final = "navarch-pool"
-NODE_TAG: Final = "navarch-node"
-TOKEN_TAG: Final = "navarch-token"  # noqa: S105 - a tag's name
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000
 TRIES_MAX: Final = 3
@@ -161,9 +158,8 @@ class AwsProvider:
                 "INVALID",
                 f"provider {self._name} has no subnet in zone {request.zone}; add it to `subnets`",
             )
-        tags = [
-            {"Key": key, "Value": value} for key, value in sorted(_tags(request).items()) if value
-        ]
+        named = tags_of(request) | {"Name": request.name}
+        tags = [{"Key": key, "Value": value} for key, value in sorted(named.items()) if value]
         given: dict[str, Any] = {
             "MinCount": 1,
             "MaxCount": 1,
@@ -227,16 +223,6 @@ def _is_absent(error: ProviderError) -> bool:
     return isinstance(cause, ClientError) and code_of(cause.response) in ABSENT
 
 
-def _tags(request: ProvisionRequest) -> dict[str, str]:
-    return request.labels | {
-        "Name": request.name,
-        FLEET_TAG: request.fleet,
-        POOL_TAG: request.pool,
-        NODE_TAG: request.name,
-        TOKEN_TAG: request.token,
-    }
-
-
 def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
     """Other parameters under the same token are refused, so what may differ is part of it."""
     about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
@@ -276,18 +262,15 @@ def _machine(options: AwsProvider.Options) -> dict[str, Any]:
 
 def _instance(made: Any, region: str) -> Instance:
     tags = {each["Key"]: each["Value"] for each in made.get("Tags", ())}
-    return Instance(
-        name=tags.get(NODE_TAG) or made["InstanceId"],
+    instance = Instance(
+        name=made["InstanceId"],
         provider_id=made["InstanceId"],
         # A state that is new to us belongs to something that stands, and must not be forgotten.
         status=STATUSES.get(made["State"]["Name"], "running"),
-        fleet=tags.get(FLEET_TAG, ""),
-        pool=tags.get(POOL_TAG, ""),
-        token=tags.get(TOKEN_TAG, ""),
         instance_type=made["InstanceType"],
         region=region,
         zone=made.get("Placement", {}).get("AvailabilityZone", ""),
         address=made.get("PublicIpAddress") or made.get("PrivateIpAddress", ""),
         created_at=made.get("LaunchTime"),
-        tags=tags,
     )
+    return tagged(instance, tags)

@@ -27,10 +27,8 @@ from services.provisioner.provider import (
 )
 from services.provisioner.providers.gcp_auth import TokenSource, read_key
 from services.provisioner.providers.gcp_errors import error_of, operation_error
+from services.provisioner.tags import FLEET_TAG, tagged, tags_of
 
-FLEET_LABEL: Final = "navarch-fleet"
-POOL_LABEL: Final = "navarch-pool"
-TOKEN_LABEL: Final = "navarch-token"  # noqa: S105 - a label's name
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
 PAGE: Final = 500
@@ -168,7 +166,7 @@ class GcpProvider:
             page = await self._call(
                 "GET",
                 "aggregated/instances",
-                filter=f"labels.{FLEET_LABEL}:*",
+                filter=f"labels.{FLEET_TAG}:*",
                 maxResults=PAGE,
                 **more,
             )
@@ -263,8 +261,7 @@ def _body(request: ProvisionRequest, options: GcpProvider.Options) -> dict[str, 
     body: dict[str, Any] = {
         "name": request.name,
         "machineType": f"zones/{request.zone}/machineTypes/{request.instance_type}",
-        "labels": request.labels
-        | {FLEET_LABEL: request.fleet, POOL_LABEL: request.pool, TOKEN_LABEL: request.token},
+        "labels": tags_of(request),
         "disks": [
             {
                 "boot": True,
@@ -307,27 +304,23 @@ def _path(provider_id: str) -> str:
 
 
 def _instance(made: Any) -> Instance:
-    labels = made.get("labels", {})
     zone = _last(made.get("zone", ""))
     interface = (made.get("networkInterfaces") or [{}])[0]
     access = (interface.get("accessConfigs") or [{}])[0]
     created = made.get("creationTimestamp")
-    return Instance(
+    instance = Instance(
         name=made["name"],
         provider_id=f"{zone}/{made['name']}",
         # A status that is new to us belongs to something that stands, and must not be forgotten.
         status=STATUSES.get(made.get("status", ""), "running"),
-        fleet=labels.get(FLEET_LABEL, ""),
-        pool=labels.get(POOL_LABEL, ""),
-        token=labels.get(TOKEN_LABEL, ""),
         instance_type=_last(made.get("machineType", "")),
         region=zone.rpartition("-")[0],
         zone=zone,
         address=access.get("natIP") or interface.get("networkIP", ""),
         host=made.get("resourceStatus", {}).get("physicalHost", ""),
         created_at=datetime.fromisoformat(created) if created else None,
-        tags=labels,
     )
+    return tagged(instance, made.get("labels", {}))
 
 
 def _last(url: str) -> str:

@@ -26,12 +26,9 @@ from services.provisioner.provider import (
     ProvisionRequest,
 )
 from services.provisioner.providers.lambda_errors import error_of
+from services.provisioner.tags import tagged, tags_of
 from services.runtime.errors import ConfigurationError
 
-FLEET_TAG: Final = "navarch-fleet"
-POOL_TAG: Final = "navarch-pool"
-NODE_TAG: Final = "navarch-node"
-TOKEN_TAG: Final = "navarch-token"  # noqa: S105 - a tag's name
 NAME_CHARS_MAX: Final = 64
 CENTS: Final = 100
 
@@ -213,12 +210,7 @@ class LambdaProvider:
             raise ProviderError(
                 "INVALID", f"{request.name!r} is longer than {NAME_CHARS_MAX} characters"
             )
-        tags = request.labels | {
-            FLEET_TAG: request.fleet,
-            POOL_TAG: request.pool,
-            NODE_TAG: request.name,
-            TOKEN_TAG: request.token,
-        }
+        tags = tags_of(request)
         body: dict[str, Any] = {
             "region_name": request.region,
             "instance_type_name": request.instance_type,
@@ -284,21 +276,17 @@ def _is_for(instance: Instance, request: ProvisionRequest) -> bool:
 
 
 def _instance(listed: _Listed) -> Instance:
-    tags = {each.key: each.value for each in listed.tags or ()}
-    return Instance(
-        name=tags.get(NODE_TAG) or listed.name or listed.id,
+    instance = Instance(
+        name=listed.name or listed.id,
         provider_id=listed.id,
         # A status that is new to us belongs to something that stands, and must not be forgotten.
         status=STATUSES.get(listed.status, "running"),
-        fleet=tags.get(FLEET_TAG, ""),
-        pool=tags.get(POOL_TAG, ""),
-        token=tags.get(TOKEN_TAG, ""),
         instance_type=listed.instance_type.name,
         region=listed.region.name,
         address=listed.ip or "",
         dollars_per_hour=listed.instance_type.price_cents_per_hour / CENTS,
-        tags=tags,
     )
+    return tagged(instance, {each.key: each.value for each in listed.tags or ()})
 
 
 def _retry_after(answer: httpx.Response) -> float | None:
