@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from schemas.messages import UtcTime
+from schemas.messages import Record, UtcTime
 from schemas.node_events import BootChecked, Fault, GpuIdentity, Telemetry, Verdict
 from schemas.reasons import Action, HealthStatus
-from schemas.records import HealthRecord, InstanceRecord, NodeRecord, Record
+from schemas.records import HealthRecord, InstanceRecord, NodeRecord
 
 AROUND_SECONDS: Final = 900.0
 """Samples further from the fault than this are left out."""

@@ -1,6 +1,6 @@
 """What each pool takes of the fleet's budget: one record, POOLS `fleet-budget`."""
 
-from schemas.records import Record
+from schemas.messages import Record
 
 FLEET_BUDGET_KEY = "fleet-budget"
 """Its key in POOLS."""

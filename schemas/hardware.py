@@ -1,8 +1,7 @@
 """HARDWARE: GPUs and hosts that are not admitted any more."""
 
-from schemas.messages import UtcTime
+from schemas.messages import Record, UtcTime
 from schemas.reasons import HardwareKind
-from schemas.records import Record
 
 
 class HardwareRecord(Record, frozen=True, kw_only=True):

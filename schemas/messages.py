@@ -87,3 +87,7 @@ def message_type(cls: type[Message]) -> str:
     tag = cls.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket's value. Add-only, like messages."""

@@ -5,28 +5,22 @@ from typing import Any, Literal
 
 import msgspec
 
+from schemas.breaker import Breaker, OpenIncident, Would
 from schemas.duration import decode_hook
-from schemas.messages import UtcTime
+from schemas.messages import Record, UtcTime
 from schemas.node_events import GpuIdentity, Metric
 from schemas.reasons import (
     Action,
     AttemptOutcome,
-    BreakerCause,
-    BreakerState,
     DrainMode,
     FaultKind,
     HealthStatus,
-    IncidentScope,
     InstanceState,
     NodeState,
     SagaKind,
 )
 from schemas.sagas import LaunchSpec
 from schemas.settings import PoolSpec
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket's value. Add-only, like messages."""
 
 
 class FleetRecord(Record, frozen=True, kw_only=True):
@@ -64,6 +58,8 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     """UUIDs of the GPUs to reset; empty: all."""
     boot_id: str = ""
     """The boot that a reboot is to end."""
+    restores: bool = False
+    """Its node was well and in service when somebody asked: unwinding gives it back."""
     attempt: int = 0
     """Which attempt at curing the node it is, of `attempts_max`."""
     attempts_max: int = 0
@@ -73,69 +69,6 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     """Empty: as the pool says."""
     notice: str = ""
     """The cloud's announcement that led to it, if one did."""
-    since: UtcTime
-
-
-class OpenIncident(Record, frozen=True, kw_only=True):
-    """One trouble of many nodes, which a pool holds back from replacing all of them."""
-
-    kind: str
-    """A fault's kind, or `silence`."""
-    code: int = 0
-    nodes: int
-    """How many they were when it was seen."""
-    since: UtcTime
-    last: UtcTime
-    fault: str = ""
-    """Of the first node."""
-    scope: IncidentScope = "pool"
-    """What the nodes share; `pool`: the sickness."""
-    within: str = ""
-    """Which rack, zone, driver version or provider it is."""
-    released: bool = False
-    """A person closed the breaker over it: it holds nothing back any more."""
-    settled: UtcTime | None = None
-    """When its hold had passed: who fell ill until then makes no new incident of it."""
-
-
-class Breaker(Record, frozen=True, kw_only=True):
-    """Whether a pool's sick nodes are acted on, and why not."""
-
-    state: BreakerState = "closed"
-    since: UtcTime | None = None
-    cause: BreakerCause = ""
-    reason: str = ""
-    by: str = ""
-    """Who opened or closed it by hand."""
-    forced: bool = False
-    """Opened by a person: it stays so until a person closes it."""
-    request: str = ""
-    """The last request that changed it, so that a repeated one changes nothing."""
-    probe: str = ""
-    """Half-open: the saga of the one repair."""
-    probed: Literal["", "done", "failed", "cancelled"] = ""
-    """How that ended."""
-    probes_failed: int = 0
-    """In a row; each makes the next wait longer."""
-    probe_at: UtcTime | None = None
-    """No probe before."""
-    ramp: int = 0
-    """After it closed: so many repairs at once, twice as many with each that succeeds; 0: as the
-    budget allows."""
-    ramp_from: UtcTime | None = None
-    """Repairs begun from here on count against the ramp."""
-
-
-class Would(Record, frozen=True, kw_only=True):
-    """What a pool that only observes would have begun."""
-
-    kind: SagaKind
-    node: str = ""
-    nodes: int = 0
-    """How many, where it is not about one."""
-    cause: str = ""
-    """What makes it the same decision when it is taken again."""
-    reason: str = ""
     since: UtcTime
 
 

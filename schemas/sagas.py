@@ -71,6 +71,8 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     """UUIDs of the GPUs to reset; empty: all of the node's."""
     boot_id: str = ""
     """The boot that a reboot is to end."""
+    restores: bool = False
+    """The node was well and in service when somebody asked: unwinding gives it back."""
     attempt: int = 0
     """Which attempt at curing the node this is, of `attempts_max`."""
     attempts_max: int = 0

@@ -74,7 +74,7 @@ def progress(state: SagaState) -> Progress:
         status=state.status,
         reason=state.reason or params.reason,
         since=state.started_at,
-        leaves=DEFINITIONS[state.kind].leaves,
+        leaves=DEFINITIONS[state.kind].left(params),
     )
     match state.status:
         case "running":

@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from schemas.records import Breaker, NodeRecord, PoolRecord
+from schemas.breaker import Breaker
+from schemas.records import NodeRecord, PoolRecord
 from services.cli import keeping
 from services.cli.progress import Progress, progress
 from services.cli.saying import Line, lines_of, moment

@@ -14,10 +14,10 @@ import msgspec
 from schemas import evidence as e
 from schemas import subjects
 from schemas.duration import decode_hook
-from schemas.messages import Message
+from schemas.messages import Message, Record
 from schemas.node_events import NodeEvent, Telemetry
 from schemas.pool_events import BreakerOpened, Incident
-from schemas.records import HealthRecord, InstanceRecord, NodeRecord, Record, decoder, node_key
+from schemas.records import HealthRecord, InstanceRecord, NodeRecord, decoder, node_key
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
 from services.metrics.story import Known, read
 from services.runtime.bus import BucketSpec, Bus, Stored

@@ -202,6 +202,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         sickness=opened.sickness,
         gpus=opened.gpus,
         boot_id=opened.boot_id,
+        restores=opened.restores,
         attempt=opened.attempt,
         attempts_max=opened.attempts_max,
         launch=launch if opened.new_node else None,

@@ -57,6 +57,8 @@ UNWOUND_BY_UNCORDON: frozenset[SagaKind] = frozenset(
     {"replace", "drain", "scale-down", "cordon", "reset-gpu", "reboot"}
 )
 """Kinds that an uncordon of their node cancels."""
+RESTORING: frozenset[SagaKind] = frozenset({"replace", "reset-gpu", "reboot"})
+"""Kinds that give a node back that was well before: it would count as out of service for ever."""
 DETAIL_CHARS_MAX = 300
 
 
@@ -238,6 +240,7 @@ def _about_node(
         cause=asked.id,
         trace="",
         fault="",
+        restores=kind in RESTORING and _in_service(node) and not promotes,
     )
     if isinstance(payload, DrainRequest):
         asked_for = _draining(payload, asked_for)
@@ -328,6 +331,8 @@ def _afterwards(log: SagaState, world: World) -> str:
     name = log.params.node
     node = next((each for each in world.nodes if each.node == name), None)
     match log.kind:
+        case "replace" | "reset-gpu" | "reboot" if log.params.restores:
+            return f"it leaves behind: {DEFINITIONS[log.kind].left(log.params)}"
         case "replace" | "reset-gpu" | "reboot" if node is not None and _ails(node):
             again = "replaced" if log.kind == "replace" else "acted on"
             return (
@@ -347,6 +352,10 @@ def _afterwards(log: SagaState, world: World) -> str:
 
 def _ails(node: NodeRecord) -> bool:
     return node.health == "unhealthy" or node.lost
+
+
+def _in_service(node: NodeRecord) -> bool:
+    return not (_ails(node) or node.cordoned or node.spare)
 
 
 def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:

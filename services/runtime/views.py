@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from schemas.records import Record, decoder
+from schemas.messages import Record
+from schemas.records import decoder
 from schemas.topology import BucketSpec
 from services.runtime.bus import Bus, Entry
 

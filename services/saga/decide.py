@@ -163,6 +163,9 @@ def _backward(definition: Definition, state: SagaState, now: datetime) -> SagaEn
             if done.deadline is None or now < done.deadline:
                 return Waiting(step.name, done.deadline)
             return StepExpired(id=_id(state, f"{step.name}.expired"), step=step.name, **names)
+        if step.irrevocable and done.status != "pending":
+            # The node is no longer what it was: what stood before is not given back any more.
+            break
         if not step.undo or done.status in ("pending", "undone"):
             continue
         if done.status == "undo-started":

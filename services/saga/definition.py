@@ -61,7 +61,8 @@ class Step:
     pivot: bool = False
     """Once it has succeeded there is no way back: a later failure is stuck, not unwound."""
     irrevocable: bool = False
-    """Once begun it cannot be called off: from then on nobody can cancel the saga."""
+    """Once begun it cannot be called off: from then on nobody can cancel the saga, and unwinding
+    undoes nothing that stands before it."""
     overtaken: bool = False
     """Unwinding does not wait for an action under way to stop: it harms nothing, or the undo copes
     with it."""
@@ -77,3 +78,9 @@ class Definition:
     steps: Callable[[SagaParams], tuple[Step, ...]]
     leaves: str
     """What unwinding leaves behind, in a sentence; shown to whoever asks."""
+    leaves_restored: str = ""
+    """The same where its node was well when somebody asked."""
+
+    def left(self, params: SagaParams) -> str:
+        """What unwinding this one leaves behind."""
+        return (params.restores and self.leaves_restored) or self.leaves

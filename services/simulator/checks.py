@@ -73,7 +73,7 @@ class Checks:
         self.drain_seconds = 0.0
         self._verdicts: dict[str, str] = {}
         self.left_cordoned: dict[str, None] = {}
-        """Nodes whose replacement a person asked for and that could not be."""
+        """Sick nodes whose replacement a person asked for and that could not be."""
         self.broken: ViolationError | None = None
         """The first violation."""
         world.watchers.append(self._stored)
@@ -102,7 +102,9 @@ class Checks:
             return
         if isinstance(entry, SagaDone | SagaUnwound):
             ended = self.open.pop(entry.saga, None)
-            if isinstance(entry, SagaUnwound) and ended is not None and ended.params.by:
+            # A node that was well is given back; a sick one's cordon is left to whoever asked.
+            asked = ended is not None and ended.params.by and not ended.params.restores
+            if ended is not None and asked and isinstance(entry, SagaUnwound):
                 self.left_cordoned[ended.params.node] = None
         if not isinstance(entry, SagaStarted):
             return

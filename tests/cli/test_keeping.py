@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from schemas.breaker import Would
 from schemas.duration import Duration
-from schemas.records import NodeRecord, PoolRecord, Would
+from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
 from services.cli.keeping import node_kept, pool_kept, reserve_told, windows_told
 

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.breaker import Breaker
 from schemas.messages import Message, encode
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import Fault, NodeEvent, Verdict
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaBegan
-from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
+from schemas.records import NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
 from schemas.sagas import (
     STATUSES,
     WHOLE,

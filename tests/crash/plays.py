@@ -135,8 +135,7 @@ async def _cancel_replace(rig: Rig) -> str:
     node, saga = await _held_drain(rig, "replace", ENDED)
     await rig.ask("cancel", saga=saga)
     rig.workload.holding = False
-    if await rig.ended(saga) == "unwound":
-        await _given_back(rig, node)
+    await rig.ended(saga)  # unwound, the node serves again by itself: it was well
     return node
 
 

@@ -14,8 +14,7 @@ import msgspec
 
 import schemas
 from schemas import sagas
-from schemas.messages import Message, message_type
-from schemas.records import Record
+from schemas.messages import Message, Record, message_type
 from schemas.requests import (
     REQUESTS,
     HardwareAdd,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.breaker import Breaker
 from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, RequestRefused
-from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.core import close, plan
 from services.pool_manager.requests import Answer, Asked, decide

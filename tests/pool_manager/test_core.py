@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.breaker import Breaker
 from schemas.duration import Duration
-from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
 from services.pool_manager.mending.sickness import sick

@@ -90,6 +90,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tested": {"diagnostic": "dcgm-2"},
     "spare": {"spare": True, "diagnostic": "dcgm-2"},
     "promoting": {"spare": True, "promotes": "ready"},
+    "restoring": {"restores": True},
+    "restoring_new_first": {"restores": True, "order": "provision_first"},
 }
 """What a pool's choices make of a saga."""
 KINDS: dict[str, tuple[str, ...]] = {
@@ -98,6 +100,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "tested": ("replace", "scale-up"),
     "spare": ("replace", "scale-up", "scale-down"),
     "promoting": ("replace",),
+    "restoring": ("replace", "reset-gpu", "reboot"),
+    "restoring_new_first": ("replace",),
 }
 """Variant -> the kinds of saga that it makes a difference to; absent: all."""
 

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
+from schemas.breaker import Would
 from schemas.pool_events import Incident, PersonNeeded, WouldBegin
-from schemas.records import OpenSaga, Would
+from schemas.records import OpenSaga
 from services.pool_manager.world import Plan, World
 
 WOULD_MAX: Final = 200

@@ -69,7 +69,7 @@ def _begun(told: Rehearsal, saga: str, opened: OpenSaga, params: SagaParams) -> 
         told,
         saga=saga,
         steps=_steps(definition, params),
-        leaves=definition.leaves,
+        leaves=definition.left(params),
         new_node=opened.new_node,
         promotes=opened.promotes,
         order=params.order if opened.kind == "replace" else "",

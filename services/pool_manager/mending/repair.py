@@ -7,9 +7,10 @@ from typing import Final
 
 import msgspec
 
+from schemas.breaker import Breaker
 from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
 from schemas.reasons import BreakerCause
-from schemas.records import Breaker, NodeRecord, OpenSaga, PoolRecord
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from services.pool_manager.mending import choosing
 from services.pool_manager.mending.remediation import Choice
 from services.pool_manager.mending.sickness import patience_seconds, sick

@@ -22,8 +22,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from schemas.breaker import Breaker
 from schemas.reasons import BreakerCause
-from schemas.records import Breaker, OpenSaga, PoolRecord
+from schemas.records import OpenSaga, PoolRecord
 from services.pool_manager.world import DISRUPTIVE, automatic
 
 PROBE_HOLD_FIRST_SECONDS: Final = 60.0

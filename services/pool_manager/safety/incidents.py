@@ -13,9 +13,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from schemas.breaker import OpenIncident
 from schemas.duration import format_duration
 from schemas.pool_events import Incident, PoolEvent
-from schemas.records import NodeRecord, OpenIncident, PoolRecord
+from schemas.records import NodeRecord, PoolRecord
 from services.pool_manager.safety.waves import (
     SILENCE,
     Ill,

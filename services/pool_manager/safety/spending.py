@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+from schemas.breaker import OpenIncident
 from schemas.duration import format_duration
 from schemas.reasons import BreakerCause
-from schemas.records import OpenIncident, PoolRecord
+from schemas.records import PoolRecord
 from services.pool_manager.safety import incidents
 from services.pool_manager.safety.budget import Allowance, room_at
 

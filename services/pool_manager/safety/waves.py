@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas.breaker import OpenIncident
 from schemas.reasons import IncidentScope
-from schemas.records import NodeRecord, OpenIncident
+from schemas.records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.sizing import notices
 

@@ -16,8 +16,10 @@ new node is reserved before it is admitted, as the new spare. Once promoted the 
 service, whatever becomes of the rest.
 
 What unwinding leaves behind: the old node cordoned, because a sick node must not take work again,
-and no new instance. With terminate_first the old instance may be gone as well: the pool is then one
-short, and the reconciler fills the gap with a scale-up, elsewhere and later if need be.
+and no new instance. A node that was well and in service when somebody asked is uncordoned, unless
+it was begun to be terminated or a spare has its place. With terminate_first the old instance may be
+gone as well: the pool is then one short, and the reconciler fills the gap with a scale-up,
+elsewhere and later if need be.
 
 The order is the pool's choice. terminate_first gives the quota back before it asks again and never
 holds two instances; provision_first (new resource first, old one last) keeps the pool at its size.
@@ -33,12 +35,12 @@ left of the time until the cloud's deadline is the drain's.
 from typing import Final
 
 from schemas.sagas import SagaParams
-from services.pool_manager.sagas.steps import CORDON, DRAIN, TERMINATE, VACATE, launch, promoting
+from services.pool_manager.sagas.steps import DRAIN, TERMINATE, VACATE, cordon, launch, promoting
 from services.saga.definition import Definition, Step
 
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:
-    first = (CORDON, *promoting(params))
+    first = (cordon(params), *promoting(params))
     if params.order == "launch_ahead":
         return (*first, VACATE, *launch(params), DRAIN, TERMINATE)
     if params.order == "provision_first":
@@ -50,4 +52,6 @@ REPLACE: Final = Definition(
     kind="replace",
     steps=_steps,
     leaves="the old node cordoned (or gone, where it was terminated first) and no new instance",
+    leaves_restored="the old node in service (or gone, where it was terminated first) and no new "
+    "instance",
 )

@@ -5,7 +5,7 @@ cordon ─► drain ─► terminate
 ```
 
 What unwinding leaves behind: the node as it was; a cordon that was set is taken back, because the
-node is healthy and may go on working.
+node is healthy and may go on working. Once begun to be terminated it stays cordoned.
 """
 
 from typing import Final

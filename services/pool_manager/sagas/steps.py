@@ -194,6 +194,13 @@ CORDON_UNDONE: Final = Step(
 UNCORDON: Final = Step(
     name="uncordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, irrevocable=True
 )
+
+
+def cordon(params: SagaParams) -> Step:
+    """Nothing new on the node; given back by unwinding where it was well before."""
+    return CORDON_UNDONE if params.restores else CORDON
+
+
 VACATE: Final = Step(
     name="vacate",
     inputs=_vacate,

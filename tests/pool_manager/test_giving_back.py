@@ -1,0 +1,81 @@
+"""What a person had taken out of service though it was well comes back where that cannot be."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.pool_events import RequestAccepted
+from schemas.records import NodeRecord, PoolRecord
+from schemas.settings import PoolSpec
+from services.pool_manager.answers import Asked
+from services.pool_manager.requests import decide
+from services.pool_manager.service import build
+from services.pool_manager.world import World
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=1, max_nodes=9)
+SPARE = NodeRecord(pool="training", node="s1", state="active", spare=True, cordoned=True)
+
+
+@pytest.mark.parametrize(
+    ("verb", "changes", "others", "restores"),
+    [
+        pytest.param("replace", {}, (), True, id="well and in service"),
+        pytest.param("replace", {"health": "degraded"}, (), True, id="degraded, and in service"),
+        pytest.param("reset-gpu", {}, (), True, id="a reset"),
+        pytest.param("reboot", {}, (), True, id="a reboot"),
+        pytest.param("replace", {"health": "unhealthy"}, (), False, id="sick"),
+        pytest.param("replace", {"lost": True}, (), False, id="silent"),
+        pytest.param("replace", {"cordoned": True}, (), False, id="cordoned by somebody"),
+        pytest.param("replace", {}, (SPARE,), False, id="a spare takes its place"),
+        pytest.param("cordon", {}, (), False, id="what gives back by itself"),
+    ],
+)
+def test_which_nodes_are_given_back(
+    verb: str, changes: dict[str, Any], others: tuple[NodeRecord, ...], *, restores: bool
+) -> None:
+    """One that was well and in service when somebody asked, and that nothing has replaced."""
+    node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
+    world = World(
+        fleet="f",
+        record=PoolRecord(name="training", spec=SPEC, desired=1),
+        nodes=(msgspec.structs.replace(node, **changes), *others),
+    )
+    payload = msgspec.json.encode({"node": "n1"})
+    asked = Asked(id="request-5", time=NOW, pool="training", verb=verb, payload=payload)
+
+    answer = decide(asked, world, NOW)
+
+    assert isinstance(answer.event, RequestAccepted)
+    assert answer.record is not None
+    assert restores == answer.record.open[answer.event.saga].restores
+
+
+async def test_a_healthy_node_whose_successor_does_not_come_serves_again(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The launch fails: the node is uncordoned by itself, and counts as out of service no more."""
+    async with Running(
+        server.url, "pool-manager", build, settings(replace_order="provision_first")
+    ):
+        before = await eventually(settled(bus, 3))
+        peers.fail["provision"] = "no capacity"
+        await ask(bus, "replace", node=before[0])
+        [failed] = await eventually(lambda: events(bus, "saga-failed"))
+        after = await eventually(settled(bus, 3))
+        [view] = [each for each in await nodes(bus) if each.id == before[0]]
+        [pool] = await pools(bus)
+
+    assert "no capacity" in failed["reason"]
+    assert sorted(before) == sorted(after)
+    assert (False, "active", 0) == (view.cordoned, view.status, pool.unavailable)
+    assert {before[0]: 1} == peers.count("undo-cordon")
