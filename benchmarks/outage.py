@@ -11,10 +11,11 @@ import argparse
 import asyncio
 import json
 import os
+import sqlite3
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -58,9 +59,10 @@ class Agents:
 
     def names(self) -> set[str]:
         """What stands at the provider."""
-        with suppress(FileNotFoundError):
-            made = json.loads(self._provider.read_bytes())["made"]
-            return {each["instance"]["name"] for each in made.values()}
+        if not self._provider.exists():
+            return set()
+        with closing(sqlite3.connect(self._provider)) as database, suppress(sqlite3.Error):
+            return {name for (name,) in database.execute("SELECT name FROM made")}
         return set()
 
     async def run(self) -> None:
@@ -99,12 +101,8 @@ class Agents:
 
 def die(provider: Path, node: str) -> None:
     """Let an instance vanish at the provider, as dead hardware does."""
-    state = json.loads(provider.read_bytes())
-    made = state["made"].items()
-    state["made"] = {key: each for key, each in made if each["instance"]["name"] != node}
-    fresh = provider.with_suffix(".dead")
-    fresh.write_text(json.dumps(state), "utf-8")
-    fresh.replace(provider)
+    with closing(sqlite3.connect(provider)) as database, database:
+        database.execute("DELETE FROM made WHERE name = ?", (node,))
 
 
 async def _active(bus: NatsBus) -> dict[str, NodeRecord]:

@@ -1,12 +1,13 @@
 """What the provider itself says stands, read past everything that is being tested."""
 
-import json
-import os
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.provisioner.providers.local import TERMINATED, instance_directories
+
+BUSY_SECONDS_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +37,44 @@ class Provider(Protocol):
 
 
 class FakeTruth:
-    """The file of the `fake` provider; it is always whole."""
+    """The file of the `fake` provider, as whoever reads it finds it."""
 
     def __init__(self, file: Path) -> None:
         """Read `file`, again only when it has changed."""
         self._file = file
-        self._read: tuple[int, int] = (0, 0)
+        self._database: sqlite3.Connection | None = None
+        self._version = -1
         self._truth = Truth()
 
     def truth(self) -> Truth:
         """What stands at this moment."""
-        try:
-            stat = os.stat(self._file)  # noqa: PTH116 - many times a second
-        except FileNotFoundError:
-            return Truth()
-        if (stat.st_ino, stat.st_mtime_ns) != self._read:
-            state = json.loads(self._file.read_bytes())
-            standing = tuple((key, each["instance"]["name"]) for key, each in state["made"].items())
-            self._truth = Truth(standing, state["serial"])
-            self._read = (stat.st_ino, stat.st_mtime_ns)
+        if self._database is None:
+            if not self._file.exists():
+                return Truth()
+            self._database = sqlite3.connect(self._file, timeout=BUSY_SECONDS_MAX)
+        (version,) = self._database.execute("PRAGMA data_version").fetchone()
+        if version != self._version and (truth := _read(self._database)) is not None:
+            self._truth, self._version = truth, version
         return self._truth
 
     def names(self) -> list[str]:
         """The names of what stands at this moment."""
         return self.truth().names
+
+
+def _read(database: sqlite3.Connection) -> Truth | None:
+    """All of it at one moment; None while its tables are not made yet."""
+    try:
+        with database:
+            database.execute("BEGIN")
+            standing = tuple(database.execute("SELECT provider_id, name FROM made"))
+            last = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'made'")
+            (made,) = last.fetchone() or (0,)
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return None
+        raise
+    return Truth(standing, made)
 
 
 class LocalTruth:

@@ -148,8 +148,7 @@ async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> No
     assert [type(each) for each in events] == [InstanceLeaked]
     assert isinstance(events[0], InstanceLeaked)
     assert (events[0].instance, events[0].dollars_per_hour) == ("web-1", 2.5)
-    provider_orders = provider._memory.orders
-    provider_orders.clear()
+    provider.relent()
     await removing
     assert (await record_of(bus, "web-1")).state == "terminated"
 

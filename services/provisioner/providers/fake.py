@@ -2,20 +2,19 @@
 
 It keeps the contract exactly, and breaks it exactly as told: no capacity, an answer lost after the
 launch took effect, a termination refused, a new instance missing from the list for a while. In a
-file it survives its provisioner, and is shared by all replicas on the host.
+file (SQLite) it survives its provisioner, and is shared by all replicas on the host.
 """
 
 import asyncio
 import contextlib
-import fcntl
-import os
+import sqlite3
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
@@ -25,6 +24,8 @@ from services.provisioner.provider import Capabilities, Environment, Instance, P
 Call = Literal["provision", "terminate", "list", "reboot"]
 
 CALLS_KEPT_MAX: Final = 10_000
+BUSY_SECONDS_MAX: Final = 30.0
+"""How long a call may wait for the file while another process writes to it."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,20 +45,24 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     retry_after: float | None = None
 
 
-class _Made(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance, and how many lists will not show it yet."""
+_instance: Final = msgspec.json.Decoder(Instance)
 
-    instance: Instance
-    hidden: int = 0
+TABLES: Final = """
+    CREATE TABLE IF NOT EXISTS made (
+        serial INTEGER PRIMARY KEY AUTOINCREMENT, provider_id TEXT UNIQUE, name TEXT, token TEXT,
+        hidden INTEGER, instance BLOB);
+    CREATE INDEX IF NOT EXISTS made_by_token ON made (token);
+    CREATE TABLE IF NOT EXISTS orders (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, call TEXT, instance TEXT, zone TEXT,
+        times INTEGER, fault BLOB);
+    CREATE TABLE IF NOT EXISTS calls (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, call TEXT, about TEXT);
+"""
+"""`made`: instances, `hidden` in so many lists; `orders`: faults to come; `calls`: what was asked
+of the provider."""
 
 
-class _State(msgspec.Struct, kw_only=True):
-    """All that the provider remembers."""
-
-    serial: int = 0
-    made: dict[str, _Made] = {}
-    orders: list[Order] = []
-    calls: list[tuple[str, str]] = []
+_fault: Final = msgspec.json.Decoder(Order)
 
 
 class FakeProvider:
@@ -86,8 +91,8 @@ class FakeProvider:
         """Begin with nothing, or with what the file holds."""
         self._options = options
         self._name = environment.name
-        self._path = Path(options.file) if options.file else None
-        self._memory = _State(orders=list(options.faults))
+        self._database = _opened(options)
+        self._closing = weakref.finalize(self, self._database.close)
         self._never = asyncio.Event()
 
     @property
@@ -106,37 +111,44 @@ class FakeProvider:
 
     def order(self, fault: Order) -> None:
         """Order one more fault."""
-        with self._state() as state:
-            state.orders.append(fault)
+        with self._changing() as database:
+            _order(database, fault)
+
+    def relent(self) -> None:
+        """Take back every fault that was ordered and has not come yet."""
+        with self._changing() as database:
+            database.execute("DELETE FROM orders")
 
     def calls(self, call: Call) -> list[str]:
         """What was asked so far, oldest first: names for provision, else ids."""
-        with self._state() as state:
-            return [about for made, about in state.calls if made == call]
+        asked = "SELECT about FROM calls WHERE call = ? ORDER BY number"
+        return [about for (about,) in self._database.execute(asked, (call,))]
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make an instance, or the one that this token has made already."""
         await self._take_time()
-        with self._state() as state:
-            _log(state, "provision", request.name)
-            order = _take(state, "provision", request.name, request.zone)
+        with self._changing() as database:
+            _log(database, "provision", request.name)
+            order = _take(database, "provision", request.name, request.zone)
             made = None
             if order is None or order.after_success:
-                made = self._make(state, request)
+                made = self._make(database, request)
         await self._take_time()
         await self._fail(order)
         assert made is not None
         return made
 
-    def _make(self, state: _State, request: ProvisionRequest) -> Instance:
+    def _make(self, database: sqlite3.Connection, request: ProvisionRequest) -> Instance:
         if self._options.idempotent:
-            for each in state.made.values():
-                if each.instance.token == request.token:
-                    return each.instance
-        state.serial += 1
+            known = "SELECT instance FROM made WHERE token = ?"
+            for (blob,) in database.execute(known, (request.token,)):
+                return _instance.decode(blob)
+        hidden = self._options.list_lag_calls
+        fresh = "INSERT INTO made (name, token, hidden) VALUES (?, ?, ?)"
+        serial = database.execute(fresh, (request.name, request.token, hidden)).lastrowid
         instance = Instance(
             name=request.name,
-            provider_id=f"{self._name}-{state.serial:06d}",
+            provider_id=f"{self._name}-{serial:06d}",
             status="running",
             fleet=request.fleet,
             pool=request.pool,
@@ -148,29 +160,28 @@ class FakeProvider:
             dollars_per_hour=self._options.dollars_per_hour,
             tags={**request.labels, "gpus": str(request.gpu_count or self._options.gpu_count)},
         )
-        made = _Made(instance=instance, hidden=self._options.list_lag_calls)
-        state.made[instance.provider_id] = made
+        named = "UPDATE made SET provider_id = ?, instance = ? WHERE serial = ?"
+        database.execute(named, (instance.provider_id, msgspec.json.encode(instance), serial))
         return instance
 
     async def terminate(self, provider_id: str) -> None:
         """Remove an instance; success where there is none."""
         await self._take_time()
-        with self._state() as state:
-            _log(state, "terminate", provider_id)
-            made = state.made.get(provider_id)
-            order = _take(state, "terminate", made.instance.name if made else "", "")
+        with self._changing() as database:
+            _log(database, "terminate", provider_id)
+            order = _take(database, "terminate", _name_of(database, provider_id) or "", "")
             if order is None or order.after_success:
-                state.made.pop(provider_id, None)
+                database.execute("DELETE FROM made WHERE provider_id = ?", (provider_id,))
         await self._take_time()
         await self._fail(order)
 
     async def reboot(self, instance: Instance) -> None:
         """Reboot an instance: nothing runs there, so it is only noted."""
         await self._take_time()
-        with self._state() as state:
-            _log(state, "reboot", instance.provider_id)
-            order = _take(state, "reboot", instance.name, "")
-            there = instance.provider_id in state.made
+        with self._changing() as database:
+            _log(database, "reboot", instance.provider_id)
+            order = _take(database, "reboot", instance.name, "")
+            there = _name_of(database, instance.provider_id) is not None
         await self._fail(order)
         if not there:
             raise ProviderError("INVALID", f"there is no instance {instance.provider_id}")
@@ -178,20 +189,20 @@ class FakeProvider:
     async def list(self) -> list[Instance]:
         """Every instance, but those that are too new to show."""
         shown: list[Instance] = []
-        with self._state() as state:
-            _log(state, "list", "")
-            order = _take(state, "list", "", "")
+        with self._changing() as database:
+            _log(database, "list", "")
+            order = _take(database, "list", "", "")
             if order is None:
-                shown = [each.instance for each in state.made.values() if not each.hidden]
-                state.made = {
-                    key: replace(each, hidden=max(each.hidden - 1, 0))
-                    for key, each in state.made.items()
-                }
+                visible = "SELECT instance FROM made WHERE hidden = 0 ORDER BY serial"
+                shown = [_instance.decode(blob) for (blob,) in database.execute(visible)]
+                database.execute("UPDATE made SET hidden = hidden - 1 WHERE hidden > 0")
         await self._fail(order)
         return shown
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Let go of the file; what is in memory would be forgotten with it."""
+        if self._options.file:
+            self._closing()
 
     async def _take_time(self) -> None:
         if self._options.latency_seconds:
@@ -205,39 +216,63 @@ class FakeProvider:
         raise ProviderError(order.kind, f"ordered for {order.call}", retry_after=order.retry_after)
 
     @contextlib.contextmanager
-    def _state(self) -> Iterator[_State]:
-        """The state, for one change at a time; on file, across processes too."""
-        if self._path is None:
-            yield self._memory
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            state = _read(self._path, self._memory.orders)
-            yield state
-            fresh = self._path.with_suffix(".new")
-            fresh.write_bytes(msgspec.json.encode(state))
-            os.replace(fresh, self._path)  # noqa: PTH105 - the one call that is atomic by contract
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """The ledger, for one change at a time; on file, across processes too."""
+        self._database.execute("BEGIN IMMEDIATE")
+        with self._database:
+            yield self._database
 
 
-def _read(path: Path, orders: "list[Order]") -> _State:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_State)
-    except FileNotFoundError:
-        return _State(orders=list(orders))
+def _opened(options: FakeProvider.Options) -> sqlite3.Connection:
+    if options.file:
+        Path(options.file).parent.mkdir(parents=True, exist_ok=True)
+    database = sqlite3.connect(
+        options.file or ":memory:",
+        timeout=BUSY_SECONDS_MAX,
+        isolation_level=None,
+        check_same_thread=False,  # whichever thread collects the garbage closes it
+    )
+    database.execute("PRAGMA journal_mode = WAL")
+    # What a killed provisioner wrote must be there; what a host that lost power wrote, need not.
+    database.execute("PRAGMA synchronous = OFF")
+    fresh = not database.execute("PRAGMA user_version").fetchone()[0]
+    if fresh:
+        with database:
+            database.executescript(f"BEGIN IMMEDIATE;{TABLES}")
+            if not database.execute("PRAGMA user_version").fetchone()[0]:
+                for fault in options.faults:
+                    _order(database, fault)
+                database.execute("PRAGMA user_version = 1")
+    return database
 
 
-def _log(state: _State, call: Call, about: str) -> None:
-    state.calls.append((call, about))
-    del state.calls[:-CALLS_KEPT_MAX]
+def _name_of(database: sqlite3.Connection, provider_id: str) -> str | None:
+    found = database.execute("SELECT name FROM made WHERE provider_id = ?", (provider_id,))
+    row = found.fetchone()
+    return str(row[0]) if row else None
 
 
-def _take(state: _State, call: Call, instance: str, zone: str) -> Order | None:
+def _log(database: sqlite3.Connection, call: Call, about: str) -> None:
+    kept = "DELETE FROM calls WHERE number <= ?"
+    number = database.execute("INSERT INTO calls (call, about) VALUES (?, ?)", (call, about))
+    database.execute(kept, ((number.lastrowid or 0) - CALLS_KEPT_MAX,))
+
+
+def _order(database: sqlite3.Connection, fault: Order) -> None:
+    database.execute(
+        "INSERT INTO orders (call, instance, zone, times, fault) VALUES (?, ?, ?, ?, ?)",
+        (fault.call, fault.instance, fault.zone, fault.times, msgspec.json.encode(fault)),
+    )
+
+
+def _take(database: sqlite3.Connection, call: Call, instance: str, zone: str) -> Order | None:
     """The first fault ordered for this call, used up by one."""
-    for index, order in enumerate(state.orders):
-        wanted = order.call == call and order.instance in {"", instance}
-        if wanted and order.zone in {"", zone}:
-            rest: list[Any] = [replace(order, times=order.times - 1)] if order.times > 1 else []
-            state.orders[index : index + 1] = rest
-            return order
-    return None
+    row = database.execute(
+        "SELECT number, fault FROM orders WHERE times > 0 AND call = ?"
+        " AND instance IN ('', ?) AND zone IN ('', ?) ORDER BY number LIMIT 1",
+        (call, instance, zone),
+    ).fetchone()
+    if row is None:
+        return None
+    database.execute("UPDATE orders SET times = times - 1 WHERE number = ?", (row[0],))
+    return _fault.decode(row[1])
