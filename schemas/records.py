@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from schemas.breaker import Breaker, OpenIncident, Would
+from schemas.capacity import Offering
 from schemas.duration import decode_hook
 from schemas.messages import Record, UtcTime
 from schemas.node_events import GpuIdentity, Metric
@@ -270,6 +271,9 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     token: str
     """Idempotency token and tag: the same for every try of this intention."""
     launch: LaunchSpec
+    offering: Offering | None = None
+    """What was chosen of what the launch allows, recorded before it is asked for; None: nothing has
+    been asked for yet."""
     provider_id: str = ""
     region: str = ""
     zone: str = ""

@@ -5,10 +5,11 @@ participant appends `<step>.succeeded` or `<step>.failed`. Every append is guard
 sequence of the whole tree, so that of two writers one is refused and reads again.
 """
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
+from schemas.capacity import Choice, Market
 from schemas.messages import Codec, Message, UtcTime
 from schemas.reasons import Action, DrainMode, SagaKind
 
@@ -45,6 +46,9 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     setup: SetupSpec | None = None
     """None: the image brings the agent up by itself."""
+    choice: Choice | None = None
+    """Where it may be launched, and by what that is chosen; None: as `provider`, `instance_type`,
+    `region` and `zones` say, in their order."""
 
 
 class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +292,10 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     host: str = ""
     """The physical machine, where the provider tells."""
+    instance_type: str = ""
+    market: Market | Literal[""] = ""
+    dollars_per_hour: float = 0.0
+    """0: not known."""
 
 
 class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from schemas.capacity import Market, Together
 from schemas.duration import Duration
+from schemas.instance_types import InstanceTypes, Price
 from schemas.reasons import DrainMode
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -137,13 +139,54 @@ class SetupSettings(Setting, frozen=True, kw_only=True):
     """Of one command."""
 
 
+class ProviderChoice(Setting, frozen=True, kw_only=True):
+    """One of the providers that a pool may have nodes from."""
+
+    name: str
+    priority: int = 0
+    """Lower comes first; the same: as they stand."""
+    instance_type: str = ""
+    """Empty: the pool's."""
+    regions: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    """Each counts in the region whose name it begins with, else in all of them."""
+    market: Market | Literal[""] = ""
+    """Empty: the pool's."""
+    max_price: Price = 0.0
+    """Dollars per hour of one node; 0: the pool's."""
+
+
+class PlacementSpec(Setting, frozen=True, kw_only=True):
+    """How near to each other a pool's nodes are to stand, where the provider lets one say."""
+
+    group: str = ""
+    """Placement group at AWS, resource policy at Google."""
+    together: Together = ""
+    """Prefer the zone, or the region, where most of the pool's nodes are."""
+
+
 class PoolSpec(Setting, frozen=True, kw_only=True):
     """One pool of GPU nodes."""
 
-    provider: str
-    instance_type: str
+    provider: str = ""
+    """The only one; where there are several the first of `providers`."""
+    instance_type: str = ""
+    """As the provider calls it, or an abstract one of the catalogue (`h100-8x`)."""
     min_nodes: Nodes
     max_nodes: Nodes
+    providers: tuple[ProviderChoice, ...] = ()
+    strategy: PluginSettings = PluginSettings(type="priority")
+    """What is launched first of what there is: `priority` (as `providers` and `zones` stand),
+    `cost`, `availability`, `round-robin`, or a plugin of one's own."""
+    market: Market | Literal[""] = ""
+    """Empty: as the provider's own options say."""
+    fallback_after: Duration = Duration(600)
+    """After this a launch that waits for spot capacity takes on-demand as well. 0s: never."""
+    max_price: Price = 0.0
+    """Dollars per hour of one node: what costs more is not launched. 0: any."""
+    spend_cap: Price = 0.0
+    """Dollars per hour that the pool's nodes may cost together. 0: any."""
+    placement: PlacementSpec = PlacementSpec()
     region: str = ""
     zones: tuple[str, ...] = ()
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
@@ -246,6 +289,7 @@ NOTIFIER_PLUGINS: Final = "navarch.notifiers"
 ALERT_CHANNEL_PLUGINS: Final = "navarch.alert_channels"
 HEALTH_CHECK_PLUGINS: Final = "navarch.health_checks"
 REMEDIATOR_PLUGINS: Final = "navarch.remediators"
+SCHEDULER_PLUGINS: Final = "navarch.schedulers"
 """Entry-point groups in which plugins are found by name."""
 
 
@@ -264,6 +308,10 @@ class Settings(Setting, frozen=True, kw_only=True):
     providers: dict[str, PluginSettings] = {}
     pools: dict[str, PoolSpec] = {}
     budget: FleetBudgetSpec = FleetBudgetSpec()
+    spend_cap: Price = 0.0
+    """Dollars per hour that all instances of the fleet may cost together. 0: any."""
+    instance_types: InstanceTypes = InstanceTypes()
+    """What is added to, or put right in, the catalogue that ships in config/."""
     notifier: PluginSettings = PluginSettings(type="noop")
     alerts: tuple[PluginSettings, ...] = (PluginSettings(type="log"),)
     health_policy: str = ""

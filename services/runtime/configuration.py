@@ -26,6 +26,7 @@ from schemas.settings import (
     Settings,
 )
 from services.runtime.errors import ConfigurationError
+from services.runtime.pool_choices import folded, pool_problem, unknown_provider
 from services.runtime.window_specs import diagnostic_problem, window_problem
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
@@ -261,8 +262,10 @@ def _pool(document: Document, name: str, raw: dict[str, Any], path: Path_) -> Po
     flat = _unalias(flat)
     if isinstance(flat.get("health"), dict) and "remediation" in flat["health"]:
         here = (*path, "health", "remediation")
-        plugin = _remediation(document, flat["health"]["remediation"], here)
+        plugin = _named_plugin(document, flat["health"]["remediation"], here)
         flat["health"] |= {"remediation": plugin}
+    if "strategy" in flat:
+        flat["strategy"] = _named_plugin(document, flat["strategy"], (*path, "strategy"))
     spec: PoolSpec = convert(document, flat, PoolSpec, path)
     if spec.min_nodes > spec.max_nodes:
         raise document.error(
@@ -272,10 +275,12 @@ def _pool(document: Document, name: str, raw: dict[str, Any], path: Path_) -> Po
     for place, window in enumerate(spec.windows):
         if wrong := window_problem(window, spec.windows[:place]):
             raise document.error((*path, "windows", place, wrong[0]), wrong[1])
+    if wrong_place := pool_problem(spec):
+        raise document.error((*path, *wrong_place[0]), wrong_place[1])
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
         raise document.error((*path, "admission", "diagnostic"), wrong_name)
     _check_budget(document, spec.budget, path)
-    return spec
+    return folded(spec)
 
 
 def _check_budget(document: Document, budget: BudgetSpec | FleetBudgetSpec, path: Path_) -> None:
@@ -331,7 +336,7 @@ def _plugin(document: Document, value: Any, path: Path_, *, default_type: str) -
     return PluginSettings(type=kind, options=options, path=".".join(map(str, path)))
 
 
-def _remediation(document: Document, value: Any, path: Path_) -> dict[str, Any]:
+def _named_plugin(document: Document, value: Any, path: Path_) -> dict[str, Any]:
     """`remediation: ladder`, or a mapping of `type` and its options."""
     value = {"type": value} if isinstance(value, str) else value
     plugin: dict[str, Any] = msgspec.to_builtins(_plugin(document, value, path, default_type=""))
@@ -368,12 +373,8 @@ def _expand(document: Document, value: Any, path: Path_, environment: Mapping[st
 
 def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -> None:
     for name, pool in settings.pools.items():
-        if pool.provider not in settings.providers:
-            known = ", ".join(settings.providers) or "none"
-            raise document.error(
-                (*paths[name], "provider"),
-                f"no provider {pool.provider!r} under `providers:` (known: {known}); add it",
-            )
+        if wrong := unknown_provider(pool, settings.providers):
+            raise document.error((*paths[name], *wrong[0]), wrong[1])
         if pool.setup_commands and not pool.ssh_private_key_path:
             raise document.error(
                 (*paths[name], "setup_commands"),

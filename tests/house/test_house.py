@@ -37,6 +37,7 @@ PURE: Final = (
     "services/pool_manager/requests.py",
     "services/pool_manager/setup.py",
     "services/pool_manager/mending/sickness.py",
+    "services/provisioner/offerings/*.py",
     "services/provisioner/setup_plan.py",
     "services/provisioner/providers/aws_errors.py",
     "services/provisioner/providers/lambda_errors.py",

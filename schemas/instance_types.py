@@ -1,0 +1,35 @@
+"""The catalogue of instance types: what each has, and what abstract names stand for.
+
+`config/instance-types.yaml` is one; `instance_types:` of a configuration extends or corrects it.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+Price = Annotated[float, msgspec.Meta(ge=0, le=100_000)]
+
+
+class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one instance type has."""
+
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    gpu: str = ""
+    """Model: `H100`."""
+    gpu_memory_gb: Annotated[float, msgspec.Meta(ge=0, le=10_000)] = 0.0
+    """Of each GPU."""
+    memory_gb: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 0.0
+    vcpus: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    dollars_per_hour: Price | None = None
+    """On demand. What the provider's API says counts before it; None: not known."""
+    spot_dollars_per_hour: Price | None = None
+
+
+class InstanceTypes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A catalogue, or what is added to one."""
+
+    types: dict[str, dict[str, TypeSpec]] = {}
+    """Kind of provider (`aws`), or a provider's own name -> instance type -> what it has. The type
+    `*` stands for every type that is not named."""
+    abstract: dict[str, dict[str, tuple[str, ...]]] = {}
+    """Abstract type (`h100-8x`) -> kind of provider -> its types for that, the best one first."""

@@ -1,0 +1,59 @@
+"""Checks where a pool says that its nodes come from, and folds the two ways to say it into one.
+
+Pure; each finding is the place in the pool and a sentence with the remedy.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+from schemas.settings import PoolSpec
+
+Problem = tuple[tuple[str | int, ...], str]
+
+
+def pool_problem(spec: PoolSpec) -> Problem | None:
+    """What is wrong with a pool's provider, or providers."""
+    if not spec.providers:
+        if not spec.provider:
+            return (), "`provider` is missing; add it, or several under `providers`"
+        if not spec.instance_type:
+            return (), "`instance_type` is missing; add it"
+        return None
+    if spec.provider:
+        return ("provider",), "stands beside `providers`; keep one of them"
+    for key in ("region", "zones"):
+        if getattr(spec, key):
+            return (key,), "means one provider; name regions and zones under each of `providers`"
+    for number, each in enumerate(spec.providers):
+        if not (each.instance_type or spec.instance_type):
+            return ("providers", number), (
+                "`instance_type` is missing; add it here, or for all of them to the pool"
+            )
+    return None
+
+
+def folded(spec: PoolSpec) -> PoolSpec:
+    """The pool with its providers in order, the first of them as *the* provider."""
+    if not spec.providers:
+        return spec
+    ordered = tuple(sorted(spec.providers, key=lambda each: each.priority))
+    first = ordered[0]
+    return msgspec.structs.replace(
+        spec,
+        providers=ordered,
+        provider=first.name,
+        instance_type=spec.instance_type or first.instance_type,
+    )
+
+
+def unknown_provider(spec: PoolSpec, known: Collection[str]) -> Problem | None:
+    """A provider of the pool that the configuration does not have."""
+    named = [(("provider",), spec.provider)] if not spec.providers else []
+    places: list[tuple[tuple[str | int, ...], str]] = [*named]
+    places += [(("providers",), each.name) for each in spec.providers]
+    for place, name in places:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            return place, f"no provider {name!r} under `providers:` (known: {there}); add it"
+    return None
