@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile
 MINUTES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick test-real check format crash crash-matrix outage simulate bench clean
+.PHONY: help venv demo test quick conformance test-real check format crash crash-matrix outage simulate bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -46,6 +46,10 @@ test: $(STAMP) ## Run all tests that need Python packages alone
 
 quick: $(STAMP) ## Run the quick tests: no whole fleets of processes, under two minutes
 	$(PYTEST) -m "not real and not slow"
+
+conformance: $(STAMP) ## What every provider and every health check must keep, on all of ours
+	$(BIN)/python -m pytest tests/provisioner/test_conformance.py \
+		tests/provisioner/test_conformance_suite.py tests/agent/test_conformance.py
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
 	@echo "Real parts: prometheus, jq, sshd, and a Docker engine where one runs. make test-real installs nothing; .ci/run does, with apt."

@@ -11,14 +11,103 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from schemas.duration import Duration
 from services.provisioner.provider import Environment
 from services.provisioner.providers.aws import AwsProvider
+from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.gcp import GcpProvider
+from services.provisioner.providers.lambda_cloud import LambdaProvider
+from services.provisioner.providers.local import LocalProvider, stop_all
 from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.gcp_server import serving as serving_gcp
+from tests.provisioner.lambda_server import KEY, LambdaServer
+from tests.provisioner.lambda_server import serving as serving_lambda
 from tests.provisioner.support import FLEET
 
 ROOT = Path(__file__).resolve().parents[2]
+SLEEP = ("/bin/sleep", "1000")
+"""Runs in an agent's place."""
+
+
+def place(tmp_path: Path) -> Environment:
+    """What each provider here is told; it is called `fake`, as the tests' launches want it."""
+    return Environment(name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path)
+
+
+@pytest.fixture
+def make_fake(tmp_path: Path) -> Callable[..., FakeProvider]:
+    """The fake one: its memory is its cloud, so that it is made once for each set of options."""
+    made: dict[str, FakeProvider] = {}
+
+    def again(**changes: object) -> FakeProvider:
+        options = FakeProvider.Options(**changes)
+        return made.setdefault(
+            repr(options), FakeProvider(options=options, environment=place(tmp_path))
+        )
+
+    return again
+
+
+@pytest.fixture
+def make_fake_file(tmp_path: Path) -> Callable[..., FakeProvider]:
+    """The fake one, whose cloud is a file."""
+
+    def again(**changes: object) -> FakeProvider:
+        options = FakeProvider.Options(**({"file": str(tmp_path / "fake.json")} | changes))
+        return FakeProvider(options=options, environment=place(tmp_path))
+
+    return again
+
+
+@pytest.fixture
+def make_local(tmp_path: Path) -> Iterator[Callable[..., LocalProvider]]:
+    """Processes on this machine that only sleep."""
+    made: list[LocalProvider] = []
+
+    def again(**changes: object) -> LocalProvider:
+        options = LocalProvider.Options(**({"gpu_count": 0} | changes))
+        made.append(LocalProvider(options=options, environment=place(tmp_path), command=SLEEP))
+        return made[-1]
+
+    yield again
+    stop_all(tmp_path / "local")
+
+
+@pytest.fixture
+async def lambda_api() -> AsyncIterator[LambdaServer]:
+    """A strict Lambda Cloud."""
+    async with serving_lambda() as server:
+        yield server
+
+
+@pytest.fixture
+async def make_lambda(
+    lambda_api: LambdaServer, tmp_path: Path
+) -> AsyncIterator[Callable[..., LambdaProvider]]:
+    """Makes the Lambda provider anew, with changed options and transport where wanted."""
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    made: list[LambdaProvider] = []
+
+    def again(
+        transport: httpx.AsyncBaseTransport | None = None, **changes: object
+    ) -> LambdaProvider:
+        plain = {
+            "api_key_file": str(tmp_path / "key"),
+            "base_url": lambda_api.url,
+            "ssh_key": "laptop",
+            "request_interval": Duration(0),
+            "launch_interval": Duration(0),
+            "list_lag": Duration(0),
+        }
+        options = LambdaProvider.Options(**(plain | changes))
+        made.append(
+            LambdaProvider(options=options, environment=place(tmp_path), transport=transport)
+        )
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
 
 
 @pytest.fixture(scope="session")
@@ -49,15 +138,12 @@ async def make_aws(
         (await client.post(f"{moto}/moto-api/reset")).raise_for_status()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    environment = Environment(
-        name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path
-    )
     made: list[AwsProvider] = []
 
     def again(**changes: object) -> AwsProvider:
         plain = {"region": "us-east-1", "image": "ami-03cf127a", "endpoint_url": moto}
         options = AwsProvider.Options(**(plain | changes))
-        made.append(AwsProvider(options=options, environment=environment))
+        made.append(AwsProvider(options=options, environment=place(tmp_path)))
         return made[-1]
 
     yield again
@@ -101,9 +187,6 @@ async def make_gcp(
         "token_uri": f"{gcp.url}/token",
     }
     key.write_text(json.dumps(account))
-    environment = Environment(
-        name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path
-    )
     made: list[GcpProvider] = []
 
     def again(**changes: object) -> GcpProvider:
@@ -115,7 +198,7 @@ async def make_gcp(
             "metadata_url": gcp.url,
         }
         options = GcpProvider.Options(**(plain | changes))
-        made.append(GcpProvider(options=options, environment=environment))
+        made.append(GcpProvider(options=options, environment=place(tmp_path)))
         return made[-1]
 
     yield again

@@ -6,6 +6,7 @@ idempotency by token is proven against these lines, and not against AWS.
 """
 
 import sys
+import threading
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
@@ -13,6 +14,8 @@ from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
 
 plain = InstanceBackend.run_instances
+one_at_a_time = threading.Lock()
+"""Moto answers each request in a thread of its own."""
 
 
 def run_instances(self: InstanceBackend, *args: Any, **kwargs: Any) -> Any:
@@ -21,15 +24,16 @@ def run_instances(self: InstanceBackend, *args: Any, **kwargs: Any) -> Any:
     kind = str(kwargs.get("instance_type"))
     if kind.startswith("x"):
         raise EC2ClientError("InsufficientInstanceCapacity", f"no capacity for {kind}")
-    launched: dict[str, tuple[Any, str]] = self.__dict__.setdefault("launched", {})
-    reservation, before = launched.get(token, (None, ""))
-    if reservation is not None and _stands(reservation):
-        if before != kind:
-            raise EC2ClientError("IdempotentParameterMismatch", "same token, other parameters")
+    with one_at_a_time:
+        launched: dict[str, tuple[Any, str]] = self.__dict__.setdefault("launched", {})
+        reservation, before = launched.get(token, (None, ""))
+        if reservation is not None and _stands(reservation):
+            if before != kind:
+                raise EC2ClientError("IdempotentParameterMismatch", "same token, other parameters")
+            return reservation
+        reservation = plain(self, *args, **kwargs)
+        launched[token] = (reservation, kind)
         return reservation
-    reservation = plain(self, *args, **kwargs)
-    launched[token] = (reservation, kind)
-    return reservation
 
 
 def _stands(reservation: Any) -> bool:

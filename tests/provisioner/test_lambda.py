@@ -5,15 +5,13 @@ lost answers and deaths between calls. Not proven: the real service, which no te
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import httpx
 import pytest
 
 from schemas.duration import Duration
 from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Environment
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.lambda_errors import KINDS, error_of
 from services.runtime.errors import ConfigurationError
@@ -23,11 +21,9 @@ from tests.provisioner.lambda_server import (
     BAD_KEY,
     BROKEN,
     CAPACITY,
-    KEY,
     QUOTA,
     THROTTLED,
     LambdaServer,
-    serving,
 )
 from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps
 
@@ -38,37 +34,15 @@ POINTS_MAX = 40
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[LambdaServer]:
+def api(lambda_api: LambdaServer) -> LambdaServer:
     """A strict server."""
-    async with serving() as server:
-        yield server
+    return lambda_api
 
 
 @pytest.fixture
-async def make(api: LambdaServer, tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes the provider anew, with changed options and transport where wanted."""
-    (tmp_path / "key").write_text(f"{KEY}\n")
-    environment = Environment(
-        name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path
-    )
-
-    made: list[LambdaProvider] = []
-
-    def again(transport: httpx.AsyncBaseTransport | None = None, **changes: object):
-        plain = {
-            "api_key_file": str(tmp_path / "key"),
-            "base_url": api.url,
-            "ssh_key": "laptop",
-            "request_interval": Duration(0),
-            "launch_interval": Duration(0),
-        }
-        options = LambdaProvider.Options(**(plain | changes))
-        made.append(LambdaProvider(options=options, environment=environment, transport=transport))
-        return made[-1]
-
-    yield again
-    for each in made:
-        await each.close()
+def make(make_lambda: Make) -> Make:
+    """Makes the provider anew."""
+    return make_lambda
 
 
 def wanted(name: str = "web-1", **changes: object):
@@ -238,7 +212,7 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_instance(
         try:
             await steps(bus, make(MortalTransport(Life(point)))).provision(command)
         except Killed:
-            outputs = await steps(bus, make(list_lag=Duration(0))).provision(command)
+            outputs = await steps(bus, make()).provision(command)
             made = [each["id"] for each in api.instances.values() if each["name"] == node]
             assert [outputs.provider_id] == made
         else:
@@ -258,7 +232,7 @@ async def test_a_launch_whose_answer_is_lost_is_adopted(
     else:
         api.silent.add(LAUNCH)
     command = provision("web-1", instance_type="gpu_1x_a10", region="us-west-2")
-    provider = make(timeout=Duration(0.3), list_lag=Duration(0))
+    provider = make(timeout=Duration(0.3))
     outputs = await steps(bus, provider).provision(command)
     assert [outputs.provider_id] == list(api.instances)
     assert 1 == api.called(LAUNCH)

@@ -1,0 +1,24 @@
+"""What every `Provider` must keep: tests that the author of a plugin runs with pytest.
+
+A class of tests in a package of yours inherits from the one here and says how the provider is made:
+
+    import pytest
+    from services.provisioner.conformance import ProviderConformance, environment
+
+    class TestAcme(ProviderConformance):
+        @pytest.fixture
+        def make(self, tmp_path):
+            account = AcmeTestServer()
+            return lambda: Acme(options=Acme.Options(url=account.url),
+                                environment=environment(tmp_path))
+
+Each test begins with an account in which nothing stands, and makes the provider anew, as often as a
+restarted provisioner would. It needs pytest and pytest-asyncio (`navarch[conformance]`).
+"""
+
+from services.provisioner.conformance.asking import Asking as Asking
+from services.provisioner.conformance.asking import Make as Make
+from services.provisioner.conformance.asking import Refusal as Refusal
+from services.provisioner.conformance.asking import asking as asking
+from services.provisioner.conformance.asking import environment as environment
+from services.provisioner.conformance.suite import ProviderConformance as ProviderConformance

@@ -1,0 +1,49 @@
+"""Cancels a call at its n-th await: how the conformance suite finds what a time-out may leave.
+
+A call is driven by hand from one await to the next, so that every place at which it can be
+cancelled is reached, and none twice.
+"""
+
+import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+
+class Cutting:
+    """Drives a call from await to await, and cancels it at one of them."""
+
+    def __init__(self, call: Coroutine[Any, Any, Any], point: int) -> None:
+        """Cancel it at its await number `point`, counted from one."""
+        self._call = call
+        self._point = point
+        self.reached = False
+        """Whether the call had as many awaits."""
+
+    async def run(self) -> None:
+        """Drive it, to the cut or to its end; in a task of its own, which is then cancelled."""
+        await _driven(self._call, self._at)
+
+    def _at(self, awaits: int) -> None:
+        task = asyncio.current_task()
+        if awaits == self._point and task is not None:
+            self.reached = True
+            task.cancel()
+
+
+@types.coroutine
+def _driven(call: Coroutine[Any, Any, Any], at: Callable[[int], None]) -> Generator[Any, Any, None]:
+    """Pass on what a call awaits, and tell before each how many there were."""
+    awaits: int = 0
+    error: BaseException | None = None
+    while True:
+        try:
+            awaited = call.send(None) if error is None else call.throw(error)
+        except StopIteration:
+            return
+        awaits, error = awaits + 1, None
+        at(awaits)
+        try:
+            yield awaited
+        except BaseException as raised:  # noqa: BLE001 - whatever comes is the call's own
+            error = raised

@@ -1,0 +1,45 @@
+"""The providers that every rule about providers is tried on: one row each.
+
+A provider joins with a row here and a fixture `make_<kind>` in conftest.py. The fixture returns a
+function that makes the provider anew, on an account in which nothing stands; what that is given are
+changes of the provider's options.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One provider, and how it is asked."""
+
+    kind: str
+    """The fixture is `make_<kind>`, with _ for -."""
+    asks: dict[str, Any] = {}
+    """What its requests must say; they say no GPUs, so that no compiler is needed."""
+    url: str = ""
+    """The option that names its API over HTTP: with it calls are lost between it and its cloud."""
+    refused: tuple[tuple[dict[str, Any], str], ...] = ()
+    """Requests that it must refuse, and as what."""
+
+    @property
+    def fixture(self) -> str:
+        """The name of the fixture that makes it."""
+        return f"make_{self.kind.replace('-', '_')}"
+
+
+PLACE = {"region": "us-east-1", "zone": "us-east-1a"}
+
+ROWS = (
+    Row(kind="fake"),
+    Row(kind="fake-file"),
+    Row(kind="local"),
+    Row(kind="aws", asks=PLACE, url="endpoint_url", refused=(({"region": "eu-1"}, "INVALID"),)),
+    Row(kind="gcp", asks=PLACE, url="base_url", refused=(({"zone": ""}, "INVALID"),)),
+    Row(
+        kind="lambda",
+        asks={"region": "us-east-1"},
+        url="base_url",
+        refused=(({"region": ""}, "INVALID"), ({"instance_type": "none-such"}, "INVALID")),
+    ),
+)
