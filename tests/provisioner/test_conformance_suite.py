@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ wanted = asking({})
 class Doubling(FakeProvider):
     """Says that it knows tokens, and does not."""
 
-    def _make(self, state: Any, request: ProvisionRequest) -> Instance:
-        state.serial += 1
-        return super()._make(state, wanted(request.name, token=str(state.serial)))
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        other = f"{request.token} {len(self.calls('provision'))}"
+        return await super().provision(wanted(request.name, token=other))
 
 
 class Short(FakeProvider):
