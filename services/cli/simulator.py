@@ -10,6 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from services.cli import printing
+from services.cli.options import Output
+from services.cli.printing import Format
 
 commands = typer.Typer(
     help="Whole fleets in virtual time, under every fault.", no_args_is_help=True
@@ -63,6 +65,38 @@ def fuzz(
     printing.say(tally.line())
     if tally.violations:
         raise typer.Exit(1)
+
+
+Files = Annotated[
+    list[Path], typer.Argument(help="Scenario files.", show_default=False, metavar="FILE...")
+]
+
+
+@commands.command("run")
+def run(
+    files: Files,
+    seed: Annotated[
+        str, typer.Option("--seed", help="Instead of the file's: another draw of what is random.")
+    ] = "",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only what failed, and a line a scenario.")
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Play scenarios; exit code 1: an assertion does not hold."""
+    from services.cli import scenarios  # noqa: PLC0415
+
+    if code := scenarios.run(files, seed, output, quiet=quiet):
+        raise typer.Exit(code)
+
+
+@commands.command("validate")
+def validate(files: Files) -> None:
+    """Read scenarios and say all that is wrong with them; play none."""
+    from services.cli import scenarios  # noqa: PLC0415
+
+    if code := scenarios.validate(files):
+        raise typer.Exit(code)
 
 
 def _commit() -> str:

@@ -115,6 +115,8 @@ def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any
             text = f"unknown key; known here: {known}"
         elif missing := _MISSING.search(text):
             text = f"`{missing.group(1)}` is missing; add it"
+        elif text.startswith("Invalid enum value") and (words := _words(_struct_at(kind, inside))):
+            text = f"{text}; write one of {', '.join(words)}"
         raise document.error((*path, *inside), text) from error
 
 
@@ -141,6 +143,13 @@ def _struct_at(kind: Any, path: Path_) -> Any:
     return kind
 
 
+def _words(kind: Any) -> list[str]:
+    """The words that a Literal allows, or a union with one."""
+    if isinstance(kind, str):
+        return [kind] if kind else []
+    return [word for part in get_args(kind) for word in _words(part)]
+
+
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     """Load a configuration file; raise ConfigurationError for whatever is wrong in it."""
     environment = os.environ if environment is None else environment
@@ -157,7 +166,11 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
 
 def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Settings:
     """The same, from text."""
-    document = read_document(file, text)
+    return settings_of(read_document(file, text), environment)
+
+
+def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
+    """The same, from a document, or from the part of one that holds a configuration."""
     raw = document.value
     if not isinstance(raw, dict):
         raise document.error((), "must be a mapping of sections: providers, pools, notifier …")

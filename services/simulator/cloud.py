@@ -61,6 +61,8 @@ class Cloud:
     on_made: Callable[[Instance], None] = lambda _: None
     on_ending: Callable[[Instance], None] = lambda _: None
     on_gone: Callable[[Instance], None] = lambda _: None
+    dress: Callable[[Instance], Instance] = lambda made: made
+    """Says where a machine stands, and what it is, beyond what was asked."""
     made: int = 0
     chance: Any = None
 
@@ -103,6 +105,7 @@ class Cloud:
             zone=request.zone,
             created_at=self.world.clock.now(),
         )
+        instance = self.dress(instance)
         lag = self.chance.random() * self.list_lag_seconds
         self.machines[instance.provider_id] = Machine(instance, now + lag)
         self.world.note(f"cloud made {instance.name} as {instance.provider_id}")

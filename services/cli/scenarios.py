@@ -1,0 +1,168 @@
+"""`navarch simulator run` and `validate`: scenarios from files, told to people and to programs."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from services.cli import describe, printing, render
+from services.cli.printing import Format
+
+if TYPE_CHECKING:
+    from services.simulator.scenario.format import Scenario
+    from services.simulator.scenario.outcome import Outcome
+
+
+def run(files: Sequence[Path], seed: str, output: Format, *, quiet: bool) -> int:
+    """Play every file; the exit code is 1 where something does not hold."""
+    scenarios = [_read(file) for file in files]
+    failed = 0
+    told: list[dict[str, Any]] = []
+    for scenario in scenarios:
+        if scenario.stress is not None:
+            raise typer.BadParameter(f"{scenario.file} is a stress run")
+        began = time.monotonic()
+        outcome = _play(scenario, seed)
+        wall = time.monotonic() - began
+        failed += not outcome.ok
+        if output is Format.JSON:
+            told.append({"file": scenario.file, **as_json(outcome)})
+            continue
+        for line in lines(scenario, outcome, colour=printing.colour(), quiet=quiet):
+            printing.say(line)
+        printing.say(_verdict(outcome, wall, colour=printing.colour()))
+    if output is Format.JSON:
+        printing.document(told[0] if len(told) == 1 else told)
+    elif len(scenarios) > 1:
+        printing.say(f"scenarios={len(scenarios)} failed={failed}")
+    return 1 if failed else 0
+
+
+def validate(files: Sequence[Path]) -> int:
+    """Read every file, and say all that is wrong; the exit code is 1 where something is."""
+    from services.simulator.scenario.reading import ScenarioError, read_file  # noqa: PLC0415
+
+    wrong = 0
+    for file in files:
+        try:
+            scenario = read_file(file)
+        except ScenarioError as error:
+            wrong += 1
+            for problem in error.problems:
+                printing.say(problem)
+            continue
+        what = (
+            "a stress run"
+            if scenario.stress is not None
+            else f"{len(scenario.fleet)} nodes, {len(scenario.events)} events, "
+            f"{len(scenario.assertions)} assertions"
+        )
+        printing.say(f"{file}: {scenario.name} is in order: {what}")
+    return 1 if wrong else 0
+
+
+def _read(file: Path) -> "Scenario":
+    from services.simulator.scenario.reading import read_file  # noqa: PLC0415
+
+    return read_file(file)
+
+
+def _play(scenario: "Scenario", seed: str) -> "Outcome":
+    from services.simulator.scenario.runner import run as play  # noqa: PLC0415
+
+    return play(scenario, seed)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def as_json(outcome: "Outcome") -> dict[str, Any]:
+    """An outcome as one document."""
+    return {
+        "name": outcome.name,
+        "ok": outcome.ok,
+        "seed": outcome.seed,
+        "simulated_seconds": outcome.seconds,
+        "history": outcome.digest,
+        "steps": [msgspec.to_builtins(each) for each in outcome.steps],
+        "assertions": [msgspec.to_builtins(each) for each in outcome.checks],
+        "nodes": [msgspec.to_builtins(each) for each in outcome.nodes],
+        "defects": list(outcome.defects),
+        "story": [
+            {"at": round(at, 3), "about": told.about, "what": told.what, "detail": told.detail}
+            for at, message in outcome.story
+            for told in (describe.tell(message),)
+        ],
+    }
+
+
+def lines(scenario: "Scenario", outcome: "Outcome", *, colour: bool, quiet: bool) -> Iterator[str]:
+    """What happened when, how the nodes stand, and what does not hold."""
+    if quiet:
+        yield from _wrong(outcome)
+        return
+    yield _bold(f"{scenario.name}: {scenario.description or scenario.file}", colour=colour)
+    yield from story(outcome, colour=colour)
+    yield ""
+    rows = [(each.node, each.pool, each.status, each.health, each.reason) for each in outcome.nodes]
+    yield render.columns(("node", "pool", "status", "health", "reason"), rows, colour=colour)
+    yield ""
+    marks = {True: "holds", False: "FAILS"}
+    checked = [
+        (marks[each.ok], each.text, "" if each.ok else f"found: {each.found}")
+        for each in outcome.checks
+    ]
+    if checked:
+        yield render.columns(("", "assertion", ""), checked, colour=False)
+    yield from _wrong(outcome)
+
+
+def story(outcome: "Outcome", *, colour: bool) -> Iterator[str]:
+    """Events and facts in the order of virtual time."""
+    told: list[tuple[float, int, str]] = []
+    for step in outcome.steps:
+        mark = "" if step.ok else "   FAILS"
+        more = f": {step.detail}" if step.detail else ""
+        told.append((step.at, 0, _bold(f"▶ {step.text}{more}{mark}", colour=colour)))
+        if step.seconds >= 1 and step.text.startswith("wait"):
+            text = f"▶ {step.text.split(' ')[0]} took {step.seconds:.1f} s"
+            told.append((step.at + step.seconds, 2, _bold(text, colour=colour)))
+    for at, message in outcome.story:
+        fact = describe.tell(message)
+        paint = render.COLOURS[fact.mood] if colour else ""
+        end = render.RESET if paint else ""
+        about = fact.about.rpartition("/")[2] or fact.about
+        told.append((at, 1, f"  {about:<24} {paint}{fact.what:<14}{end} {fact.detail}".rstrip()))
+    for at, _, text in sorted(told, key=lambda each: each[:2]):
+        yield f"{clock(at):>9} {text}"
+
+
+def _wrong(outcome: "Outcome") -> Iterator[str]:
+    yield from (f"FAILED at {clock(e.at)}: {e.text}: {e.detail}" for e in outcome.steps if not e.ok)
+    yield from (f"FAILED: {e.text}; found: {e.found}" for e in outcome.checks if not e.ok)
+    yield from (f"FAILED: {each}" for each in outcome.defects)
+
+
+def clock(seconds: float) -> str:
+    """Virtual time since the beginning: `1:02:03.4`, or `2:03.4`."""
+    tenths = round(seconds * 10)
+    hours, rest = divmod(tenths, 36_000)
+    minutes, rest = divmod(rest, 600)
+    front = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
+    return f"{front}:{rest // 10:02d}.{rest % 10}"
+
+
+def _verdict(outcome: "Outcome", wall: float, *, colour: bool) -> str:
+    word = "passed" if outcome.ok else "FAILED"
+    return _bold(
+        f"{outcome.name}: {word}: {len(outcome.checks)} assertions, "
+        f"simulated {clock(outcome.seconds)}, in {wall:.1f} s (seed {outcome.seed})",
+        colour=colour,
+    )
+
+
+def _bold(text: str, *, colour: bool) -> str:
+    return f"{render.BOLD}{text}{render.RESET}" if colour else text

@@ -1,0 +1,431 @@
+"""Machines of a stage: simulated hardware under the agent's own code.
+
+What breaks is written into a kernel log or shows in an NVML sample, and the agent's own reporter
+makes a fault of it, with its merging, echoes and ids. These agents also answer what real ones do:
+diagnose, reset-gpu, reboot. A failure stays until it is recovered or cured, and comes again where
+a remedy did not help.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from agent.changes import Change, changes
+from agent.cloud.notices import Notice
+from agent.diagnostics.findings import Finding
+from agent.faults import GpuMap, NodeIdentity
+from agent.kernel_log import Line
+from agent.reporter import Reporter, Sources
+from agent.spool import Outgoing
+from schemas import subjects
+from schemas.headers import TRACEPARENT
+from schemas.messages import encode
+from schemas.node_events import (
+    BootChecked,
+    CheckResult,
+    GpuIdentity,
+    GpuSample,
+    Registered,
+    Telemetry,
+)
+from schemas.requests import Acted, DiagnoseRequest, Diagnosis, RebootRequest, ResetRequest
+from services.provisioner.provider import Instance
+from services.runtime.bus import Headers
+from services.runtime.errors import BusError
+from services.simulator.agents import AGAIN_SECONDS, BOOT_SECONDS, Agents, Node
+from services.simulator.hardware import CURES, Failure, Kind, kernel_line
+from services.simulator.member import Life
+from services.simulator.world import World
+
+SAMPLE_SECONDS: Final = 15.0
+COOL_CELSIUS: Final = 45
+RESET_SECONDS: Final = 4.0
+GOING_DOWN_SECONDS: Final = 0.5
+AGAIN_BROKEN_SECONDS: Final = 5.0
+"""After a remedy that did not help."""
+DIAGNOSE_SECONDS: Final = 2.0
+
+
+@dataclass(slots=True)
+class Machine(Node):
+    """One machine: what it is like, and what is wrong with it."""
+
+    kind: Kind = field(default_factory=Kind)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """Type -> the failure that stands."""
+    lines: int = 0
+    """Of the kernel log of this boot."""
+    samples: dict[int, GpuSample] = field(default_factory=dict)
+    """GPU -> its counters, where they are no longer those of a new one."""
+    hot: dict[int, int] = field(default_factory=dict)
+    """GPU -> its temperature, where it is too hot."""
+    sampling: bool = False
+    """Whether it publishes samples: nobody looks at those of an idle machine that is well."""
+    sequence: int = 0
+    reporter: Reporter | None = None
+    out: bool = False
+    """It is dead."""
+    seconds_to_boot: float = 0.0
+
+    @property
+    def boot_id(self) -> str:
+        """Of this boot."""
+        return f"{self.instance.provider_id}-boot-{self.boots}"
+
+    @property
+    def unfit(self) -> bool:
+        """Whether anything is wrong with its hardware now."""
+        return bool(self.failures)
+
+
+class _Outbox:
+    """Where the agent's reporter puts what is to be told."""
+
+    def __init__(self, put: Callable[[Outgoing], None]) -> None:
+        self.put = put
+
+    def take_dropped(self) -> int:
+        """Nothing ever is."""
+        return 0
+
+
+class Machines(Agents):
+    """Every machine of a stage."""
+
+    def __init__(self, world: World, kind_of: Callable[[Instance], Kind]) -> None:
+        """Make machines in `world` that are as `kind_of` says."""
+        super().__init__(world)
+        self._kind_of = kind_of
+        self.loads: dict[str, float] = {}
+        """Pool -> what its GPUs are used, in percent."""
+        self.booting: Callable[[Instance], float] | None = None
+        """How long a machine takes until its agent speaks; None: a few seconds."""
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def appear(self, instance: Instance) -> None:
+        """A machine was made: it boots."""
+        life = Life(self._world, instance.provider_id)
+        machine = Machine(instance, life, self._world.now(), kind=self._kind_of(instance))
+        self.nodes[instance.provider_id] = machine
+        if self.stillborn:
+            self.stillborn -= 1
+            self._world.note(f"{instance.name} never boots")
+            machine.out = True
+            return
+        self._start(machine)
+
+    def machine(self, name: str) -> Machine | None:
+        """The machine of a name that stands."""
+        found = self.named(name)
+        assert found is None or isinstance(found, Machine)
+        return found
+
+    def _start(self, machine: Machine) -> None:
+        booting = self.booting
+        seconds = booting(machine.instance) if booting else self._chance.uniform(*BOOT_SECONDS)
+        machine.seconds_to_boot = seconds
+        machine.out = False
+        machine.life.spawn(self._live(machine, seconds))
+        if machine.instance.pool in self.loads:
+            self._sample_from_now(machine)
+
+    def restart(self, machine: Machine) -> None:
+        """Boot a machine that is out, or anew."""
+        if not machine.life.dead:
+            machine.life.crash()
+        machine.life = Life(self._world, machine.instance.provider_id)
+        machine.boots += 1
+        machine.ready = 0.0
+        machine.lines = 0
+        machine.reporter = None
+        machine.samples = {}
+        machine.sampling = False
+        self._start(machine)
+
+    def power_off(self, node: Node) -> None:
+        """A machine is dead; its instance stands."""
+        super().power_off(node)
+        assert isinstance(node, Machine)
+        node.out = True
+
+    async def _live(self, node: Node, boot_seconds: float) -> None:
+        assert isinstance(node, Machine)
+        await asyncio.sleep(boot_seconds)
+        node.life.spawn(self._beat_for_ever(node))
+        name, pool = node.name, node.instance.pool
+        for verb, endpoint in (
+            ("diagnose", self._diagnose),
+            ("reset-gpu", self._reset),
+            ("reboot", self._reboot),
+        ):
+            subject = subjects.node_command(pool, name, verb)
+            await node.life.bus.answer(subject, partial(endpoint, node))
+        await self._boot(node)
+        while True:
+            outgoing: Any = await node.outbox.get()
+            await self._send(node, outgoing)
+
+    async def _boot(self, node: Node) -> None:
+        assert isinstance(node, Machine)
+        await self._say(
+            node,
+            Registered(
+                id=f"{node.boot_id}.registered",
+                instance=node.name,
+                hostname=node.name,
+                boot_id=node.boot_id,
+                gpus=gpus_of(node),
+                rack=node.kind.rack,
+                driver_version="580.65.06",
+                **self._about(node),
+            ),
+        )
+        await asyncio.sleep(self._chance.random())
+        bad = node.failures.get("boot_failure")
+        check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
+        await self._say(
+            node,
+            BootChecked(
+                id=f"{node.boot_id}.boot-checked",
+                ok=check.ok,
+                checks=(check,),
+                boot_id=node.boot_id,
+                **self._about(node),
+            ),
+        )
+        node.ready = self._world.now()
+        for failure in list(node.failures.values()):
+            if failure.kind != "boot_failure":
+                asyncio.get_running_loop().call_later(
+                    AGAIN_BROKEN_SECONDS, self._show, node, failure
+                )
+
+    async def _send(self, node: Machine, outgoing: Outgoing) -> None:
+        headers = {TRACEPARENT: outgoing.trace} if outgoing.trace else {}
+        while True:
+            await self._awake(node)
+            try:
+                await node.life.bus.publish(
+                    outgoing.subject, outgoing.data, msg_id=outgoing.msg_id, headers=headers
+                )
+            except BusError:
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
+
+    # --- what breaks ----------------------------------------------------------------------------
+
+    def fail(self, machine: Machine, failure: Failure) -> None:
+        """Something breaks, and stays so."""
+        self._world.note(f"{machine.name}: {failure.kind} {failure.message}".rstrip())
+        machine.failures[failure.kind] = failure
+        machine.broken = True
+        self._show(machine, failure)
+
+    def recover(self, machine: Machine, kind: str = "") -> None:
+        """A failure is over, or all of them."""
+        for each in [kind] if kind else list(machine.failures):
+            failure = machine.failures.pop(each, None)
+            if failure is None:
+                continue
+            self._world.note(f"{machine.name}: {each} is over")
+            self._undo(machine, failure)
+        machine.broken = machine.unfit
+
+    def _undo(self, machine: Machine, failure: Failure) -> None:
+        match failure.kind:
+            case "temperature":
+                machine.hot.pop(failure.gpu_index, None)
+            case "network":
+                self._world.weather.cut.pop(machine.life.name, None)
+                machine.life.connection_changed()
+            case "power_off":
+                if machine.out:
+                    self.restart(machine)
+            case "preemption":
+                self._report(machine).notice_over(notice_of(machine, failure).digest)
+
+    def _show(self, machine: Machine, failure: Failure) -> None:
+        """Let the agent see what is broken."""
+        if machine.failures.get(failure.kind) is not failure or machine.life.dead:
+            return
+        index = min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
+        report = self._report(machine)
+        match failure.kind:
+            case "xid_error":
+                machine.lines += 1
+                pci = pci_of(index)
+                report.line(Line(kernel_line(pci, failure), sequence=machine.lines))
+            case "memory_error" | "nvlink_error":
+                counter = "ecc_dbe_volatile" if failure.kind == "memory_error" else "nvlink_errors"
+                self._count(machine, index, counter, failure.count)
+            case "temperature":
+                machine.hot[index] = failure.temperature
+                self._sample_from_now(machine)
+            case "backend_error":
+                text = failure.message or "NVML does not answer: unknown error"
+                report.change(Change("probe_failed", -1, text, metrics={"nvml_code": 999}))
+            case "boot_failure":
+                if machine.ready:
+                    report.finding(Finding("boot", ok=False, detail=failure.message))
+            case "network":
+                self._world.weather.cut[machine.life.name] = 1
+                machine.life.connection_changed()
+            case "power_off":
+                self.power_off(machine)
+            case "preemption":
+                report.notice(notice_of(machine, failure))
+
+    def _count(self, machine: Machine, index: int, counter: str, count: int) -> None:
+        gpu = gpus_of(machine)[index]
+        new = GpuSample(index=index, uuid=gpu.uuid, ecc_dbe_volatile=0, nvlink_errors=0)
+        was = machine.samples.get(index, new)
+        total = (getattr(was, counter) or 0) + count
+        now = msgspec.structs.replace(was, **{counter: total})
+        machine.samples[index] = now
+        for change in changes({gpu.uuid: was}, {gpu.uuid: now}):
+            self._report(machine).change(change)
+
+    def _report(self, machine: Machine) -> Reporter:
+        """The agent's own reporter, of this boot."""
+        if machine.reporter is None:
+            who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
+            gpus = GpuMap(gpus_of(machine))
+            outbox: Any = _Outbox(machine.outbox.put_nowait)  # type: ignore[arg-type]
+            machine.reporter = Reporter(
+                who,
+                outbox,
+                self._world.clock,
+                Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: ""),
+            )
+        return machine.reporter
+
+    # --- samples --------------------------------------------------------------------------------
+
+    def load(self, pool: str, percent: float) -> None:
+        """The GPUs of a pool are used so much from now on."""
+        self.loads[pool] = percent
+        for node in self.nodes.values():
+            if node.instance.pool == pool and isinstance(node, Machine):
+                self._sample_from_now(node)
+
+    def _sample_from_now(self, machine: Machine) -> None:
+        if not machine.sampling:
+            machine.sampling = True
+            machine.life.spawn(self._sample_for_ever(machine))
+
+    async def _sample_for_ever(self, machine: Machine) -> None:
+        subject = subjects.telemetry(machine.instance.pool, machine.name)
+        while True:
+            await self._awake(machine)
+            if machine.ready:
+                machine.sequence += 1
+                try:
+                    await machine.life.bus.publish(subject, encode(self._sample(machine)))
+                except BusError:
+                    self._world.note(f"a sample of {machine.name} is lost")
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    def _sample(self, machine: Machine) -> Telemetry:
+        used = self.loads.get(machine.instance.pool, 0.0)
+        gpus = tuple(
+            GpuSample(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                utilization_percent=round(used),
+                temperature_celsius=machine.hot.get(gpu.index, COOL_CELSIUS),
+            )
+            for gpu in gpus_of(machine)
+        )
+        return Telemetry(
+            id=f"{machine.boot_id}.{machine.sequence}",
+            gpus=gpus,
+            sequence=machine.sequence,
+            **self._about(machine),
+        )
+
+    # --- what is asked of it --------------------------------------------------------------------
+
+    async def _diagnose(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+        del headers
+        asked = msgspec.json.decode(data, type=DiagnoseRequest)
+        await asyncio.sleep(DIAGNOSE_SECONDS)
+        wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in self._wrong(machine))
+        checks = tuple(
+            CheckResult(name=name, ok=not wrong, detail=wrong) for name in asked.checks or ("boot",)
+        )
+        return encode(Diagnosis(ok=not wrong, checks=checks))
+
+    def _wrong(self, machine: Machine) -> list[Failure]:
+        """What a test of the hardware finds."""
+        return [each for each in machine.failures.values() if each.kind != "preemption"]
+
+    async def _reset(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+        del headers
+        msgspec.json.decode(data, type=ResetRequest)
+        await asyncio.sleep(RESET_SECONDS)
+        self._world.note(f"{machine.name} resets its GPUs")
+        self._cure(machine, "reset_gpu")
+        at = self._world.clock.now()
+        return encode(Acted(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
+
+    async def _reboot(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+        del headers
+        asked = msgspec.json.decode(data, type=RebootRequest)
+        at = self._world.clock.now()
+        if asked.boot_id == machine.boot_id:
+            self._world.note(f"{machine.name} reboots")
+            loop = asyncio.get_running_loop()
+            loop.call_later(GOING_DOWN_SECONDS, self._go_down, machine)
+        return encode(Acted(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
+
+    def _go_down(self, machine: Machine) -> None:
+        if self.nodes.get(machine.instance.provider_id) is machine and not machine.life.dead:
+            self._cure(machine, "reboot")
+            self.restart(machine)
+
+    def _cure(self, machine: Machine, remedy: str) -> None:
+        """A remedy was tried: what it does not help against comes again."""
+        for kind, failure in list(machine.failures.items()):
+            if CURES.index(remedy) >= CURES.index(failure.cured_by):
+                self.recover(machine, kind)
+            elif remedy == "reset_gpu":
+                loop = asyncio.get_running_loop()
+                loop.call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)
+
+
+def pci_of(index: int) -> str:
+    """Where a GPU is, as the kernel log writes it."""
+    return f"0000:{0x10 + index * 0x0B:02x}:00"
+
+
+def gpus_of(machine: Machine) -> tuple[GpuIdentity, ...]:
+    """The GPUs of a machine."""
+    return tuple(
+        GpuIdentity(
+            index=i,
+            uuid=f"GPU-{machine.instance.provider_id}-{i}",
+            pci=pci_of(i),
+            name=machine.kind.gpu_type,
+        )
+        for i in range(machine.kind.gpu_count)
+    )
+
+
+def notice_of(machine: Machine, failure: Failure) -> Notice:
+    """What the cloud announces."""
+    return Notice(
+        "preemption",
+        f"simulated.{machine.instance.provider_id}.{failure.at:.0f}",
+        "terminate",
+        failure.message or "the cloud takes the instance back",
+        failure.began + timedelta(seconds=failure.seconds),
+        {"action": "terminate"},
+        takes=True,
+    )

@@ -1,0 +1,315 @@
+"""Reads a scenario file; whatever is wrong with it is told at once, with file, line and key.
+
+Nothing is run here: references to nodes, pools, actions and requests are checked against what the
+file itself says, so that a scenario that is found right can be played.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.names import InvalidNameError, token
+from schemas.requests import REQUESTS
+from schemas.settings import Settings
+from services.runtime.configuration import Document, Path_, convert, read_document, settings_of
+from services.runtime.errors import ConfigurationError
+from services.simulator.scenario import format as f
+from services.simulator.scenario.checking import Known, problems
+
+FILE_BYTES_MAX: Final = 4 * 1_048_576
+PROVIDER_TYPE: Final = "services.simulator.cloud:SimulatedProvider"
+NOTIFIER_TYPE: Final = "services.simulator.workload:SimulatedNotifier"
+OWN_POOL: Final = "fleet"
+FLEET: Final = "simulated"
+POOL_DEFAULTS: Final[dict[str, Any]] = {
+    "provider": f.CLOUD,
+    "instance_type": "gpu_8x",
+    "gpu_count": 8,
+    "min_nodes": 0,
+    "max_nodes": f.FLEET_MAX,
+}
+SECTIONS: Final = frozenset({"agent", "alerts", "budget", "defaults", "health_policy", "mode"})
+"""Of the configuration: what `settings` may hold. The rest is the simulation's own."""
+KEYS: Final = (
+    *("name", "description", "seed", "duration", "replace_fatal", "fleet", "pools", "settings"),
+    *("events", "assertions", "stress"),
+)
+
+
+class ScenarioError(ConfigurationError):
+    """A file is no scenario; `problems` are all that is wrong with it, in the order of lines."""
+
+    def __init__(self, found: list[str]) -> None:
+        """Say all of it."""
+        super().__init__("\n".join(found))
+        self.problems = found
+
+
+def read_file(path: Path) -> f.Scenario:
+    """Read a file; ScenarioError with everything that is wrong with it."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ScenarioError([f"{path}: larger than {FILE_BYTES_MAX} bytes"])
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError([f"{path}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError([f"{path}: is not UTF-8: {error}"]) from error
+    return read_text(str(path), text)
+
+
+def read_text(file: str, text: str) -> f.Scenario:
+    """The same, from text; `file` is what errors call it, and what paths in it are relative to."""
+    try:
+        document = read_document(file, text)
+    except ConfigurationError as error:
+        raise ScenarioError([str(error)]) from error
+    return _Reading(document).scenario()
+
+
+class _Reading:
+    """One file as it is read: what was found, and what was found wrong."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._wrong: list[ConfigurationError] = []
+        self._numbers: dict[str, list[int]] = {}
+        """Section -> places in the file of what could be read of it."""
+        self._known: frozenset[str] = frozenset()
+        """Every pool that the file names, readable or not."""
+
+    def scenario(self) -> f.Scenario:
+        """Everything, or ScenarioError."""
+        raw = self._document.value
+        if not isinstance(raw, dict):
+            raise ScenarioError([str(self._error((), "must be a mapping: name, fleet, events …"))])
+        for key in raw:
+            if key not in KEYS:
+                self._wrong.append(self._error((key,), f"unknown key; known: {', '.join(KEYS)}"))
+        fleet = tuple(self._fleet(raw.get("fleet")))
+        configuration, own = self._configuration(raw, fleet)
+        events = tuple(self._events(raw.get("events")))
+        assertions = tuple(
+            self._each("assertions", raw.get("assertions"), f.Assertion, f.EVENTS_MAX)
+        )
+        head = {key: raw[key] for key in KEYS[:5] if key in raw}
+        found = self._try(partial(convert, self._document, head, _Head, ()))
+        if found is None:
+            self._raise()
+        scenario = f.Scenario(
+            **{name: getattr(found, name) for name in _Head.__struct_fields__},
+            file=self._document.file,
+            fleet=fleet,
+            own_pools=own,
+            configuration=configuration,
+            events=events,
+            assertions=assertions,
+            stress=self._stress(raw.get("stress")),
+        )
+        self._refer(scenario, raw)
+        self._raise()
+        return scenario
+
+    def _refer(self, scenario: f.Scenario, raw: dict[str, Any]) -> None:
+        """Look at what refers to something else; what could not be read may be referred to."""
+        whole = len(scenario.events) == len(raw.get("events") or ())
+        items = raw.get("fleet") if isinstance(raw.get("fleet"), list) else []
+        ids = {str(each.get("id")) for each in items or [] if isinstance(each, dict)}
+        known = Known(ids=ids, pools=self._known, started=not whole)
+        for path, text in problems(scenario, known):
+            if len(path) > 1 and isinstance(path[1], int):
+                path = (path[0], self._numbers[str(path[0])][path[1]], *path[2:])  # noqa: PLW2901
+            self._wrong.append(self._error(path, text))
+
+    def _stress(self, raw: Any) -> Any:
+        if raw is None:
+            return None
+        from services.simulator.stress import format as stress  # noqa: PLC0415 - rarely there
+
+        return self._try(partial(stress.read, self._document, raw, ("stress",)))
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _fleet(self, raw: Any) -> Iterator[f.FleetNode]:
+        seen: dict[str, int] = {}
+        for number, node in self._numbered("fleet", raw, f.FleetNode, f.FLEET_MAX):
+            path: Path_ = ("fleet", number, "id")
+            try:
+                token(node.id, "node")
+            except InvalidNameError as error:
+                self._wrong.append(self._error(path, str(error)))
+            if node.id in (f.ALL, f.BROKER, f.CLOUD, f.WORKLOAD, *f.SERVICES):
+                self._wrong.append(self._error(path, f"{node.id!r} means something else; rename"))
+            if node.id in seen:
+                first = seen[node.id] + 1
+                text = f"{node.id!r} stands twice (it is node {first} of the fleet); rename one"
+                self._wrong.append(self._error(path, text))
+            seen[node.id] = number
+            yield node
+
+    def _events(self, raw: Any) -> Iterator[f.Event]:
+        at = Duration(0)
+        for number, text in self._numbered("events", raw, f.EventText, f.EVENTS_MAX):
+            at = at if text.at is None else text.at
+            event = msgspec.structs.replace(text, at=at)
+            found = self._try(partial(read_event, self._document, event, ("events", number)))
+            if found is None:
+                self._numbers["events"].remove(number)
+            else:
+                yield found
+
+    def _each(self, key: str, raw: Any, kind: type[Any], most: int) -> Iterator[Any]:
+        return (each for _, each in self._numbered(key, raw, kind, most))
+
+    def _numbered(
+        self, key: str, raw: Any, kind: type[Any], most: int
+    ) -> Iterator[tuple[int, Any]]:
+        if raw is None:
+            return
+        if not isinstance(raw, list) or len(raw) > most:
+            self._wrong.append(self._error((key,), f"must be a list of at most {most:,}"))
+            return
+        for number, each in enumerate(raw):
+            path: Path_ = (key, number)
+            made = self._try(partial(convert, self._document, each, kind, path))
+            if made is not None:
+                self._numbers.setdefault(key, []).append(number)
+                yield number, made
+
+    # --- the configuration of the services ------------------------------------------------------
+
+    def _configuration(
+        self, raw: dict[str, Any], fleet: tuple[f.FleetNode, ...]
+    ) -> tuple[Settings, tuple[str, ...]]:
+        """What the services are given; and the names of the scenario's own pools."""
+        sections = self._mapping(raw, "settings")
+        for key in sections:
+            if key not in SECTIONS:
+                known = ", ".join(sorted(SECTIONS))
+                text = f"is not a section that a scenario can set; those are {known}"
+                self._wrong.append(self._error(("settings", key), text))
+        pools = {
+            name: {**POOL_DEFAULTS, **spec} if isinstance(spec, dict) else spec
+            for name, spec in self._mapping(raw, "pools").items()
+        }
+        providers = {f.CLOUD, *(node.provider for node in fleet)}
+        base: dict[str, Any] = {
+            "fleet": FLEET,
+            "providers": {name: {"type": PROVIDER_TYPE} for name in sorted(providers)},
+            "notifier": {"type": NOTIFIER_TYPE},
+            "agent": {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"},
+            **{key: value for key, value in sections.items() if key in SECTIONS},
+        }
+        own = own_pools(fleet, replace=raw.get("replace_fatal") is True)
+        for name in set(own) & set(pools):
+            text = f"is what the nodes' own pool is called that name no `pool`; rename {name!r}"
+            self._wrong.append(self._error(("pools", name), text))
+        self._known = frozenset((*own, *pools))
+        good = {
+            name: spec
+            for name, spec in pools.items()
+            if self._try(partial(self._settings, {**base, "pools": {name: spec}}))
+        }
+        read = self._try(partial(self._settings, {**base, "pools": {**own, **good}}))
+        return read or Settings(), tuple(own)
+
+    def _settings(self, value: dict[str, Any]) -> Settings:
+        lines = {
+            path: line for path, line in self._document.lines.items() if path[:1] == ("pools",)
+        }
+        for path, line in self._document.lines.items():
+            if path[:1] == ("settings",):
+                lines[path[1:]] = line
+        return settings_of(Document(self._document.file, value, lines), {})
+
+    def _mapping(self, raw: dict[str, Any], key: str) -> dict[str, Any]:
+        value = raw.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self._wrong.append(self._error((key,), "must be a mapping of names"))
+            return {}
+        return value
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def _try(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except ConfigurationError as error:
+            self._wrong.append(error)
+            return None
+
+    def _error(self, path: Path_, text: str) -> ConfigurationError:
+        return self._document.error(path, text)
+
+    def _raise(self) -> None:
+        if self._wrong:
+            raise ScenarioError(sorted(dict.fromkeys(map(str, self._wrong)), key=_line))
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    description: str = ""
+    seed: int = 1
+    duration: Duration | None = None
+    replace_fatal: bool = False
+
+
+def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Event:
+    """Read an event's parameters, as its action has them."""
+    params = {f.PARAM_ALIASES.get(key, key): value for key, value in text.params.items()}
+    failure = params.get("failure_type")
+    if isinstance(failure, str):
+        params["failure_type"] = f.FAILURE_ALIASES.get(failure, failure)
+    read = convert(document, params, f.PARAMS[text.action], (*path, "params"))
+    if text.action == "request" and read.verb not in REQUESTS:
+        known = ", ".join(REQUESTS)
+        raise document.error((*path, "params", "verb"), f"no such request; known: {known}")
+    at = text.at if text.at is not None else Duration(0)
+    return f.Event(at=at, action=text.action, target=text.target, params=read)
+
+
+def own_pools(fleet: tuple[f.FleetNode, ...], *, replace: bool) -> dict[str, dict[str, Any]]:
+    """The pools of the nodes that name none: one for each provider. Pure."""
+    counts: dict[str, int] = {}
+    for node in fleet:
+        if not node.pool:
+            counts[node.provider] = counts.get(node.provider, 0) + 1
+    return {
+        own_pool(provider): {
+            **POOL_DEFAULTS,
+            "provider": provider,
+            "gpu_count": 0,
+            "budget": {"max_unavailable": "100%", "max_replacements": "unlimited"},
+            "health": {"auto_replace": replace, "incident": {"hold": "0s"}},
+        }
+        for provider in counts
+    }
+
+
+def own_pool(provider: str) -> str:
+    """What the pool of a provider's nodes that name none is called."""
+    return OWN_POOL if provider == "fake" else f"{OWN_POOL}-{provider}"
+
+
+def pool_of(node: f.FleetNode) -> str:
+    """The pool that a node of the fleet belongs to."""
+    return node.pool or own_pool(node.provider)
+
+
+def _line(problem: str) -> tuple[int, str]:
+    """The line that a problem names, for sorting."""
+    for part in problem.split(":"):
+        if part.isdecimal():
+            return int(part), problem
+    return 0, problem
+
+
+def names(scenario: f.Scenario) -> Mapping[str, str]:
+    """Node -> its pool."""
+    return {node.id: pool_of(node) for node in scenario.fleet}

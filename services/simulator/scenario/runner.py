@@ -1,0 +1,228 @@
+"""Plays a scenario on a stage, event by event in virtual time, and says what came of it."""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.duration import Duration, format_duration
+from schemas.messages import encode
+from schemas.requests import DiagnoseRequest, Diagnosis
+from services.runtime.errors import BusError
+from services.simulator import virtual
+from services.simulator.scenario import format as f
+from services.simulator.scenario.checking import VERBS, in_order
+from services.simulator.scenario.judging import View, expected, judged
+from services.simulator.scenario.outcome import Checked, Outcome, Step
+from services.simulator.scenario.plan import beginning
+from services.simulator.scenario.status import Standing, standing
+from services.simulator.stage import Stage
+from services.simulator.virtual import moment
+
+LOOK_SECONDS: Final = 0.5
+"""How often something that is waited for is looked at."""
+DIAGNOSE_SECONDS: Final = 60.0
+CORDON_SECONDS: Final = 120.0
+SETTLE_SECONDS: Final = 0.05
+"""Between an event and the next at the same time."""
+
+
+def run(scenario: f.Scenario, seed: str = "") -> Outcome:
+    """Play a scenario; the same file and seed have the same outcome, to the byte."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return virtual.run(lambda: Player(scenario, seed or str(scenario.seed)).play_all())
+    finally:
+        logging.disable(before)
+
+
+class Player:
+    """One play of a scenario. To be used inside a virtual loop."""
+
+    def __init__(self, scenario: f.Scenario, seed: str) -> None:
+        """Put the stage up; nothing moves yet."""
+        self._scenario = scenario
+        self._seed = seed
+        self.stage = Stage(seed, beginning(scenario, moment(0.0)))
+        self.steps: list[Step] = []
+
+    async def play_all(self) -> Outcome:
+        """Play everything, then look at the assertions."""
+        await self.stage.open()
+        for _, event in in_order(self._scenario.events):
+            await self.until(float(event.at))
+            if not await self.play(event) and event.action == "wait_for_status":
+                break  # what comes after it would meet what it was not meant for
+            await asyncio.sleep(SETTLE_SECONDS)
+        else:
+            if self._scenario.duration is not None:
+                await self.until(float(self._scenario.duration))
+        outcome = self.outcome()
+        self.stage.close()
+        return outcome
+
+    async def until(self, at: float) -> None:
+        """Let time pass until a moment."""
+        if (left := at - self.stage.world.now()) > 0:
+            await asyncio.sleep(left)
+
+    def outcome(self) -> Outcome:
+        """How it stands now."""
+        world, view = self.stage.world, self.view()
+        return Outcome(
+            name=self._scenario.name,
+            seed=self._seed,
+            seconds=round(world.now(), 3),
+            digest=world.history.digest,
+            steps=tuple(self.steps),
+            checks=tuple(self._judged(each, view) for each in self._scenario.assertions),
+            nodes=tuple(view.nodes.values()),
+            story=tuple(self.stage.story),
+            defects=tuple(
+                f"{name} ended by itself: {text}"
+                for name, service in self.stage.services.items()
+                for text in service.defects
+            ),
+        )
+
+    @staticmethod
+    def _judged(each: f.Assertion, view: View) -> Checked:
+        return judged(each, view)
+
+    def standings(self) -> dict[str, Standing]:
+        """Node -> how it stands."""
+        health = self.stage.health()
+        found = {}
+        for record in self.stage.nodes():
+            machine = self.stage.machines.machine(record.node)
+            unfit = machine.unfit if machine is not None else None
+            found[record.node] = standing(record, health.get(record.node), unfit=unfit)
+        return found
+
+    def view(self) -> View:
+        """How everything stands."""
+        names = self._scenario.configuration.pools
+        records = {name: self.stage.pool(name) for name in names}
+        machines = Counter(each.pool for each in self.stage.cloud.standing())
+        return View(
+            nodes=self.standings(),
+            pools={name: record for name, record in records.items() if record is not None},
+            machines=machines,
+            sagas=self.stage.sagas,
+            story=self.stage.story,
+        )
+
+    # --- events ---------------------------------------------------------------------------------
+
+    async def play(self, event: f.Event) -> bool:
+        """Play one event; False: it does not hold."""
+        at = self.stage.world.now()
+        self.stage.world.note(f"scenario: {words(event)}")
+        ok, detail = True, ""
+        params = event.params
+        match params:
+            case f.ExpectParams():
+                detail = await self._expect(event, params)
+                ok = not detail
+            case f.CommandParams():
+                detail = await self._command(event.target, params)
+            case f.WaitParams():
+                await asyncio.sleep(float(params.duration))
+            case f.LogParams():
+                pass
+            case f.FailureParams():
+                self.stage.inject(event.target, params)
+            case f.RecoverParams():
+                self.stage.recover(event.target, params.failure_type)
+            case f.RequestParams():
+                self.stage.ask(event.target, params.verb, params.body)
+            case f.LoadParams():
+                self.stage.load(event.target, params)
+            case f.NoParams():
+                await self._fleet(event.action)
+        took = round(self.stage.world.now() - at, 3)
+        step = Step(at=round(at, 3), seconds=took, text=words(event), ok=ok, detail=detail)
+        self.steps.append(step)
+        return ok
+
+    async def _fleet(self, action: f.Action) -> None:
+        if action == "start_fleet":
+            await self.stage.start()
+        else:
+            self.stage.stop()
+
+    async def _expect(self, event: f.Event, params: f.ExpectParams) -> str:
+        waits = event.action == "wait_for_status"
+        until = self.stage.world.now() + (float(params.timeout) if waits else 0.0)
+        while wrong := expected(params, event.target, self.view()):
+            if self.stage.world.now() >= until:
+                return wrong
+            await asyncio.sleep(LOOK_SECONDS)
+        return ""
+
+    async def _command(self, node: str, params: f.CommandParams) -> str:
+        pool = self._pool_of(node)
+        if params.command_type == "run_diagnostic":
+            return await self._diagnose(pool, node, params)
+        verb = VERBS[params.command_type]
+        own = pool in self._scenario.own_pools and not self._scenario.replace_fatal
+        if params.command_type == "terminate" and not own:
+            verb = "replace"
+        reason = {"reason": params.reason} if params.reason else {}
+        self.stage.ask(pool, verb, {"node": node, **reason, **params.command_args})
+        if params.command_type == "terminate" and own:
+            return await self._take_away(pool, node)
+        return ""
+
+    async def _take_away(self, pool: str, node: str) -> str:
+        """Take a node away that is not to be replaced: it is cordoned, then the pool shrinks."""
+        until = self.stage.world.now() + CORDON_SECONDS
+        while not any(each.node == node and each.cordoned for each in self.stage.nodes()):
+            if self.stage.world.now() > until:
+                return f"{node} was not cordoned in {CORDON_SECONDS:g} s, and stays"
+            await asyncio.sleep(LOOK_SECONDS)
+        record = self.stage.pool(pool)
+        assert record is not None
+        self.stage.ask(pool, "scale", {"nodes": max(record.desired - 1, 0)})
+        return ""
+
+    async def _diagnose(self, pool: str, node: str, params: f.CommandParams) -> str:
+        request = msgspec.convert(params.command_args, DiagnoseRequest)
+        subject = subjects.node_command(pool, node, "diagnose")
+        try:
+            reply = await self.stage.operator.bus.request(
+                subject, encode(request), timeout_seconds=DIAGNOSE_SECONDS
+            )
+        except BusError as error:
+            return f"no answer: {error}"
+        diagnosis = msgspec.json.decode(reply.data, type=Diagnosis)
+        if diagnosis.refused:
+            return f"refused: {diagnosis.refused}"
+        failed = "; ".join(
+            f"{each.name}: {each.detail}" for each in diagnosis.checks if not each.ok
+        )
+        return f"failed: {failed}" if failed else "passed"
+
+    def _pool_of(self, node: str) -> str:
+        """The pool that a node is in."""
+        found = next((each.pool for each in self.stage.nodes() if each.node == node), "")
+        return found or next(iter(self._scenario.configuration.pools))
+
+
+def words(event: f.Event) -> str:
+    """An event in a line: `inject_failure node-1 xid_error xid_code=48`."""
+    params = event.params
+    defaults = {field.name: field.default for field in msgspec.structs.fields(params)}
+    given = {name: getattr(params, name) for name in defaults}
+    shown = []
+    for key, value in given.items():
+        if key in ("failure_type", "command_type", "verb", "message", "expected_status"):
+            shown += [str(value)] if value else []
+        elif value not in (None, {}, "") and value != defaults.get(key):
+            text = format_duration(value) if isinstance(value, Duration) else value
+            shown.append(f"{key}={text}")
+    return " ".join(part for part in (event.action, event.target, *shown) if part)

@@ -1,0 +1,316 @@
+"""A stage: the real services over a simulated world, and everything that can be done to it.
+
+Scenarios, the interactive mode and stress runs play on it. It decides nothing about what happens;
+it makes it happen, and says how things stand.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import Message, encode
+from schemas.node_events import node_codec
+from schemas.pool_events import pool_codec
+from schemas.records import (
+    FLEET_KEY,
+    FleetRecord,
+    HealthRecord,
+    NodeRecord,
+    PoolRecord,
+    Record,
+    decoder,
+    pool_key,
+)
+from schemas.sagas import SagaStarted, saga_codec
+from schemas.topology import EVENTS, HEALTH, NODES, POOLS, SAGAS
+from services.health_monitor.service import build as build_health_monitor
+from services.notifier.service import build as build_notifier
+from services.pool_manager.service import build as build_pool_manager
+from services.provisioner.provider import Instance
+from services.provisioner.service import build as build_provisioner
+from services.runtime.bus import Stored
+from services.runtime.errors import BusError
+from services.runtime.process import Build
+from services.runtime.topology import set_up
+from services.simulator.cloud import Cloud, Trouble
+from services.simulator.hardware import Failure, Kind
+from services.simulator.machines import Machine, Machines
+from services.simulator.member import Life
+from services.simulator.running import Supervised
+from services.simulator.scenario import format as f
+from services.simulator.scenario.plan import Beginning
+from services.simulator.workload import Workload
+from services.simulator.world import FLEET, WORLD, World
+
+log = logging.getLogger(__name__)
+
+BUILDS: Final[dict[str, Build]] = {
+    "health-monitor": build_health_monitor,
+    "pool-manager": build_pool_manager,
+    "provisioner": build_provisioner,
+    "notifier": build_notifier,
+}
+STORY_MAX: Final = 50_000
+EVERYBODY: Final = "*"
+CRASH_SECONDS: Final = 1.0
+"""Until a service that was killed is started again."""
+NOTICE_SECONDS: Final = 120.0
+
+_nodes = decoder(NodeRecord)
+_pools = decoder(PoolRecord)
+_health = decoder(HealthRecord)
+
+
+class Stage:
+    """One fleet and its surroundings. To be used inside a virtual loop."""
+
+    def __init__(self, seed: str, beginning: Beginning, *, tells: bool = True) -> None:
+        """Put it together; nothing runs yet. `tells`: whether it keeps the story."""
+        self._beginning = beginning
+        self._tells = tells
+        self.world = World(seed)
+        WORLD.set(self.world)
+        self.cloud = Cloud(self.world, idempotent=True, list_lag_seconds=0.0)
+        self.workload = Workload(self.world)
+        self.machines = Machines(self.world, self._kind_of)
+        self.world.parts |= {"cloud": self.cloud, "workload": self.workload}
+        self.cloud.dress = self._dress
+        self.cloud.on_made = self.machines.appear
+        self.cloud.on_ending = self.machines.vanish
+        self.cloud.on_gone = self.machines.vanish
+        self.services = {
+            name: Supervised(self.world, name, build, beginning.configuration)
+            for name, build in BUILDS.items()
+        }
+        self.story: list[tuple[float, Message]] = []
+        """What was published about nodes and pools, and when."""
+        self.sagas: list[SagaStarted] = []
+        self.world.watchers.append(self._stored)
+        self._started = False
+
+    def _kind_of(self, instance: Instance) -> Kind:
+        kinds, others = self._beginning.kinds, self._beginning.others
+        return kinds.get(instance.name) or others.get(instance.pool) or Kind()
+
+    def _dress(self, instance: Instance) -> Instance:
+        kind = self._kind_of(instance)
+        return msgspec.structs.replace(
+            instance,
+            region=instance.region or kind.region,
+            zone=instance.zone or kind.zone,
+            instance_type=kind.instance_type or instance.instance_type,
+        )
+
+    def _stored(self, stream: str, stored: Stored) -> None:
+        if not self._tells or len(self.story) >= STORY_MAX:
+            return
+        if stream == EVENTS.name:
+            codec = node_codec if subjects.parse_node(stored.subject) else pool_codec
+            message = codec.decode(stored.data)
+            if isinstance(message, Message):
+                self.story.append((self.world.now(), message))
+        elif stream == SAGAS.name:
+            entry = saga_codec.decode(stored.data)
+            if isinstance(entry, SagaStarted):
+                self.sagas.append(entry)
+
+    # --- its life -------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Set up the bus."""
+        self.operator = Life(self.world, "operator")
+        await set_up(self.operator.bus, self.world.clock, replicas=1)
+        # The pool-manager would draw its own: this one is the same in every run.
+        await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
+
+    async def start(self) -> None:
+        """Start the fleet; the second time, whatever was stopped of it."""
+        if self._started:
+            for node in list(self.machines.nodes.values()):
+                if isinstance(node, Machine) and node.out:
+                    self.machines.recover(node, "power_off")
+                    if node.out:
+                        self.machines.restart(node)
+            return
+        self._started = True
+        for record in self._beginning.records:
+            await self.operator.bus.create(POOLS, pool_key(record.name), encode(record))
+        for each in self.services.values():
+            each.start()
+
+    def stop(self) -> None:
+        """Stop every agent of the fleet; the instances stand."""
+        for node in list(self.machines.nodes.values()):
+            self.machines.power_off(node)
+
+    def close(self) -> None:
+        """End it."""
+        self.world.server.close()
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def inject(self, target: str, params: f.FailureParams) -> None:
+        """Something breaks."""
+        if target in f.FAILURES_OF:
+            self._trouble(target, params)
+        for name in self._names(target):
+            self.break_node(name, params)
+
+    def break_node(self, name: str, params: f.FailureParams) -> bool:
+        """A node's hardware breaks; False: it has none that stands."""
+        machine = self.machines.machine(name)
+        if machine is None:
+            self.world.note(f"{name} does not stand: nothing breaks")
+            return False
+        seconds = float(params.duration) if params.duration is not None else NOTICE_SECONDS
+        failure = Failure(
+            kind=params.failure_type,
+            at=self.world.now(),
+            began=self.world.clock.now(),
+            xid_code=params.xid_code,
+            gpu_index=params.gpu_index,
+            message=params.message,
+            temperature=params.temperature,
+            count=params.count,
+            cured_by=params.cured_by,
+            seconds=seconds,
+        )
+        self.machines.fail(machine, failure)
+        if params.failure_type == "preemption":
+            self.later(seconds, partial(self.cloud.vanish, machine.instance.provider_id))
+        elif params.duration is not None:
+            self.later(seconds, partial(self.mend, machine, failure))
+        return True
+
+    def mend(self, machine: Machine, failure: Failure) -> None:
+        """A failure is over, unless another of its kind has come since."""
+        if machine.failures.get(failure.kind) is failure:
+            self.machines.recover(machine, failure.kind)
+
+    def recover(self, target: str, kind: str = "") -> None:
+        """A failure is over, or everything that is wrong with the target."""
+        if target in f.FAILURES_OF:
+            self._trouble_over(target)
+        for name in self._names(target):
+            if (machine := self.machines.machine(name)) is not None:
+                self.machines.recover(machine, kind)
+
+    def _names(self, target: str) -> list[str]:
+        if target == f.ALL:
+            return [node.name for node in self.machines.nodes.values()]
+        return [] if target in f.FAILURES_OF else [target]
+
+    def later(self, seconds: float, what: Callable[[], Any]) -> None:
+        """Do something then."""
+        asyncio.get_running_loop().call_later(seconds, what)
+
+    def _trouble(self, target: str, params: f.FailureParams) -> None:
+        kind, lasts = params.failure_type, params.duration
+        seconds = float(lasts) if lasts is not None else f.TIME_SECONDS_MAX
+        self.world.note(f"{target}: {kind}")
+        until = self.world.now() + seconds
+        if target == f.CLOUD:
+            self._cloud_trouble(params, seconds if lasts is not None else 0.0)
+        elif target == f.WORKLOAD:
+            if kind == "network":
+                self.workload.away_until = until
+            else:
+                self.workload.endless_until = until
+        elif kind == "crash":
+            service = self.services[target]
+            service.crash()
+            self.later(float(lasts or CRASH_SECONDS), service.start)
+        else:
+            key = EVERYBODY if target == f.BROKER else target
+            self.world.weather.cut[key] = 1
+            self.connections()
+            if lasts is not None:
+                self.later(seconds, partial(self._trouble_over, target))
+
+    def _cloud_trouble(self, params: f.FailureParams, seconds: float) -> None:
+        match params.failure_type:
+            case "stillborn":
+                self.machines.stillborn += params.count
+            case "no_capacity":
+                lasts = seconds or f.TIME_SECONDS_MAX
+                self.cloud.order(Trouble("provision", "CAPACITY"), lasts)
+            case "launch_error":
+                self._order(Trouble("provision"), params.count, seconds)
+            case "terminate_error":
+                self._order(Trouble("terminate"), params.count, seconds)
+            case _:
+                self._order(Trouble("list"), params.count, seconds)
+
+    def _order(self, trouble: Trouble, count: int, seconds: float) -> None:
+        for _ in range(1 if seconds else count):
+            self.cloud.order(trouble, seconds)
+
+    def _trouble_over(self, target: str) -> None:
+        self.world.note(f"{target} is well again")
+        if target == f.CLOUD:
+            self.cloud.troubles.clear()
+            self.machines.stillborn = 0
+        elif target == f.WORKLOAD:
+            self.workload.away_until = self.workload.endless_until = 0.0
+        else:
+            self.world.weather.cut.pop(EVERYBODY if target == f.BROKER else target, None)
+            self.connections()
+        if target in self.services:
+            self.services[target].start()
+
+    def connections(self) -> None:
+        """Tell every connection whether it stands."""
+        lives = [each.life for each in self.services.values() if each.life is not None]
+        lives += [node.life for node in self.machines.nodes.values()]
+        for life in lives:
+            if not life.dead:
+                life.connection_changed()
+
+    def ask(self, pool: str, verb: str, body: dict[str, Any]) -> None:
+        """Ask what an operator asks."""
+        self.world.note(f"somebody asks {pool}: {verb} {body}")
+
+        async def ask() -> None:
+            data = msgspec.json.encode({"by": "operator", **body})
+            try:
+                await self.operator.bus.publish(subjects.pool_request(pool, verb), data)
+            except BusError as error:
+                self.world.note(f"nobody hears {verb}: {error}")
+
+        self.operator.spawn(ask())
+
+    def load(self, pool: str, params: f.LoadParams) -> None:
+        """A pool's GPUs and its queue are like that from now on."""
+        if params.utilization is not None:
+            self.machines.load(pool, params.utilization)
+
+    # --- how things stand -----------------------------------------------------------------------
+
+    def pool(self, name: str) -> PoolRecord | None:
+        """A pool's record."""
+        found: PoolRecord | None = self._latest(POOLS.name, pool_key(name), _pools)
+        return found
+
+    def nodes(self) -> list[NodeRecord]:
+        """Every node's record, in the order in which they were recorded."""
+        return list(self._records(NODES.name, _nodes))
+
+    def health(self) -> dict[str, HealthRecord]:
+        """Node -> what the policy makes of it."""
+        return {each.node: each for each in self._records(HEALTH.name, _health)}
+
+    def _latest(self, bucket: str, key: str, of: "msgspec.json.Decoder[Any]") -> Any:
+        stored = self.world.server.state.streams[f"KV_{bucket}"].last(f"$KV.{bucket}.{key}")
+        return of.decode(stored.data) if stored is not None and stored.data else None
+
+    def _records(self, bucket: str, of: "msgspec.json.Decoder[Record]") -> Iterable[Any]:
+        stream = self.world.server.state.streams[f"KV_{bucket}"]
+        for sequence in stream.sequences(f"$KV.{bucket}.>"):
+            data = stream.messages[sequence].data
+            if data:
+                yield of.decode(data)
