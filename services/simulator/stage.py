@@ -22,7 +22,6 @@ from schemas.records import (
     HealthRecord,
     NodeRecord,
     PoolRecord,
-    Record,
     decoder,
     pool_key,
 )
@@ -308,7 +307,7 @@ class Stage:
         stored = self.world.server.state.streams[f"KV_{bucket}"].last(f"$KV.{bucket}.{key}")
         return of.decode(stored.data) if stored is not None and stored.data else None
 
-    def _records(self, bucket: str, of: "msgspec.json.Decoder[Record]") -> Iterable[Any]:
+    def _records(self, bucket: str, of: "msgspec.json.Decoder[Any]") -> Iterable[Any]:
         stream = self.world.server.state.streams[f"KV_{bucket}"]
         for sequence in stream.sequences(f"$KV.{bucket}.>"):
             data = stream.messages[sequence].data
