@@ -8,15 +8,12 @@ a remedy did not help.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from agent.changes import Change, changes
-from agent.cloud.notices import Notice
 from agent.diagnostics.findings import Finding
 from agent.faults import GpuMap, NodeIdentity
 from agent.kernel_log import Line
@@ -28,7 +25,6 @@ from schemas.messages import encode
 from schemas.node_events import (
     BootChecked,
     CheckResult,
-    GpuIdentity,
     GpuSample,
     Registered,
     Telemetry,
@@ -39,6 +35,7 @@ from services.runtime.bus import Headers
 from services.runtime.errors import BusError
 from services.simulator.agents import AGAIN_SECONDS, BOOT_SECONDS, Agents, Node
 from services.simulator.hardware import CURES, Failure, Kind, kernel_line
+from services.simulator.machine import Machine, gpus_of, notice_of, pci_of
 from services.simulator.member import Life
 from services.simulator.world import World
 
@@ -49,38 +46,6 @@ GOING_DOWN_SECONDS: Final = 0.5
 AGAIN_BROKEN_SECONDS: Final = 5.0
 """After a remedy that did not help."""
 DIAGNOSE_SECONDS: Final = 2.0
-
-
-@dataclass(slots=True)
-class Machine(Node):
-    """One machine: what it is like, and what is wrong with it."""
-
-    kind: Kind = field(default_factory=Kind)
-    failures: dict[str, Failure] = field(default_factory=dict)
-    """Type -> the failure that stands."""
-    lines: int = 0
-    """Of the kernel log of this boot."""
-    samples: dict[int, GpuSample] = field(default_factory=dict)
-    """GPU -> its counters, where they are no longer those of a new one."""
-    hot: dict[int, int] = field(default_factory=dict)
-    """GPU -> its temperature, where it is too hot."""
-    sampling: bool = False
-    """Whether it publishes samples: nobody looks at those of an idle machine that is well."""
-    sequence: int = 0
-    reporter: Reporter | None = None
-    out: bool = False
-    """It is dead."""
-    seconds_to_boot: float = 0.0
-
-    @property
-    def boot_id(self) -> str:
-        """Of this boot."""
-        return f"{self.instance.provider_id}-boot-{self.boots}"
-
-    @property
-    def unfit(self) -> bool:
-        """Whether anything is wrong with its hardware now."""
-        return bool(self.failures)
 
 
 class _Outbox:
@@ -398,34 +363,3 @@ class Machines(Agents):
             elif remedy == "reset_gpu":
                 loop = asyncio.get_running_loop()
                 loop.call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)
-
-
-def pci_of(index: int) -> str:
-    """Where a GPU is, as the kernel log writes it."""
-    return f"0000:{0x10 + index * 0x0B:02x}:00"
-
-
-def gpus_of(machine: Machine) -> tuple[GpuIdentity, ...]:
-    """The GPUs of a machine."""
-    return tuple(
-        GpuIdentity(
-            index=i,
-            uuid=f"GPU-{machine.instance.provider_id}-{i}",
-            pci=pci_of(i),
-            name=machine.kind.gpu_type,
-        )
-        for i in range(machine.kind.gpu_count)
-    )
-
-
-def notice_of(machine: Machine, failure: Failure) -> Notice:
-    """What the cloud announces."""
-    return Notice(
-        "preemption",
-        f"simulated.{machine.instance.provider_id}.{failure.at:.0f}",
-        "terminate",
-        failure.message or "the cloud takes the instance back",
-        failure.began + timedelta(seconds=failure.seconds),
-        {"action": "terminate"},
-        takes=True,
-    )

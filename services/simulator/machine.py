@@ -1,0 +1,73 @@
+"""One simulated machine: what it is like, what is wrong with it, how its GPUs are called."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from agent.cloud.notices import Notice
+from agent.reporter import Reporter
+from schemas.node_events import GpuIdentity, GpuSample
+from services.simulator.agents import Node
+from services.simulator.hardware import Failure, Kind
+
+
+@dataclass(slots=True)
+class Machine(Node):
+    """One machine: what it is like, and what is wrong with it."""
+
+    kind: Kind = field(default_factory=Kind)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """Type -> the failure that stands."""
+    lines: int = 0
+    """Of the kernel log of this boot."""
+    samples: dict[int, GpuSample] = field(default_factory=dict)
+    """GPU -> its counters, where they are no longer those of a new one."""
+    hot: dict[int, int] = field(default_factory=dict)
+    """GPU -> its temperature, where it is too hot."""
+    sampling: bool = False
+    """Whether it publishes samples: nobody looks at those of an idle machine that is well."""
+    sequence: int = 0
+    reporter: Reporter | None = None
+    out: bool = False
+    """It is dead."""
+    seconds_to_boot: float = 0.0
+
+    @property
+    def boot_id(self) -> str:
+        """Of this boot."""
+        return f"{self.instance.provider_id}-boot-{self.boots}"
+
+    @property
+    def unfit(self) -> bool:
+        """Whether anything is wrong with its hardware now."""
+        return bool(self.failures)
+
+
+def pci_of(index: int) -> str:
+    """Where a GPU is, as the kernel log writes it."""
+    return f"0000:{0x10 + index * 0x0B:02x}:00"
+
+
+def gpus_of(machine: Machine) -> tuple[GpuIdentity, ...]:
+    """The GPUs of a machine."""
+    return tuple(
+        GpuIdentity(
+            index=i,
+            uuid=f"GPU-{machine.instance.provider_id}-{i}",
+            pci=pci_of(i),
+            name=machine.kind.gpu_type,
+        )
+        for i in range(machine.kind.gpu_count)
+    )
+
+
+def notice_of(machine: Machine, failure: Failure) -> Notice:
+    """What the cloud announces."""
+    return Notice(
+        "preemption",
+        f"simulated.{machine.instance.provider_id}.{failure.at:.0f}",
+        "terminate",
+        failure.message or "the cloud takes the instance back",
+        failure.began + timedelta(seconds=failure.seconds),
+        {"action": "terminate"},
+        takes=True,
+    )
