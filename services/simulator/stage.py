@@ -38,7 +38,8 @@ from services.runtime.process import Build
 from services.runtime.topology import set_up
 from services.simulator.cloud import Cloud, Trouble
 from services.simulator.hardware import Failure, Kind
-from services.simulator.machines import Machine, Machines
+from services.simulator.machine import Machine
+from services.simulator.machines import Machines
 from services.simulator.member import Life
 from services.simulator.running import Supervised
 from services.simulator.scenario import format as f
