@@ -20,7 +20,7 @@ from schemas.topology import DurableSpec
 from services.runtime.bus import Bus, Delivery, Stored
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError, Reject, Retry
-from services.runtime.instruments import Instruments
+from services.runtime.instruments import Instruments, Meters
 from services.runtime.tracing import Tracing
 
 log = logging.getLogger(__name__)
@@ -69,9 +69,14 @@ class ConsumerLoop:
     clock: Clock
     instruments: Instruments
     tracing: Tracing
+    _meters: Meters = field(init=False)
     _tails: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _held: set[Delivery] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Find the durable's own instruments once."""
+        self._meters = self.instruments.of(self.consumer.durable.name)
 
     async def run(self) -> None:
         """Take messages until cancelled; finish what is held within a bound, hand back the rest."""
@@ -90,10 +95,9 @@ class ConsumerLoop:
                 await delivery.nak(0)
 
     def _take(self, delivery: Delivery) -> None:
-        name = self.consumer.durable.name
-        self.instruments.lag_messages.labels(name).set(delivery.pending)
+        self._meters.lag_messages.set(delivery.pending)
         age = (self.clock.now() - delivery.stored.time).total_seconds()
-        self.instruments.lag_seconds.labels(name).set(max(age, 0.0))
+        self._meters.lag_seconds.set(max(age, 0.0))
         key = self.consumer.key(delivery.stored)
         self._held.add(delivery)
         task = asyncio.create_task(self._after(self._tails.get(key), delivery))
@@ -112,9 +116,7 @@ class ConsumerLoop:
             await asyncio.wait([earlier])
         started = self.clock.monotonic()
         outcome = await self._settle(delivery)
-        name = self.consumer.durable.name
-        self.instruments.handled.labels(name, outcome).inc()
-        self.instruments.seconds.labels(name).observe(self.clock.monotonic() - started)
+        self._meters.settled(outcome, self.clock.monotonic() - started)
 
     async def _settle(self, delivery: Delivery) -> str:
         """Handle one delivery and settle it; return the outcome's name."""

@@ -3,6 +3,27 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
+class Meters:
+    """The instruments of one durable: looked up once, used for every message."""
+
+    def __init__(self, instruments: "Instruments", durable: str) -> None:
+        """Name the durable in each of them."""
+        self.lag_messages = instruments.lag_messages.labels(durable)
+        self.lag_seconds = instruments.lag_seconds.labels(durable)
+        self._seconds = instruments.seconds.labels(durable)
+        self._handled = instruments.handled
+        self._outcomes: dict[str, Counter] = {}
+        self._durable = durable
+
+    def settled(self, outcome: str, seconds: float) -> None:
+        """Count a message that was settled after so long."""
+        counter = self._outcomes.get(outcome)
+        if counter is None:
+            counter = self._outcomes[outcome] = self._handled.labels(self._durable, outcome)
+        counter.inc()
+        self._seconds.observe(seconds)
+
+
 class Instruments:
     """What every service measures about its own work."""
 
@@ -34,3 +55,7 @@ class Instruments:
             ["durable"],
             registry=self.registry,
         )
+
+    def of(self, durable: str) -> Meters:
+        """One durable's."""
+        return Meters(self, durable)

@@ -1,7 +1,8 @@
 """Traces: one replacement is one trace, carried from message to message in `traceparent`.
 
-Spans are made by opentelemetry-sdk and exported over OTLP where an endpoint is configured; without
-one they are made all the same, so that ids travel on the bus and in the logs.
+Spans are made by opentelemetry-sdk and exported over OTLP where an endpoint is configured. Without
+one nobody would read what a span records, so only its ids are made: they travel on the bus and in
+the logs all the same.
 """
 
 import os
@@ -9,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from schemas.headers import TRACEPARENT
@@ -37,15 +40,34 @@ class Tracing:
         if processor is not None:
             self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("navarch")
+        self._recording = processor is not None
+        self._ids = ids or RandomIdGenerator()
 
     @contextmanager
     def span(self, name: str, headers: Headers, **attributes: str | int) -> Iterator[None]:
         """Work caused by a message with these headers."""
         parent = _propagator.extract(dict(headers))
+        if not self._recording:
+            with trace.use_span(self._unrecorded(parent)):
+                yield
+            return
         with self._tracer.start_as_current_span(
             name, context=parent, kind=trace.SpanKind.CONSUMER, attributes=attributes
         ):
             yield
+
+    def _unrecorded(self, parent: Context) -> NonRecordingSpan:
+        """A span of ids alone; sampled, so that a service that does export goes on with it."""
+        before = trace.get_current_span(parent).get_span_context()
+        return NonRecordingSpan(
+            SpanContext(
+                trace_id=before.trace_id if before.is_valid else self._ids.generate_trace_id(),
+                span_id=self._ids.generate_span_id(),
+                is_remote=False,
+                trace_flags=TraceFlags(TraceFlags.SAMPLED),
+                trace_state=before.trace_state,
+            )
+        )
 
     def close(self) -> None:
         """Send what is buffered."""

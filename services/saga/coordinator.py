@@ -164,7 +164,7 @@ class Coordinator:
         where it is cached, because what changed lies outside of it.
         """
         if fresh:
-            self._cache.pop(saga, None)
+            await self._freshen(saga)
         for _ in range(APPENDS_MAX):
             state = self._cache.get(saga) or await self._load(saga)
             if state is None:
@@ -194,11 +194,8 @@ class Coordinator:
         if cached is not None:
             if cached.sequence >= stored.sequence:
                 return cached
-            # The entry's own guard names what came before it: if that is what is cached, then
-            # nothing lies between, and the log need not be read.
-            if stored.headers.get(h.EXPECTED_LAST_SUBJECT_SEQ) == str(cached.sequence):
-                state = fold_stored(cached, stored)
-                assert state is not None
+            state = _followed(cached, stored)
+            if state is not None:
                 self._keep(state)
                 return state
         for _ in range(TRIES_MAX):
@@ -206,6 +203,20 @@ class Coordinator:
             if state_or_none is not None and state_or_none.sequence >= stored.sequence:
                 return state_or_none
         raise Retry(f"{entry.saga}: its log cannot yet be read up to {stored.sequence}")
+
+    async def _freshen(self, saga: str) -> None:
+        """Bring what is cached of a log up to what it is now, or forget it."""
+        if saga not in self._cache:
+            return
+        last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
+        cached = self._cache.get(saga)
+        if cached is None or (last is not None and last.sequence <= cached.sequence):
+            return
+        state = _followed(cached, last) if last is not None else None
+        if state is None:
+            self._cache.pop(saga, None)
+        else:
+            self._keep(state)
 
     async def _load(self, saga: str) -> SagaState | None:
         state = await read_state(self._bus, saga)
@@ -218,6 +229,16 @@ class Coordinator:
         self._cache.move_to_end(state.saga)
         if len(self._cache) > CACHE_MAX:
             self._cache.popitem(last=False)
+
+
+def _followed(state: SagaState, stored: Stored) -> SagaState | None:
+    """The state with one more entry, where nothing lies between; None where something may.
+
+    The entry's own guard names what came before it.
+    """
+    if stored.headers.get(h.EXPECTED_LAST_SUBJECT_SEQ) != str(state.sequence):
+        return None
+    return fold_stored(state, stored)
 
 
 def _trace(state: SagaState) -> dict[str, str]:

@@ -92,6 +92,9 @@ class StepState:
     """Sequence of the last entry about this step."""
 
 
+_PENDING = StepState()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaState:
     """A saga, as its log tells it."""
@@ -124,7 +127,7 @@ class SagaState:
 
     def step(self, name: str) -> StepState:
         """A step's state; pending where no entry names it."""
-        return self.steps.get(name, StepState())
+        return self.steps.get(name, _PENDING)
 
     @property
     def outputs(self) -> dict[str, Mapping[str, Any]]:
