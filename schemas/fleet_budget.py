@@ -13,6 +13,8 @@ class BudgetClaim(Record, frozen=True, kw_only=True):
     unavailable: int = 0
     begun: dict[str, int] = {}
     """As in the pool's record, by slots of the fleet's window."""
+    resets: dict[str, int] = {}
+    """The same of GPU resets and reboots."""
     revision: int = 0
     """Of the pool's record that this was decided on: as long as that stands, somebody may still be
     about to write what was claimed, and the claim may only grow."""

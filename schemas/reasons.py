@@ -90,15 +90,17 @@ BreakerCause = Literal[
     "rate",
     "fleet-level",
     "fleet-rate",
+    "reset-rate",
+    "fleet-reset-rate",
     "wave",
     "launches-fail",
     "probe-failed",
     "person",
 ]
 """What opened it. level: as many nodes are out of service as may be; rate: as many repairs were
-begun within the window as may be; both of the pool or of the fleet; wave: many nodes have one
-trouble; launches-fail: new nodes do not come up; probe-failed: the one repair after it half-opened
-failed; person: somebody asked for it."""
+begun within the window as may be; reset-rate: as many GPU resets and reboots; each of the pool or
+of the fleet; wave: many nodes have one trouble; launches-fail: new nodes do not come up;
+probe-failed: the one repair after it half-opened failed; person: somebody asked for it."""
 
 # --- providers -----------------------------------------------------------------------------------
 

@@ -88,8 +88,13 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     open: dict[str, OpenSaga] = {}
     breaker: Breaker = Breaker()
     begun: dict[str, int] = {}
-    """Disruptive sagas begun, by slots of a sixtieth of the budget's window (epoch seconds)."""
+    """Replacements and drains begun, by slots of a sixtieth of the budget's window (epoch
+    seconds)."""
     begun_fleet: dict[str, int] = {}
+    """The same, by slots of the fleet's window."""
+    resets: dict[str, int] = {}
+    """GPU resets and reboots begun, by slots of the budget's window."""
+    resets_fleet: dict[str, int] = {}
     """The same, by slots of the fleet's window."""
     told: dict[str, str] = {}
     """Node -> id of what people were asked to look at: nobody is asked twice."""

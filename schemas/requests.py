@@ -250,8 +250,11 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes out of service by our own doing, and how many may be."""
     unavailable_limit: int = 0
     begun: int = 0
-    """Repairs begun within the budget's window, and how many may be; -1: any number."""
+    """Replacements begun within the budget's window, and how many may be; -1: any number."""
     begun_limit: int = -1
+    resets: int = 0
+    """GPU resets and reboots begun within the window, and how many may be; -1: any number."""
+    resets_limit: int = -1
     window_seconds: float = 0.0
     sick: int = 0
     """Nodes that are to be repaired and that nothing is done about yet."""
@@ -267,6 +270,8 @@ class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):
     begun: int
     begun_limit: int = -1
     """-1: any number."""
+    resets: int = 0
+    resets_limit: int = -1
     window_seconds: float = 0.0
     lifted: bool = False
     """It cannot bind, so nothing is counted for it."""

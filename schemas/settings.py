@@ -73,6 +73,9 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     max_replacements: int | str = "50%"
     """Begun within `window`: a count, a percentage of the desired size, rounded up, at least three,
     or `unlimited`."""
+    max_resets: int | str | None = None
+    """GPU resets and reboots begun within `window`, written in the same way. None: three for each
+    replacement that may be begun, as many as the ladder has before it."""
     window: Duration = Duration(3600)
 
 
@@ -84,6 +87,8 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
     max_replacements: int | str = "50%"
     """Begun within `window`: a count, a percentage of what all pools want, at least ten, or
     `unlimited`."""
+    max_resets: int | str | None = None
+    """As in a pool."""
     window: Duration = Duration(3600)
 
 

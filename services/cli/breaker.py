@@ -38,6 +38,7 @@ HEADERS: Final = (
     "since",
     "out of service",
     "begun",
+    "resets",
     "sick, waiting",
     "why",
 )
@@ -92,6 +93,7 @@ def row(pool: "PoolView") -> tuple[str, ...]:
         _moment(pool.breaker_since) if state != "closed" else "-",
         use(pool.unavailable, pool.unavailable_limit),
         begun(pool.begun, pool.begun_limit, pool.window_seconds),
+        use(pool.resets, pool.resets_limit),
         str(pool.sick or "-"),
         f"{by}{why}" or "-",
     )
@@ -106,7 +108,8 @@ def fleet_line(budget: "FleetBudgetView") -> str:
     return (
         f"Of the fleet ({budget.desired} nodes): "
         f"{use(budget.unavailable, budget.unavailable_limit)} out of service, "
-        f"{begun(budget.begun, budget.begun_limit, budget.window_seconds)} begun."
+        f"{begun(budget.begun, budget.begun_limit, budget.window_seconds)} begun, "
+        f"{use(budget.resets, budget.resets_limit)} resets and reboots."
     )
 
 
@@ -120,7 +123,7 @@ def next_line(pool: "PoolView") -> str:
         then = f"one repair is tried at {_moment(pool.breaker_probe_at)} at the earliest"
     else:
         then = "when that is over one repair is tried, and if it is done the others follow"
-    if pool.breaker_cause in ("rate", "fleet-rate"):
+    if pool.breaker_cause.endswith("rate"):
         on = "Closing it lifts no budget. By hand, one node: navarch replace NODE"
     else:
         on = f"To go on now: navarch breaker close {pool.name} --reason …"

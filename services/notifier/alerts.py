@@ -150,6 +150,8 @@ OPENED: Final[dict[str, str]] = {
     "rate": "as many repairs were begun as may be",
     "fleet-level": "as many nodes of the fleet are out of service as may be",
     "fleet-rate": "as many repairs were begun in the fleet as may be",
+    "reset-rate": "as many GPU resets and reboots were begun as may be",
+    "fleet-reset-rate": "as many GPU resets and reboots were begun in the fleet as may be",
     "launches-fail": "new nodes do not come up",
     "probe-failed": "the repair that was tried failed",
     "person": "somebody asked for it",

@@ -140,6 +140,8 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         unavailable_limit=allowed.level,
         begun=allowed.begun,
         begun_limit=-1 if allowed.rate is None else allowed.rate,
+        resets=allowed.resets,
+        resets_limit=-1 if allowed.reset_rate is None else allowed.reset_rate,
         window_seconds=float(record.spec.budget.window),
         sick=sum(1 for node in nodes if node.node not in taken and sick(node, record, now)),
         mode=record.spec.mode,
@@ -160,13 +162,15 @@ def fleet_view(claims: FleetBudgetRecord, spec: FleetBudgetSpec, now: datetime) 
             window_seconds=window,
             lifted=True,
         )
-    rate = fleet.rate(0)
+    rate, reset_rate = fleet.rate(0), fleet.reset_rate(0)
     return FleetBudgetView(
         desired=fleet.desired,
         unavailable=fleet.unavailable,
         unavailable_limit=fleet.level(0),
         begun=fleet.begun(now),
         begun_limit=-1 if rate is None else rate,
+        resets=fleet.resets(now),
+        resets_limit=-1 if reset_rate is None else reset_rate,
         window_seconds=window,
     )
 

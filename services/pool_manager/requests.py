@@ -247,7 +247,7 @@ def _about_node(
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
     if asked_for.kind in DISRUPTIVE:
         window = float(world.others.spec.window) if world.others is not None else 0.0
-        record = with_begun(record, window, now)
+        record = with_begun(record, window, now, (kind,))
     return Answer(event=_accepted(asked, payload, saga, now), record=record)
 
 

@@ -300,6 +300,7 @@ def _check_budget(document: Document, budget: BudgetSpec | FleetBudgetSpec, path
     for key, problem in (
         ("max_unavailable", level_problem(budget.max_unavailable)),
         ("max_replacements", rate_problem(budget.max_replacements)),
+        ("max_resets", "" if budget.max_resets is None else rate_problem(budget.max_resets)),
         ("window", rate_window_problem(budget.window)),
     ):
         if problem:

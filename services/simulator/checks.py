@@ -32,6 +32,9 @@ from services.simulator.world import World
 
 DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot"})
 """Kinds on the health path that take a node out of service."""
+CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
+RESETS_EACH: Final = 3
+"""Resets and reboots for each replacement that may be: what the budget says by default."""
 REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
 SILENT_SECONDS: Final = 15.0
 """A node that has not been heard for so long may be taken for lost."""
@@ -67,9 +70,10 @@ class Checks:
         """Sagas that have begun and not ended, by their logs."""
         self.allowed: int = 1
         self.rate_max = 0
-        """Nodes taken out within the window at most; 0: no bound."""
+        """Nodes replaced within the window at most; 0: no bound."""
         self.window_seconds = 0.0
-        self._begun: list[float] = []
+        self._begun: dict[bool, list[float]] = {False: [], True: []}
+        """When replacements were begun, and resets and reboots."""
         self.drain_seconds = 0.0
         self._verdicts: dict[str, str] = {}
         self.left_cordoned: dict[str, None] = {}
@@ -129,13 +133,14 @@ class Checks:
             )
 
     def _rate(self, entry: SagaStarted) -> None:
-        now = self._world.now()
-        self._begun = [each for each in self._begun if now - each < self.window_seconds]
-        self._begun.append(now)
-        if self.rate_max and len(self._begun) > self.rate_max:
+        now, cures = self._world.now(), entry.kind in CURING
+        recent = [each for each in self._begun[cures] if now - each < self.window_seconds]
+        self._begun[cures] = [*recent, now]
+        most = self.rate_max * (RESETS_EACH if cures else 1)
+        if most and len(recent) >= most:
             self._fail(
-                f"{len(self._begun)} nodes were taken out within {self.window_seconds:.0f} s "
-                f"where {self.rate_max} may be",
+                f"{len(recent) + 1} nodes were {'reset or rebooted' if cures else 'taken out'} "
+                f"within {self.window_seconds:.0f} s where {most} may be",
                 entry.saga,
             )
 

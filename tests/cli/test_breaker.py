@@ -113,7 +113,7 @@ def test_each_state_is_told_with_what_follows(
     view = msgspec.structs.replace(PLAIN, **changes)
     told = row(view)
 
-    assert (state, "20 of 20", "20 of 50 in 1h", "7") == (told[1], *told[3:6])
+    assert (state, "20 of 20", "20 of 50 in 1h", "0", "7") == (told[1], *told[3:7])
     assert next_line(view).startswith(f"training: {then}")
 
 
@@ -124,5 +124,6 @@ def test_the_fleets_budget_is_told_or_that_it_is_lifted() -> None:
     )
     lifted = msgspec.structs.replace(used, lifted=True)
 
-    assert "Of the fleet (200 nodes): 3 of 50 out of service, 9 in 1h begun." == fleet_line(used)
+    told = "Of the fleet (200 nodes): 3 of 50 out of service, 9 in 1h begun, 0 resets and reboots."
+    assert told == fleet_line(used)
     assert "each pool's own decides" in fleet_line(lifted)

@@ -18,19 +18,25 @@ from schemas.records import NodeRecord, PoolRecord
 from schemas.requests import BreakerRequest
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from services.pool_manager.core import close, plan
+from services.pool_manager.mending.remediation import Ladder
 from services.pool_manager.safety.breaker import in_ramp
 from services.pool_manager.safety.breaking import breaking
 from services.pool_manager.safety.budget import claimed, claiming, others
-from services.pool_manager.world import DISRUPTIVE, World, unavailable
+from services.pool_manager.world import CURING, DISRUPTIVE, World, unavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WINDOW_SECONDS = 60
 POOLS = ("a", "b")
 SIZE = 4
 LEVEL, RATE = 2, 3
-FLEET_LEVEL, FLEET_RATE = 2, 3
+RESETS = 2
+FLEET_LEVEL, FLEET_RATE, FLEET_RESETS = 2, 3, 3
+LADDER = Ladder(options=Ladder.Options())
 FLEET = FleetBudgetSpec(
-    max_unavailable=FLEET_LEVEL, max_replacements=FLEET_RATE, window=Duration(WINDOW_SECONDS)
+    max_unavailable=FLEET_LEVEL,
+    max_replacements=FLEET_RATE,
+    max_resets=FLEET_RESETS,
+    window=Duration(WINDOW_SECONDS),
 )
 SPEC = PoolSpec(
     provider="p",
@@ -38,7 +44,10 @@ SPEC = PoolSpec(
     min_nodes=0,
     max_nodes=9,
     budget=BudgetSpec(
-        max_unavailable=LEVEL, max_replacements=RATE, window=Duration(WINDOW_SECONDS)
+        max_unavailable=LEVEL,
+        max_replacements=RATE,
+        max_resets=RESETS,
+        window=Duration(WINDOW_SECONDS),
     ),
 )
 
@@ -59,7 +68,8 @@ class Bus:
         }
     )
     now: datetime = NOW
-    begun: list[tuple[datetime, str]] = field(default_factory=list)
+    begun: list[tuple[datetime, str, bool]] = field(default_factory=list)
+    """When, in which pool, and whether it was a reset or a reboot."""
     codes: int = 0
 
     def save(self, record: PoolRecord, revision: int) -> bool:
@@ -70,7 +80,7 @@ class Bus:
         fresh = [each for saga, each in record.open.items() if saga not in old.open]
         disruptive = [each for each in fresh if each.kind in DISRUPTIVE]
         assert not (disruptive and old.breaker.forced)
-        self.begun += [(self.now, record.name)] * len(disruptive)
+        self.begun += [(self.now, record.name, each.kind in CURING) for each in disruptive]
         self.pools[record.name] = (record, revision + 1)
         return True
 
@@ -85,6 +95,7 @@ class Bus:
                 health="unhealthy",
                 health_kind="xid",
                 health_code=self.codes,
+                health_action="reset_gpu" if self.codes % 2 else "replace",
                 health_at=self.now,
             )
 
@@ -96,13 +107,18 @@ class Bus:
             self.nodes[pool][name] = healthy(pool, name)
 
     def end(self, pool: str, number: int, *, failed: bool) -> None:
-        """A saga ends; the node that it was about is gone, and the new one there or not."""
+        """A saga ends; the node that it was about is gone, and the new one there or not.
+
+        A reset that is done cures its node; one that fails leaves it sick.
+        """
         record, revision = self.pools[pool]
         if not record.open:
             return
         saga = sorted(record.open)[number % len(record.open)]
         opened = record.open[saga]
-        self.nodes[pool].pop(opened.node, None)
+        gone = self.nodes[pool].pop(opened.node, None)
+        if opened.kind in CURING and gone is not None:
+            self.nodes[pool][gone.node] = gone if failed else healthy(pool, gone.node)
         if opened.new_node and not failed:
             self.nodes[pool][opened.new_node] = healthy(pool, opened.new_node)
         left = close(record, saga, failed=failed, now=self.now)
@@ -138,6 +154,7 @@ def decision(bus: Bus, pool: str) -> Iterator[None]:
         others=others(FLEET, claims, pool),
         claims=claims,
         claims_revision=claims_revision,
+        remediator=LADDER,
     )
     decided = plan(world, bus.now)
     claim = claiming(world, decided.record)
@@ -165,9 +182,14 @@ def holds(bus: Bus) -> None:
             tried = [each for each in record.open.values() if in_ramp(record.breaker, each)]
             assert len(tried) <= 1
     assert sum(out.values()) <= FLEET_LEVEL
-    recent = [pool for at, pool in bus.begun if (bus.now - at).total_seconds() < WINDOW_SECONDS]
-    assert len(recent) <= FLEET_RATE
-    assert all(recent.count(name) <= RATE for name in POOLS)
+    for resets, rate, fleet_rate in ((False, RATE, FLEET_RATE), (True, RESETS, FLEET_RESETS)):
+        recent = [
+            pool
+            for at, pool, reset in bus.begun
+            if reset == resets and (bus.now - at).total_seconds() < WINDOW_SECONDS
+        ]
+        assert len(recent) <= fleet_rate
+        assert all(recent.count(name) <= rate for name in POOLS)
 
 
 ACTIONS = st.one_of(

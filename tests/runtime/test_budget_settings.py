@@ -26,6 +26,10 @@ ERRORS = {
         POOL + "    budget: {max_replacements: 0}\n",
         "navarch.yaml:9: pools.a.budget.max_replacements: 0 lets nothing be repaired; use 1",
     ),
+    "resets of nothing": (
+        POOL + "    budget: {max_resets: 0}\n",
+        "navarch.yaml:9: pools.a.budget.max_resets: 0 lets nothing be repaired; use 1",
+    ),
     "a window too short": (
         POOL + "    budget: {window: 10s}\n",
         "navarch.yaml:9: pools.a.budget.window: 10s is too short to count repairs in; write 1m",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -135,12 +136,19 @@ def _ramping(record: PoolRecord) -> bool:
 # --- acting --------------------------------------------------------------------------------------
 
 
-def _counted(world: World, acted: _Acted, count: int, now: datetime) -> _Acted:
-    """Note in the record how many were begun, for the rate."""
-    if not count:
+def _counted(world: World, acted: _Acted, before: int, now: datetime) -> _Acted:
+    """Note in the record what was begun after the first `before`, for the rates."""
+    kinds = [each.kind for each in islice(acted.start.values(), before, None)]
+    if not kinds:
         return acted
     window = float(world.others.spec.window) if world.others is not None else 0.0
-    return replace(acted, record=with_begun(acted.record, window, now, count))
+    return replace(acted, record=with_begun(acted.record, window, now, kinds))
+
+
+def _refusal(acted: _Acted, node: NodeRecord) -> BreakerCause:
+    """What of the budget forbids the node's remedy."""
+    resets = acted.choices[node.node].remedy in choosing.MENDING
+    return acted.allowance.refusal(cordoned=node.cordoned, resets=resets)
 
 
 def _begin(world: World, acted: _Acted, node: NodeRecord, now: datetime) -> tuple[str, _Acted]:
@@ -150,7 +158,9 @@ def _begin(world: World, acted: _Acted, node: NodeRecord, now: datetime) -> tupl
         acted,
         record=record,
         start={**acted.start, saga: opened},
-        allowance=acted.allowance.took(cordoned=node.cordoned),
+        allowance=acted.allowance.took(
+            cordoned=node.cordoned, resets=choice.remedy in choosing.MENDING
+        ),
     )
 
 
@@ -162,13 +172,14 @@ def _taken(world: World, acted: _Acted, trouble: breaker.Trouble | None, now: da
     spec = acted.record.spec
     failing = trouble is not None and trouble.cause == "launches-fail"
     left: list[NodeRecord] = []
+    before = len(acted.start)
     for node in acted.left:
         ahead = not (failing and node.cordoned) and not acted.record.breaker.forced
         if ahead and notices.urgent(node, spec, now):
             _, acted = _begin(world, acted, node, now)
         else:
             left.append(node)
-    acted = _counted(world, acted, len(acted.left) - len(left), now)
+    acted = _counted(world, acted, before, now)
     return replace(acted, left=tuple(left))
 
 
@@ -195,12 +206,11 @@ def _mended(world: World, acted: _Acted, now: datetime) -> _Acted:
     before = len(acted.start)
     ramp = breaker.ramp_room(acted.record)
     for node, choice in choosing.mendable(world, acted.record, now):
-        spent = acted.allowance.refusal(cordoned=node.cordoned)
-        if spent or (ramp is not None and len(acted.start) - before >= ramp):
-            break
         acted = replace(acted, choices={**acted.choices, node.node: choice})
+        if _refusal(acted, node) or (ramp is not None and len(acted.start) - before >= ramp):
+            break
         _, acted = _begin(world, acted, node, now)
-    return _counted(world, acted, len(acted.start) - before, now)
+    return _counted(world, acted, before, now)
 
 
 def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:
@@ -214,12 +224,13 @@ def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:
     for node in acted.left:
         if incidents.room(acted.record, sickness(node), now) == 0:
             continue
-        why = acted.allowance.refusal(cordoned=node.cordoned)
+        why = _refusal(acted, node)
         if why:
             refused = refused or why
             continue
+        before = len(acted.start)
         saga, acted = _begin(world, acted, node, now)
-        acted = _counted(world, acted, 1, now)
+        acted = _counted(world, acted, before, now)
         left = tuple(each for each in acted.left if each is not node)
         half = breaker.half_opened(acted.record.breaker, saga, now)
         return replace(acted, record=_with(acted.record, half), left=left)
@@ -238,14 +249,14 @@ def _begun(world: World, acted: _Acted, now: datetime) -> _Acted:
     for node in acted.left:
         if incidents.room(acted.record, sickness(node), now) == 0:
             left.append(node)
-        elif why := acted.allowance.refusal(cordoned=node.cordoned):
+        elif why := _refusal(acted, node):
             left.append(node)
             refused.append(why)
         elif ramp is not None and len(acted.start) - before >= ramp:
             left.append(node)
         else:
             _, acted = _begin(world, acted, node, now)
-    acted = _counted(world, acted, len(acted.start) - before, now)
+    acted = _counted(world, acted, before, now)
     # While the ramp stands, a spent level is what it is meant to lead to, and was told before.
     quiet = ("level", "fleet-level") if ramp is not None else ()
     cause: BreakerCause = next((each for each in refused if each not in quiet), "")
@@ -270,8 +281,9 @@ def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
         # While the next launch is under way its moment has passed, and its end is what tells.
         at = earlier(at, to_come(record.retry_at, now))
     at = earlier(at, to_come(record.breaker.probe_at, now))
-    if acted.refused == "rate":
-        due = room_at(record.begun, float(record.spec.budget.window), now)
+    if acted.refused in ("rate", "reset-rate"):
+        slots = record.begun if acted.refused == "rate" else record.resets
+        due = room_at(slots, float(record.spec.budget.window), now)
         at = earlier(at, to_come(due, now))
     return at
 

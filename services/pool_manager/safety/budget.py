@@ -1,12 +1,14 @@
 """How many nodes may be out of service at once, and how many be taken out in a time. Pure.
 
-The level is a count of nodes; the rate a count of sagas begun within a sliding window. What was
-begun is kept in slots of a sixtieth of the window, so that a record stays small and a restart
-forgets nothing; a slot counts until the last moment it stands for has left the window.
+The level is a count of nodes; the rate a count of sagas begun within a sliding window. Resets and
+reboots, which leave a node in its place, have a rate of their own, so that a node that climbs the
+ladder does not spend the replacements of others. What was begun is kept in slots of a sixtieth of
+the window, so that a record stays small and a restart forgets nothing; a slot counts until the last
+moment it stands for has left the window.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -14,10 +16,10 @@ from typing import Final
 import msgspec
 
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
-from schemas.reasons import BreakerCause
+from schemas.reasons import BreakerCause, SagaKind
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
-from services.pool_manager.world import World, unavailable
+from services.pool_manager.world import CURING, World, unavailable
 
 LEVEL_MIN: Final = 1
 """A percentage allows so many at least, or nothing is ever repaired."""
@@ -25,6 +27,9 @@ RATE_MIN: Final = 3
 """So that in pools of one to three nodes each can be repaired once."""
 FLEET_LEVEL_MIN: Final = 5
 FLEET_RATE_MIN: Final = 10
+RESETS_EACH: Final = 3
+"""Resets and reboots for each replacement that may be begun, where no setting says otherwise: as
+many as the ladder tries on a node before it is replaced."""
 SLOTS: Final = 60
 SLOT_SECONDS_MIN: Final = 1
 ALL: Final = "100%"
@@ -46,13 +51,28 @@ def rate(max_replacements: int | str, desired: int, *, least: int = RATE_MIN) ->
     return max(least, _share(max_replacements, desired))
 
 
+def reset_rate(
+    max_resets: int | str | None,
+    max_replacements: int | str,
+    desired: int,
+    *,
+    least: int = RATE_MIN,
+) -> int | None:
+    """GPU resets and reboots that may be begun within the window; None: any number."""
+    if max_resets is not None:
+        return rate(max_resets, desired, least=least * RESETS_EACH)
+    replacements = rate(max_replacements, desired, least=least)
+    return None if replacements is None else replacements * RESETS_EACH
+
+
 def _share(percentage: str, of: int) -> int:
     return math.ceil(of * float(percentage.removesuffix("%")) / 100 - 1e-9)
 
 
 def lifted(spec: FleetBudgetSpec) -> bool:
     """Whether the fleet's budget cannot bind, so that nothing need be counted for it."""
-    return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED
+    resets = spec.max_resets in (None, UNLIMITED)
+    return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED and resets
 
 
 # --- slots ---------------------------------------------------------------------------------------
@@ -89,14 +109,21 @@ def _counts(slot: str, window: float, now: datetime) -> bool:
 
 
 def with_begun(
-    record: PoolRecord, fleet_window: float, now: datetime, count: int = 1
+    record: PoolRecord, fleet_window: float, now: datetime, kinds: Sequence[SagaKind]
 ) -> PoolRecord:
-    """The pool's record with more disruptive sagas begun; `fleet_window` 0: not counted there."""
-    return msgspec.structs.replace(
-        record,
-        begun=noted(record.begun, float(record.spec.budget.window), now, count),
-        begun_fleet=noted(record.begun_fleet, fleet_window, now, count) if fleet_window else {},
-    )
+    """The pool's record with more sagas begun; `fleet_window` 0: not counted there."""
+    window = float(record.spec.budget.window)
+    resets = sum(1 for kind in kinds if kind in CURING)
+    others = len(kinds) - resets
+    if others:
+        fleet = noted(record.begun_fleet, fleet_window, now, others) if fleet_window else {}
+        begun = noted(record.begun, window, now, others)
+        record = msgspec.structs.replace(record, begun=begun, begun_fleet=fleet)
+    if resets:
+        fleet = noted(record.resets_fleet, fleet_window, now, resets) if fleet_window else {}
+        begun = noted(record.resets, window, now, resets)
+        record = msgspec.structs.replace(record, resets=begun, resets_fleet=fleet)
+    return record
 
 
 # --- the fleet -----------------------------------------------------------------------------------
@@ -122,6 +149,15 @@ class Others:
     def begun(self, now: datetime) -> int:
         """Sagas that the other pools began within the fleet's window."""
         return sum(counted(each.begun, float(self.spec.window), now) for each in self.claims)
+
+    def reset_rate(self, desired: int) -> int | None:
+        """GPU resets and reboots that may be begun in the fleet within its window."""
+        wanted, spec = self.desired + desired, self.spec
+        return reset_rate(spec.max_resets, spec.max_replacements, wanted, least=FLEET_RATE_MIN)
+
+    def resets(self, now: datetime) -> int:
+        """GPU resets and reboots that the other pools began within the fleet's window."""
+        return sum(counted(each.resets, float(self.spec.window), now) for each in self.claims)
 
 
 def others(spec: FleetBudgetSpec, fleet: FleetBudgetRecord, pool: str) -> Others | None:
@@ -169,6 +205,7 @@ def claim_of(record: PoolRecord, nodes: Iterable[NodeRecord], revision: int) -> 
         desired=record.desired,
         unavailable=unavailable(record, nodes),
         begun=record.begun_fleet,
+        resets=record.resets_fleet,
         revision=revision,
     )
 
@@ -181,21 +218,26 @@ def claimed(old: BudgetClaim | None, wanted: BudgetClaim) -> BudgetClaim:
     """
     if old is None or old.revision < wanted.revision:
         return wanted
-    slots = old.begun.keys() | wanted.begun.keys()
     return BudgetClaim(
         desired=wanted.desired,
         unavailable=max(old.unavailable, wanted.unavailable),
-        begun={
-            slot: max(old.begun.get(slot, 0), wanted.begun.get(slot, 0)) for slot in sorted(slots)
-        },
+        begun=_greater(old.begun, wanted.begun),
+        resets=_greater(old.resets, wanted.resets),
         revision=old.revision,
     )
 
 
+def _greater(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    slots = sorted(old.keys() | wanted.keys())
+    return {slot: max(old.get(slot, 0), wanted.get(slot, 0)) for slot in slots}
+
+
 def says_less(wanted: BudgetClaim, written: BudgetClaim) -> bool:
     """Whether a claim could be lowered, were it not for who may still act on it."""
-    return written.unavailable > wanted.unavailable or any(
-        count > wanted.begun.get(slot, 0) for slot, count in written.begun.items()
+    return (
+        written.unavailable > wanted.unavailable
+        or any(count > wanted.begun.get(slot, 0) for slot, count in written.begun.items())
+        or any(count > wanted.resets.get(slot, 0) for slot, count in written.resets.items())
     )
 
 
@@ -214,32 +256,41 @@ class Allowance:
     fleet_level: int | None = None
     fleet_begun: int = 0
     fleet_rate: int | None = None
+    resets: int = 0
+    reset_rate: int | None = None
+    fleet_resets: int = 0
+    fleet_reset_rate: int | None = None
 
-    def refusal(self, *, cordoned: bool) -> BreakerCause:
-        """What forbids to act on one more node; empty: nothing does.
+    def refusal(self, *, cordoned: bool, resets: bool = False) -> BreakerCause:
+        """What forbids to act on one more node, by a reset or reboot or otherwise; empty: nothing.
 
         A node that is cordoned already counts as out of service; acting on it takes out no more.
         """
         if not cordoned and self.unavailable >= self.level:
             return "level"
-        if self.rate is not None and self.begun >= self.rate:
+        if resets and self.reset_rate is not None and self.resets >= self.reset_rate:
+            return "reset-rate"
+        if not resets and self.rate is not None and self.begun >= self.rate:
             return "rate"
         level = None if cordoned else self.fleet_level
         if level is not None and self.fleet_unavailable >= level:
             return "fleet-level"
-        if self.fleet_rate is not None and self.fleet_begun >= self.fleet_rate:
-            return "fleet-rate"
+        most = self.fleet_reset_rate if resets else self.fleet_rate
+        if most is not None and (self.fleet_resets if resets else self.fleet_begun) >= most:
+            return "fleet-reset-rate" if resets else "fleet-rate"
         return ""
 
-    def took(self, *, cordoned: bool) -> "Allowance":
+    def took(self, *, cordoned: bool, resets: bool = False) -> "Allowance":
         """What is left when one more has begun."""
         more = 0 if cordoned else 1
         return replace(
             self,
             unavailable=self.unavailable + more,
             fleet_unavailable=self.fleet_unavailable + more,
-            begun=self.begun + 1,
-            fleet_begun=self.fleet_begun + 1,
+            begun=self.begun + (not resets),
+            fleet_begun=self.fleet_begun + (not resets),
+            resets=self.resets + resets,
+            fleet_resets=self.fleet_resets + resets,
         )
 
 
@@ -254,6 +305,8 @@ def allowance(
         level=limit(spec.max_unavailable, record.desired),
         begun=counted(record.begun, float(spec.window), now),
         rate=rate(spec.max_replacements, record.desired),
+        resets=counted(record.resets, float(spec.window), now),
+        reset_rate=reset_rate(spec.max_resets, spec.max_replacements, record.desired),
     )
     if fleet is None:
         return own
@@ -264,4 +317,6 @@ def allowance(
         fleet_level=fleet.level(record.desired),
         fleet_begun=fleet.begun(now) + counted(record.begun_fleet, window, now),
         fleet_rate=fleet.rate(record.desired),
+        fleet_resets=fleet.resets(now) + counted(record.resets_fleet, window, now),
+        fleet_reset_rate=fleet.reset_rate(record.desired),
     )

@@ -7,6 +7,7 @@ from schemas.breaker import OpenIncident
 from schemas.duration import format_duration
 from schemas.reasons import BreakerCause
 from schemas.records import PoolRecord
+from schemas.settings import BudgetSpec
 from services.pool_manager.safety import incidents
 from services.pool_manager.safety.budget import Allowance, room_at
 
@@ -39,8 +40,28 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
                 f"{allowed.fleet_rate} may be within its window (the fleet's "
                 "budget.max_replacements)"
             )
+        case "reset-rate":
+            window = format_duration(float(spec.window))
+            at = room_at(record.resets, float(spec.window), now)
+            then = f"; the next may begin at {clock(at)}" if at else ""
+            return (
+                f"{allowed.resets} GPU resets and reboots were begun within {window} and "
+                f"{allowed.reset_rate} may be ({_resets_setting(spec)}){then}"
+            )
+        case "fleet-reset-rate":
+            return (
+                f"{allowed.fleet_resets} GPU resets and reboots were begun in the whole fleet and "
+                f"{allowed.fleet_reset_rate} may be within its window (the fleet's "
+                "budget.max_resets)"
+            )
         case _:
             return cause
+
+
+def _resets_setting(spec: BudgetSpec) -> str:
+    if spec.max_resets is not None:
+        return f"budget.max_resets: {spec.max_resets}"
+    return f"three for each of budget.max_replacements: {spec.max_replacements}"
 
 
 def wave_words(record: PoolRecord, held: Mapping[str, OpenIncident]) -> str:

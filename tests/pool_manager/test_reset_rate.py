@@ -1,0 +1,55 @@
+"""Resets and reboots have a rate of their own, so that a ladder spends no replacements."""
+
+import msgspec
+
+from schemas.records import PoolRecord
+from schemas.settings import BudgetSpec
+from services.pool_manager.core import close, plan
+from tests.pool_manager.test_core import NOW, node
+from tests.pool_manager.test_remediation import LADDER, attempt, sick, under, under_with
+
+
+def climbed(rungs: int, budget: BudgetSpec, size: int = 3) -> tuple[list[str], PoolRecord]:
+    """What a pool begins, one after the other, for nodes that no rung cures; and its record."""
+    nodes = [node(name) for name in "abcdefgh"[:size]]
+    nodes[0] = sick()
+    decided = under(LADDER, *nodes)
+    made = msgspec.structs.replace(decided.record.spec, budget=budget)
+    record, kinds = msgspec.structs.replace(decided.record, spec=made), []
+    for _ in range(rungs):
+        now_begun = plan(under_with(decided, record, *nodes), NOW)
+        record = now_begun.record
+        for saga, opened in now_begun.start.items():
+            kinds.append(opened.kind)
+            record = close(record, saga, failed=False, now=NOW)
+            place = next(i for i, each in enumerate(nodes) if each.node == opened.node)
+            tried = attempt(opened.kind) if opened.kind != "replace" else None
+            ill = (*nodes[place].attempts, *([tried] if tried else []))
+            nodes[place] = msgspec.structs.replace(nodes[place], attempts=ill)
+            if tried is None:
+                nodes[place] = node(opened.node)
+                following = min(place + 1, size - 1)
+                nodes[following] = msgspec.structs.replace(sick(), node=nodes[following].node)
+    return kinds, record
+
+
+RUNGS = ["reset-gpu", "reset-gpu", "reboot", "replace"]
+
+
+def test_a_small_pool_may_climb_the_ladder_for_each_of_its_nodes() -> None:
+    """By default, within an hour: rungs below the last spend no replacement."""
+    kinds, record = climbed(12, BudgetSpec(max_unavailable=1))
+
+    assert RUNGS * 3 == kinds
+    assert "closed" == record.breaker.state
+    assert (3, 9) == (sum(record.begun.values()), sum(record.resets.values()))
+
+
+def test_resets_have_a_rate_of_their_own() -> None:
+    """With two allowed the third rung waits, and the breaker says why."""
+    kinds, record = climbed(6, BudgetSpec(max_unavailable=1, max_resets=2))
+
+    assert ["reset-gpu", "reset-gpu"] == kinds
+    assert ("open", "reset-rate") == (record.breaker.state, record.breaker.cause)
+    assert "2 GPU resets and reboots were begun within 1h and 2 may be" in record.breaker.reason
+    assert "budget.max_resets: 2" in record.breaker.reason
