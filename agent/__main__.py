@@ -9,7 +9,10 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
+
+import msgspec
 
 import agent.light  # noqa: F401 - before whatever loads the bus's client
 from agent.cloud.choose import looks, rack
@@ -21,7 +24,7 @@ from agent.processes import Processes
 from agent.service import Agent, Surroundings
 from agent.settings import AgentConfig, boot_id_of, load
 from agent.spool import Spool
-from schemas.permissions import node_inbox
+from schemas.permissions import bootstrap_inbox, node_inbox
 from schemas.requests import DiagnoseRequest
 from schemas.settings import NatsSettings
 from services.runtime.bus import Bus
@@ -46,6 +49,8 @@ def run(arguments: list[str]) -> int:
         if told.command == "inject":
             return _inject(told)
         config = load(os.environ, told.config)
+        if told.command == "enroll":
+            return asyncio.run(_enroll(config))
         if told.command == "diagnose":
             return asyncio.run(_diagnose(config, told))
         if told.check:
@@ -71,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, help="YAML file; NAVARCH_* variables win over it")
     parser.add_argument("--check", action="store_true", help="say whether this host is fit for it")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands.add_parser("enroll", help="fetch this node's own credentials, once")
     parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
     parse.add_argument("file", help="kmsg, dmesg or journalctl text; - for standard input")
     diagnose = commands.add_parser("diagnose", help="ask this node's agent to test the host")
@@ -122,6 +128,17 @@ async def _diagnose(config: AgentConfig, told: argparse.Namespace) -> int:
     return 0 if found.ok else 1
 
 
+async def _enroll(config: AgentConfig) -> int:
+    from agent.enroll import enroll  # noqa: PLC0415
+
+    def connect(file: Path) -> Awaitable[Bus]:
+        used = msgspec.structs.replace(config, nats_creds_file=str(file))
+        return _connect(used, bootstrap_inbox(config.pool, config.node))
+
+    print(await enroll(config, connect))  # noqa: T201
+    return 0
+
+
 async def _check(config: AgentConfig) -> int:
     from agent import tools  # noqa: PLC0415
 
@@ -162,7 +179,7 @@ async def _run(config: AgentConfig) -> None:
     await agent.run(stopping)
 
 
-async def _connect(config: AgentConfig) -> Bus:
+async def _connect(config: AgentConfig, box: str = "") -> Bus:
     settings = NatsSettings(
         url=config.nats_url,
         user=config.nats_user,
@@ -171,7 +188,7 @@ async def _connect(config: AgentConfig) -> Bus:
         tls_ca_file=config.nats_tls_ca_file,
     )
     name = f"agent {config.pool}/{config.node}"
-    inbox = config.nats_inbox_prefix or node_inbox(config.pool, config.node)
+    inbox = box or config.nats_inbox_prefix or node_inbox(config.pool, config.node)
     return await NatsBus.connect(ConnectOptions(settings=settings, name=name, inbox_prefix=inbox))
 
 

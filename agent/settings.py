@@ -30,6 +30,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nats_user: str = ""
     nats_password: str = ""
     nats_creds_file: str = ""
+    nats_bootstrap_file: str = ""
+    """Credentials of a new node's first minutes, for `navarch-agent enroll`."""
     nats_tls_ca_file: str = ""
     nats_inbox_prefix: str = ""
     """Empty: the node's own, under which alone its credentials let it listen."""

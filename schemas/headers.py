@@ -34,3 +34,6 @@ SERVICE_ERROR: Final = "Nats-Service-Error"
 
 TRACEPARENT: Final = "traceparent"
 """W3C trace context: the whole of one replacement is one trace."""
+
+SUBJECT: Final = "Navarch-Subject"
+"""On what an endpoint is asked: the subject it came on. Set by whoever receives, never believed."""

@@ -294,6 +294,23 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
 
+class CredentialsIssued(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_issued"
+):
+    """A new node's agent was given its own credentials, once, for a key that the node has made."""
+
+    key: str
+    """The public key; nothing of it is secret."""
+
+
+class CredentialsRefused(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_refused"
+):
+    """Somebody has a node's bootstrap credentials and was given nothing for them."""
+
+    reason: str
+
+
 class SetupRan(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.setup_ran"
 ):
@@ -340,6 +357,8 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Terminated,
     Remediated,
     Repaired,
+    CredentialsIssued,
+    CredentialsRefused,
     SetupRan,
     Telemetry,
 )
@@ -362,6 +381,8 @@ FACTS: dict[type[NodeEvent], str] = {
     Terminated: "terminated",
     Remediated: "remediated",
     Repaired: "repaired",
+    CredentialsIssued: "credentials-issued",
+    CredentialsRefused: "credentials-refused",
     SetupRan: "setup-ran",
 }
 """The last token of each event's subject."""

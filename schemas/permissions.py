@@ -25,6 +25,8 @@ from schemas.topology import (
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 AGENT: Final = "agent"
+BOOTSTRAP: Final = "bootstrap"
+"""A new node's first minutes: it may ask for its agent's credentials and nothing else."""
 OPERATOR: Final = "operator"
 READER: Final = "reader"
 ADMIN: Final = "admin"
@@ -42,6 +44,8 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "provisioner": (f"{subjects.ROOT}.node.*.*.command.>",),
 }
 """Service -> what does not follow from the types and the topology."""
+ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {"provisioner": (subjects.ENROLL,)}
+"""Service -> what it is asked beside queries."""
 ORDERS: Final = (subjects.query("hardware-add"), subjects.query("hardware-forget"))
 """Questions that change something: not a reader's to ask."""
 REPLY_SECONDS: Final = 7_200.0
@@ -86,6 +90,11 @@ def node_inbox(pool: str, node: str) -> str:
     return f"_INBOX.node.{pool}.{node}"
 
 
+def bootstrap_inbox(pool: str, node: str) -> str:
+    """The same while it has but its bootstrap credentials."""
+    return f"_INBOX.bootstrap.{pool}.{node}"
+
+
 def rules() -> dict[str, Rules]:
     """Every role and what it may do."""
     found = {service: _service(service) for service in SERVICES}
@@ -99,6 +108,7 @@ def rules() -> dict[str, Rules]:
     )
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
+    found[BOOTSTRAP] = _bootstrap()
     return found
 
 
@@ -153,7 +163,12 @@ def _service(name: str) -> Rules:
             f"{inbox(name)}.>",
         ),
         publish_not=_not_touching(each for each in DURABLES if owner(each) != name),
-        subscribe=(f"{inbox(name)}.>", "$SRV.>", f"{subjects.ROOT}.query.>"),
+        subscribe=(
+            f"{inbox(name)}.>",
+            "$SRV.>",
+            f"{subjects.ROOT}.query.>",
+            *ALSO_ANSWERED.get(name, ()),
+        ),
         answers=True,
     )
 
@@ -164,6 +179,11 @@ def _reader() -> Rules:
         publish_not=(*_not_touching(DURABLES), *ORDERS),
         subscribe=(f"{subjects.ROOT}.>", "$KV.>", "$O.>", "$JS.EVENT.ADVISORY.>", "_INBOX.>"),
     )
+
+
+def _bootstrap() -> Rules:
+    box = f"{bootstrap_inbox(POOL_TAG, NODE_TAG)}.>"
+    return Rules(publish=(f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}", box), subscribe=(box,))
 
 
 def _agent() -> Rules:

@@ -287,6 +287,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """SSH host key as first seen, `ssh-ed25519 AAAA…`; another one at this address is refused."""
     host: str = ""
     """The physical machine, where the provider tells."""
+    agent_key: str = ""
+    """Public key that this node's credentials were issued for; no second key gets any."""
     saga: str = ""
     attempts: int = 0
     rebooted: str = ""

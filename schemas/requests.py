@@ -300,3 +300,19 @@ class QueryError(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     reason: str
+
+
+class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a new node asks with its bootstrap credentials."""
+
+    key: Annotated[str, msgspec.Meta(pattern="^U[A-Z2-7]{55}$")]
+    """Public key of a pair that the node has made; its seed never leaves the node."""
+
+
+class EnrollAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What it is given."""
+
+    token: str = ""
+    """The signed token with which the key's owner may speak for this node."""
+    refused: str = ""
+    """Why there is none, in one sentence."""

@@ -49,6 +49,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice | None = None
     """Where it may be launched, and by what that is chosen; None: as `provider`, `instance_type`,
     `region` and `zones` say, in their order."""
+    user_data: str = ""
+    """`auto`, or a template's file on the provisioner's host; filled in as it is launched."""
 
 
 class SagaParams(msgspec.Struct, frozen=True, kw_only=True):

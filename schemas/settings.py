@@ -200,6 +200,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     ssh_user: str = "ubuntu"
     ssh_private_key_path: str = ""
     setup_commands: tuple[str, ...] = ()
+    user_data: str = ""
+    """What the machine is told at its first boot: `auto` (cloud-init that installs and starts the
+    agent), or a template's file, beside the configuration where relative; empty: nothing."""
     setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
     cooldown: Duration = Duration(300)
@@ -266,6 +269,10 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
     """Whole seconds, as the server counts them."""
     sample_interval: Duration = Duration(1)
     telemetry_interval: Duration = Duration(15)
+    enroll_within: Duration = Duration(3600)
+    """How long after its launch is decided a new node may fetch its credentials."""
+    package: str = "navarch[credentials]"
+    """What `user_data: auto` has pip install, where the image holds no agent: a name or a URL."""
 
 
 class LagSettings(Setting, frozen=True, kw_only=True):

@@ -74,6 +74,26 @@ def parse_node(subject: str) -> NodeSubject | None:
             return None
 
 
+# --- credentials of new nodes --------------------------------------------------------------------
+
+ENROLL: Final = f"{ROOT}.enroll.*.*"
+"""Where new nodes' agents ask the provisioner for their own credentials."""
+
+
+def enroll(pool: str, node: str) -> str:
+    """Where one node's agent asks: the only subject that its bootstrap credentials may use."""
+    return f"{ROOT}.enroll.{token(pool, 'pool')}.{token(node, 'node')}"
+
+
+def parse_enroll(subject: str) -> tuple[str, str] | None:
+    """Read it: pool and node."""
+    match subject.split("."):
+        case ["navarch", "v1", "enroll", pool, node]:
+            return pool, node
+        case _:
+            return None
+
+
 # --- pools ---------------------------------------------------------------------------------------
 
 POOL_EVENTS: Final = f"{ROOT}.pool.*.event.>"

@@ -115,6 +115,10 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             cost = f"{hours(event.lost_gpu_hours)} GPU-hours"
             text = f"{event.sickness}: {seconds:.1f} s out of service, {cost}; {event.outcome}"
             return Told(about, "repaired", text, "good")
+        case n.CredentialsIssued():
+            return Told(about, "credentials issued", f"to its own agent, for key {event.key[:9]}…")
+        case n.CredentialsRefused():
+            return Told(about, "credentials refused", event.reason, "bad")
         case n.SetupRan():
             took = f"{event.text}: exit {event.exit_status} after {event.duration_seconds:.1f} s"
             said = f"; {' '.join(event.output.split())[-200:]}" if event.exit_status else ""

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from schemas.names import pool_name, token
-from schemas.permissions import ADMIN, AGENT, OPERATOR, READER, SERVICES, rules
+from schemas.permissions import ADMIN, AGENT, BOOTSTRAP, OPERATOR, READER, SERVICES, rules
 from services.runtime.accounts import (
     ACCOUNT_KEY,
     AgentKeys,
@@ -98,8 +98,14 @@ def write(
             role = AgentKeys(account=account, seed=seeds[role_key(user)])
             secret(file, credentials(user, role, at))
     signing = directory / SIGNING_FILE
+    if signing.exists() and not read_agent_keys(signing).bootstrap_seed:
+        signing.unlink()  # of a release that knew no bootstrap credentials
     if not signing.exists():
-        agents = AgentKeys(account=account, seed=seeds[role_key(AGENT)])
+        agents = AgentKeys(
+            account=account,
+            seed=seeds[role_key(AGENT)],
+            bootstrap_seed=seeds[role_key(BOOTSTRAP)],
+        )
         secret(signing, msgspec.json.encode(agents).decode() + "\n")
     tokens = directory / ACCOUNTS
     tokens.write_text(accounts(fleet, seeds, at), encoding="ascii")

@@ -187,6 +187,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         ssh_keys=spec.ssh_keys,
         labels=spec.labels,
         setup=setup_of(spec),
+        user_data=spec.user_data,
     )
     return SagaParams(
         pool=record.name,

@@ -59,7 +59,7 @@ def never_launched(pool: str, instance: str, saga: str, now: datetime) -> Instan
     return replace(record, state="terminated", error="undone before it began", terminated_at=now)
 
 
-def request_for(record: InstanceRecord, zone: str) -> ProvisionRequest:
+def request_for(record: InstanceRecord, zone: str, user_data: str = "") -> ProvisionRequest:
     """What to ask the provider for."""
     launch = record.launch
     return ProvisionRequest(
@@ -74,6 +74,7 @@ def request_for(record: InstanceRecord, zone: str) -> ProvisionRequest:
         ssh_keys=launch.ssh_keys,
         labels=launch.labels,
         gpu_count=launch.gpu_count,
+        user_data=user_data,
     )
 
 

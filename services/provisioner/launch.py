@@ -49,13 +49,15 @@ class Launcher:
         providers: Providers,
         remover: Remover,
         timing: Timing,
+        user_data: Callable[[InstanceRecord], str],
     ) -> None:
-        """Work with these."""
+        """Work with these; `user_data` makes what a machine is told at its first boot."""
         self._clock = clock
         self._store = store
         self._providers = providers
         self._remover = remover
         self._timing = timing
+        self._user_data = user_data
 
     async def launch(
         self, inputs: ProvisionInputs, saga: str, overtaken: Callable[[], Awaitable[bool]]
@@ -118,7 +120,7 @@ class Launcher:
                 return found
         try:
             return await tries.calls.provision(
-                core.request_for(tries.record, tries.zones[0]),
+                core.request_for(tries.record, tries.zones[0], self._user_data(tries.record)),
                 timeout_seconds=max(tries.until - self._clock.monotonic(), 0.001),
             )
         except ProviderError as error:

@@ -12,7 +12,9 @@ from schemas.requests import Page, Query
 from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
 from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.enrolling import Enroller
 from services.provisioner.errors import ProviderError
+from services.provisioner.handover import Handover
 from services.provisioner.provider import Environment, Provider
 from services.provisioner.removal import Timing
 from services.provisioner.steps import Steps
@@ -66,8 +68,10 @@ def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
     """Put the parts together."""
     bus, clock = context.bus, context.clock
     store = InstanceStore(bus)
-    control_plane = context.settings.agent.bus_url or context.settings.nats.url
-    steps = Steps(bus, clock, store, providers, timing, control_plane)
+    nats, agent, file = context.settings.nats, context.settings.agent, context.settings_file
+    handover = Handover(nats, agent, file.parent if file else Path())
+    steps = Steps(bus, clock, store, providers, timing, handover)
+    enroller = Enroller(bus, clock, store, agent, nats.agent_signing_file)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     settings = context.settings
 
@@ -85,7 +89,10 @@ def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
         description="Makes and removes instances, and forgets none",
         consumers=(participant.consumer(PROVISIONER_STEPS),),
         tasks=(lease.keep, lambda: sweeper.run(lease)),
-        endpoints={subjects.query("instances"): answer_instances(store)},
+        endpoints={
+            subjects.query("instances"): answer_instances(store),
+            subjects.ENROLL: enroller.answer,
+        },
         close=close,
     )
 

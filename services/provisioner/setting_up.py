@@ -21,9 +21,12 @@ from schemas.records import InstanceRecord, node_key
 from schemas.sagas import SetupSpec
 from services.provisioner import setup_plan
 from services.provisioner.calls import Providers
+from services.provisioner.handover import Handover, redacted
 from services.provisioner.store import InstanceStore
+from services.runtime import placeholders
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
+from services.runtime.errors import SetupError
 from services.runtime.tracing import current_headers
 from services.saga.participant import StepFailure
 
@@ -46,6 +49,12 @@ class _Job:
     spec: SetupSpec
     commands: tuple[str, ...]
     saga: str
+    secret: str = ""
+    """Credentials that the commands hold: never in a log, an event or an error."""
+
+    def text(self, index: int) -> str:
+        """A command in short, as people may see it: as it is written in the configuration."""
+        return setup_plan.first_line(self.spec.commands[index])
 
 
 class Setup:
@@ -57,23 +66,23 @@ class Setup:
         clock: Clock,
         store: InstanceStore,
         providers: Providers,
-        control_plane: str,
+        handover: Handover,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`control_plane`: where agents on nodes reach the bus."""
+        """`handover`: what the commands may ask for."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._providers = providers
-        self._control_plane = control_plane
+        self._handover = handover
         self._look_seconds = look_seconds
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
 
     async def run(self, record: InstanceRecord, spec: SetupSpec, saga: str) -> None:
         """Run every command that has not run yet; raise StepFailure where one does not end well."""
-        commands = self._commands(record, spec)
+        commands, secret = self._commands(record, spec)
         async with self._room:
-            job = _Job(await self._addressed(record, spec), spec, commands, saga)
+            job = _Job(await self._addressed(record, spec), spec, commands, saga, secret)
             done = 0
             for _ in range(BREAKS_MAX):
                 done = await self._run_from(job, done)
@@ -99,8 +108,13 @@ class Setup:
                 await connection.wait_closed()
         return done
 
-    def _commands(self, record: InstanceRecord, spec: SetupSpec) -> tuple[str, ...]:
-        values = setup_plan.variables(record, self._control_plane)
+    def _commands(self, record: InstanceRecord, spec: SetupSpec) -> tuple[tuple[str, ...], str]:
+        """The commands filled in, and the credentials that they hold."""
+        asked = placeholders.names_in("\n".join(spec.commands))
+        try:
+            values = self._handover.values(record, asked)
+        except SetupError as error:
+            raise StepFailure(str(error), error="INVALID") from error
         rendered = []
         for number, command in enumerate(spec.commands, 1):
             try:
@@ -109,7 +123,7 @@ class Setup:
                 raise StepFailure(
                     f"setup command {number} of pool {record.pool} {error}", error="INVALID"
                 ) from error
-        return tuple(rendered)
+        return tuple(rendered), values["Credentials"]
 
     async def _addressed(self, record: InstanceRecord, spec: SetupSpec) -> InstanceRecord:
         """The record once the provider has given the instance an address."""
@@ -192,17 +206,20 @@ class Setup:
             )
         except (asyncssh.TimeoutError, TimeoutError) as error:
             raise StepFailure(
-                f"setup command {number} of {of} ({setup_plan.first_line(command)}) "
+                f"setup command {number} of {of} ({job.text(index)}) "
                 f"did not end within {job.spec.command_seconds:g} s (command_timeout)"
             ) from error
         if ended.exit_status is None or ended.exit_status < 0:
             raise asyncssh.ConnectionLost(f"command {number} ended without an exit status")
-        output = "".join(str(each) for each in (ended.stdout, ended.stderr) if each)
+        written = "".join(str(each) for each in (ended.stdout, ended.stderr) if each)
+        output = redacted(written, job.secret)
         if not output.startswith(setup_plan.DONE_BEFORE):
             taken = self._clock.monotonic() - begun
             await self._tell(job, index, ended.exit_status, output, taken)
         if ended.exit_status != 0:
-            raise StepFailure(setup_plan.failure(number, of, command, ended.exit_status, output))
+            raise StepFailure(
+                setup_plan.failure(number, of, job.text(index), ended.exit_status, output)
+            )
 
     async def _tell(
         self, job: _Job, index: int, status: int, output: str, taken_seconds: float
@@ -216,7 +233,7 @@ class Setup:
             node=record.instance,
             command=index + 1,
             commands=len(job.commands),
-            text=setup_plan.first_line(job.commands[index]),
+            text=job.text(index),
             exit_status=status,
             duration_seconds=taken_seconds,
             output=output[-setup_plan.OUTPUT_CHARS_MAX :],

@@ -8,47 +8,31 @@ waited for, not run beside.
 
 import base64
 import hashlib
-import re
 import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from schemas.records import InstanceRecord
 from schemas.sagas import SetupSpec
+from services.runtime.placeholders import fill, unknown
 
-VARIABLES: Final = ("ControlPlane", "NodeID", "Pool", "Provider", "Region", "InstanceType")
 COMMAND_CHARS_MAX: Final = 32_768
 OUTPUT_CHARS_MAX: Final = 2_000
 TEXT_CHARS_MAX: Final = 200
 TAIL_CHARS_MAX: Final = 500
 DONE_BEFORE: Final = "navarch: done before"
-_VARIABLE: Final = re.compile(r"{{\s*\.(\w+)\s*}}")
 
 
 class SetupError(ValueError):
     """A command that cannot be run as it is written."""
 
 
-def variables(record: InstanceRecord, control_plane: str) -> dict[str, str]:
-    """What the commands may ask for."""
-    return {
-        "ControlPlane": control_plane,
-        "NodeID": record.instance,
-        "Pool": record.pool,
-        "Provider": record.provider,
-        "Region": record.region or record.launch.region,
-        "InstanceType": record.launch.instance_type,
-    }
-
-
 def render(command: str, values: Mapping[str, str]) -> str:
     """A command with its variables filled in; SetupError where it asks for what there is not."""
     if len(command) > COMMAND_CHARS_MAX:
         raise SetupError(f"is longer than {COMMAND_CHARS_MAX} characters; fetch a script instead")
-    for found in _VARIABLE.finditer(command):
-        if found.group(1) not in values:
-            raise SetupError(f"asks for {found.group()}, which is none of {', '.join(values)}")
-    return _VARIABLE.sub(lambda found: values[found.group(1)], command)
+    if wrong := unknown(command, tuple(values)):
+        raise SetupError(f"asks for {wrong[1]}, which is none of {', '.join(values)}")
+    return fill(command, values)
 
 
 def script(command: str, number: int, token: str, spec: SetupSpec) -> str:
@@ -65,6 +49,7 @@ def script(command: str, number: int, token: str, spec: SetupSpec) -> str:
             # What it starts for good must not hold the lock, nor wait for our standard input.
             f'{root}bash "$d/{mark}.sh" > "$d/{mark}.log" 2>&1 < /dev/null 9>&-',
             "rc=$?",
+            f'rm -f "$d/{mark}.sh"',  # it may hold credentials
             f'[ $rc -eq 0 ] && : > "$d/{mark}.done"',
             f'tail -c {OUTPUT_CHARS_MAX} "$d/{mark}.log"',
             "exit $rc",
@@ -79,8 +64,8 @@ def first_line(command: str) -> str:
     return lines[0][:TEXT_CHARS_MAX] + more
 
 
-def failure(number: int, of: int, command: str, status: int, output: str) -> str:
+def failure(number: int, of: int, text: str, status: int, output: str) -> str:
     """Why the setup ended, in a sentence with the end of what the command wrote."""
     said = " ".join(output.split())[-TAIL_CHARS_MAX:]
     tail = f"; it wrote: {said}" if said else ""
-    return f"setup command {number} of {of} ({first_line(command)}) ended with {status}{tail}"
+    return f"setup command {number} of {of} ({text}) ended with {status}{tail}"

@@ -5,6 +5,7 @@ still under way at another replica: it leaves a record that a late launch cannot
 """
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import (
@@ -13,10 +14,12 @@ from schemas.sagas import (
     ProvisionOutputs,
     TerminateInputs,
 )
+from schemas.settings import AgentSettings, NatsSettings
 from services.provisioner import core
 from services.provisioner.calls import Providers
 from services.provisioner.checking import Checker
 from services.provisioner.errors import ProviderError
+from services.provisioner.handover import Handover
 from services.provisioner.launch import Launcher
 from services.provisioner.mending import Mender, inputs_of
 from services.provisioner.removal import Remover, Timing
@@ -40,9 +43,10 @@ class Steps:
         store: InstanceStore,
         providers: Providers,
         timing: Timing,
-        control_plane: str = "",
+        handover: Handover | None = None,
     ) -> None:
-        """Work with these; `control_plane` is where agents on nodes reach the bus."""
+        """Work with these; `handover` is what new nodes are given."""
+        handover = handover or Handover(NatsSettings(), AgentSettings(), Path())
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -50,9 +54,9 @@ class Steps:
         self._timing = timing
         self.remover = Remover(bus, clock, store, providers, timing)
         self._checker = Checker(bus, clock)
-        self._setup = Setup(bus, clock, store, providers, control_plane)
+        self._setup = Setup(bus, clock, store, providers, handover)
         self._mender = Mender(bus, clock, store, providers, timing)
-        self._launcher = Launcher(clock, store, providers, self.remover, timing)
+        self._launcher = Launcher(clock, store, providers, self.remover, timing, handover.user_data)
 
     @property
     def actions(self) -> dict[str, Action]:

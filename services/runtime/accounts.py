@@ -9,6 +9,8 @@ what an agent may and no more, without asking the server.
 
 import base64
 import hashlib
+import hmac
+import itertools
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import nkeys
 
-from schemas.permissions import AGENT, REPLIES_MAX, REPLY_SECONDS, Rules
+from schemas.permissions import AGENT, BOOTSTRAP, REPLIES_MAX, REPLY_SECONDS, Rules
 from services.runtime.errors import SetupError
 
 OPERATOR_KEY: Final = "operator"
@@ -44,6 +46,8 @@ class AgentKeys(msgspec.Struct, frozen=True, kw_only=True):
     """Public key of the account that the agents belong to."""
     seed: str
     """Seed of the role's signing key."""
+    bootstrap_seed: str = ""
+    """Seed of the key that signs new nodes' bootstrap credentials; empty in files of before."""
 
 
 class Key:
@@ -55,8 +59,16 @@ class Key:
         self._pair = nkeys.from_seed(bytearray(seed.encode()))
         self.public: str = self._pair.public_key.decode()
 
-    def sign(self, kind: str, subject: str, name: str, claims: Mapping[str, Any], at: int) -> str:
-        """Make a token about `subject`."""
+    def sign(
+        self,
+        kind: str,
+        subject: str,
+        name: str,
+        claims: Mapping[str, Any],
+        at: int,
+        until: int = 0,
+    ) -> str:
+        """Make a token about `subject`; 0: it holds for ever."""
         body: dict[str, Any] = {
             "iat": at,
             "iss": self.public,
@@ -64,6 +76,8 @@ class Key:
             "sub": subject,
             "nats": {**claims, "type": kind, "version": 2},
         }
+        if until:
+            body["exp"] = until
         digest = hashlib.sha256(msgspec.json.encode(body)).digest()
         body["jti"] = base64.b32encode(digest).decode().rstrip("=")
         head = _base64(msgspec.json.encode({"typ": "JWT", "alg": "ed25519-nkey"}))
@@ -122,16 +136,55 @@ def credentials(
 ) -> str:
     """Make the credentials file of one user of the role that `keys` sign for."""
     user = Key(user_seed or new_seed("user"))
-    claims: dict[str, Any] = {"issuer_account": keys.account}
-    if tags:
-        claims["tags"] = list(tags)
-    token = Key(keys.seed).sign("user", user.public, name, claims, int(at.timestamp()))
+    token = _user_token(name, keys, user.public, at, tags=tags)
     return CREDENTIALS.format(token=token, seed=user.seed)
 
 
 def agent_credentials(keys: AgentKeys, pool: str, node: str, at: datetime) -> str:
     """Make the credentials of one node's agent: they hold under its own subjects alone."""
-    return credentials(f"{AGENT} {pool}/{node}", keys, at, tags=(f"pool:{pool}", f"node:{node}"))
+    return credentials(f"{AGENT} {pool}/{node}", keys, at, tags=_tags(pool, node))
+
+
+def agent_token(keys: AgentKeys, pool: str, node: str, public: str, at: datetime) -> str:
+    """Make the token of a node's agent whose key pair the node itself has made."""
+    return _user_token(f"{AGENT} {pool}/{node}", keys, public, at, tags=_tags(pool, node))
+
+
+def bootstrap_credentials(
+    keys: AgentKeys, pool: str, node: str, secret: str, at: datetime, until: datetime
+) -> str:
+    """Make the credentials with which a new node may ask for its agent's, `until` then.
+
+    The same for the same launch (`secret` names it), so that asking a provider again for the same
+    machine asks with the same words; nobody without the signing key can tell them beforehand.
+    """
+    told = f"{pool}/{node}/{secret}/{at.timestamp()}".encode()
+    randomness = hmac.new(keys.bootstrap_seed.encode(), told, hashlib.sha256).digest()
+    user = Key(new_seed("user", randomness))
+    signer = msgspec.structs.replace(keys, seed=keys.bootstrap_seed)
+    token = _user_token(
+        f"{BOOTSTRAP} {pool}/{node}", signer, user.public, at, tags=_tags(pool, node), until=until
+    )
+    return CREDENTIALS.format(token=token, seed=user.seed)
+
+
+def claims_of(text: str) -> dict[str, Any]:
+    """What a credentials file says of its owner; nothing where it is none. Nothing is verified."""
+    lines = text.splitlines()
+    for before, line in itertools.pairwise(lines):
+        if before.startswith("-----BEGIN NATS USER JWT"):
+            try:
+                body = line.split(".")[1]
+                found = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+            except (IndexError, ValueError, msgspec.DecodeError):
+                return {}
+            return found if isinstance(found, dict) else {}
+    return {}
+
+
+def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
+    """Whether a credentials file is this very node's, of this role."""
+    return bool(claims_of(text).get("name") == f"{role} {pool}/{node}")
 
 
 def read_agent_keys(file: Path) -> AgentKeys:
@@ -148,6 +201,26 @@ def read_agent_keys(file: Path) -> AgentKeys:
 
 
 # --- parts ---------------------------------------------------------------------------------------
+
+
+def _tags(pool: str, node: str) -> tuple[str, ...]:
+    return f"pool:{pool}", f"node:{node}"
+
+
+def _user_token(
+    name: str,
+    keys: AgentKeys,
+    public: str,
+    at: datetime,
+    *,
+    tags: tuple[str, ...] = (),
+    until: datetime | None = None,
+) -> str:
+    claims: dict[str, Any] = {"issuer_account": keys.account}
+    if tags:
+        claims["tags"] = list(tags)
+    moments = [int(each.timestamp()) for each in (at, until) if each is not None]
+    return Key(keys.seed).sign("user", public, name, claims, *moments)
 
 
 def _scope(role: str, rules: Rules, keys: Mapping[str, Key]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from schemas.headers import SUBJECT
 from schemas.messages import encode
 from schemas.requests import QueryError
 from services.runtime.bus import Endpoint, Headers
@@ -13,6 +14,11 @@ CODES: Final = {"unavailable": "503", "invalid-request": "400"}
 
 class ServiceRequest(Protocol):
     """A request to a service, as the client gives it."""
+
+    @property
+    def subject(self) -> str:
+        """On which subject it is asked."""
+        ...
 
     @property
     def data(self) -> bytes:
@@ -48,7 +54,8 @@ def service_handler(endpoint: Endpoint) -> Callable[[ServiceRequest], Awaitable[
     """What the services API calls for an endpoint."""
 
     async def handle(request: ServiceRequest) -> None:
-        data, kind, text = await answer(endpoint, request.data, dict(request.headers or {}))
+        headers = {**(request.headers or {}), SUBJECT: request.subject}
+        data, kind, text = await answer(endpoint, request.data, headers)
         if kind:
             await request.respond_error(CODES[kind], text, data)
         else:

@@ -26,6 +26,7 @@ from schemas.settings import (
     Settings,
 )
 from services.runtime.errors import ConfigurationError
+from services.runtime.pool_checks import birth_problem
 from services.runtime.pool_choices import folded, pool_problem, unknown_provider
 from services.runtime.window_specs import diagnostic_problem, window_problem
 
@@ -389,9 +390,5 @@ def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -
     for name, pool in settings.pools.items():
         if wrong := unknown_provider(pool, settings.providers):
             raise document.error((*paths[name], *wrong[0]), wrong[1])
-        if pool.setup_commands and not pool.ssh_private_key_path:
-            raise document.error(
-                (*paths[name], "setup_commands"),
-                "they run over SSH, and the pool has no `ssh_private_key_path`; name the private "
-                "key's file",
-            )
+        if wrong := birth_problem(pool, Path(document.file).parent):
+            raise document.error((*paths[name], *wrong[0]), wrong[1])

@@ -39,5 +39,5 @@ def set_up_logs(service: str, level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error", "nats"):
+    for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error", "nats", "asyncssh"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

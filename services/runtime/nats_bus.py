@@ -321,7 +321,9 @@ class NatsBus(Replicas, Buckets, Objects):
         await service.start()
         for subject, endpoint in endpoints.items():
             await service.add_endpoint(
-                name=subject.rsplit(".", 1)[-1], subject=subject, handler=service_handler(endpoint)
+                name=subject.rstrip(".*>").rsplit(".", 1)[-1],
+                subject=subject,
+                handler=service_handler(endpoint),
             )
         # Whoever asks next, on whatever connection, is to find it.
         await self._barrier()

@@ -39,6 +39,7 @@ PURE: Final = (
     "services/pool_manager/mending/sickness.py",
     "services/provisioner/offerings/*.py",
     "services/provisioner/setup_plan.py",
+    "services/runtime/placeholders.py",
     "services/provisioner/providers/aws_errors.py",
     "services/provisioner/providers/lambda_errors.py",
     "services/pool_manager/sizing/sizes.py",
@@ -96,7 +97,9 @@ IMPURE_MODULES: Final = frozenset(
     | {"threading", "signal", "shutil", "tempfile", "nats", "httpx", "uvloop"}
 )
 IMPURE_OURS: Final = ("services.runtime", "services.saga.participant", "services.saga.coordinator")
-PURE_OURS: Final = frozenset({"services.runtime.errors", "services.runtime.bus"})
+PURE_OURS: Final = frozenset(
+    {"services.runtime.errors", "services.runtime.bus", "services.runtime.placeholders"}
+)
 """Errors and the shapes of stored messages are values."""
 IMPURE_CALLS: Final = frozenset({"now", "utcnow", "today", "open", "read_text", "write_text"})
 

@@ -1,6 +1,7 @@
 """Setting nodes up over SSH: a real SSH server in the test, real shells, real files."""
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -16,15 +17,20 @@ from msgspec.structs import replace
 from schemas.node_events import SetupRan, node_codec
 from schemas.records import InstanceRecord
 from schemas.sagas import LaunchSpec, SetupSpec
+from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
+from services.cli.nats_config import SIGNING_FILE, write
 from services.provisioner import core, setup_plan
+from services.provisioner.handover import REDACTED, Handover
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.setting_up import Setup
 from services.provisioner.store import InstanceStore
 from services.runtime.clock import SystemClock
+from services.runtime.logs import set_up_logs
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import FLEET, fake, providers
+from tests.support.secured import NOW, WHERE
 
 SAGA = "scale-up-web-1"
 
@@ -166,7 +172,8 @@ async def world(bus: NatsBus) -> World:
     await store.change(
         "web.web-1", lambda now: now and replace(now, state="running", address="127.0.0.1")
     )
-    setup = Setup(bus, clock, store, providers(provider), "nats://bus:4222", look_seconds=0.01)
+    handover = Handover(NatsSettings(url="nats://bus:4222"), AgentSettings(), Path())
+    setup = Setup(bus, clock, store, providers(provider), handover, look_seconds=0.01)
     return World(bus, store, setup, provider)
 
 
@@ -293,3 +300,33 @@ async def test_an_instance_without_an_address_is_waited_for(world: World, node: 
     await world.store.change("web.web-1", lambda now: now and replace(now, address=""))
     with pytest.raises(StepFailure, match="gave web-1 no address within 0 s"):
         await world.run(spec_of(node, WRITE("one"), address_seconds=0))
+
+
+async def test_credentials_reach_the_node_and_nobody_else(
+    world: World, node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not what is told, not an error, not a log; not what is left on the node's disk either."""
+    quiet = logging.getLogger("asyncssh").level
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    set_up_logs("provisioner")
+    root.handlers[:] = before
+    write(tmp_path / "bus", "tests", NOW, **WHERE)
+    signing = str(tmp_path / "bus" / SIGNING_FILE)
+    handover = Handover(NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path)
+    world.setup = Setup(world.bus, SystemClock(), world.store, providers(world.provider), handover)
+    secret = handover.credentials(await world.record())
+    token, seed = (each for each in secret.splitlines() if each and not each.startswith("--"))
+    put = "cat > $HOME/creds << EOF\n{{.Credentials}}\nEOF"
+    with caplog.at_level(logging.INFO), pytest.raises(StepFailure) as failed:
+        await world.run(spec_of(node, put, "echo '{{.Credentials}}'; exit 3"))
+    logging.getLogger("asyncssh").setLevel(quiet)
+
+    assert secret.strip() == (node.home / "creds").read_text().strip()
+    told = [each.text + each.output for each in await world.told()]
+    record = repr(await world.record())
+    for text in (*told, str(failed.value), caplog.text, record):
+        assert token not in text
+        assert seed not in text
+    assert REDACTED in told[1]
+    assert "base64 -d" not in caplog.text
+    assert [] == list((node.home / ".navarch").glob("**/*.sh"))

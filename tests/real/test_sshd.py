@@ -14,8 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.sagas import LaunchSpec, SetupSpec
+from schemas.settings import AgentSettings, NatsSettings
 from services.provisioner import core
 from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.handover import Handover
 from services.provisioner.provider import Environment
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.setting_up import Setup
@@ -103,7 +105,8 @@ async def test_a_hundred_nodes_are_set_up_at_once(bus: NatsBus, sshd: int, tmp_p
     environment = Environment(name="fake", fleet="f", nats_url="", data_dir=tmp_path)
     provider = FakeProvider(options=FakeProvider.Options(), environment=environment)
     calls = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=5)})
-    setup = Setup(bus, clock, store, calls, "nats://bus", look_seconds=0.05)
+    handover = Handover(NatsSettings(url="nats://bus"), AgentSettings(), tmp_path)
+    setup = Setup(bus, clock, store, calls, handover, look_seconds=0.05)
 
     async def one(number: int) -> str:
         node = f"web-{number}"

@@ -175,7 +175,8 @@ class LocalProvider:
 
     def _make(self, place: Path, request: ProvisionRequest) -> _Kept:
         """Make the directory elsewhere and move it, so that it is never seen half made."""
-        kept = _Kept(provider=self.name, request=request, created_at=datetime.now(UTC))
+        told = msgspec.structs.replace(request, user_data="")  # it may hold credentials
+        kept = _Kept(provider=self.name, request=told, created_at=datetime.now(UTC))
         fresh = place.with_name(f"{NEW}{place.name}")
         shutil.rmtree(fresh, ignore_errors=True)
         (fresh / STATE).mkdir(parents=True)

@@ -1,0 +1,263 @@
+"""A new node fetches its own credentials: once, for itself, in time, on a server that asks."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import nats
+import pytest
+import yaml
+from msgspec.structs import replace
+from nats.aio.client import Client
+
+from agent.enroll import enroll
+from agent.settings import AgentConfig
+from schemas import subjects
+from schemas.node_events import CredentialsIssued, CredentialsRefused, node_codec
+from schemas.permissions import bootstrap_inbox
+from schemas.sagas import LaunchSpec
+from schemas.settings import AgentSettings, NatsSettings
+from schemas.topology import EVENTS
+from services.cli.nats_config import SIGNING_FILE, write
+from services.provisioner import core
+from services.provisioner.enrolling import Enroller
+from services.provisioner.handover import Handover
+from services.provisioner.store import InstanceStore
+from services.runtime.bus import Bus
+from services.runtime.clock import SystemClock
+from services.runtime.connecting import credentials
+from services.runtime.errors import NavarchError
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from tests.support.inprocess import eventually
+from tests.support.secured import NOW, WHERE, Secured, serving_secured
+
+NODE = "training-1"
+OWN = f"navarch.v1.node.training.{NODE}"
+OTHER = "navarch.v1.node.training.training-2"
+COMMAND = Path(sys.executable).with_name("navarch-agent")
+
+
+class World:
+    """A secured bus, the provisioner's answer on it, and one node that is being launched."""
+
+    def __init__(self, secured: Secured, bus: NatsBus, place: Path) -> None:
+        self.secured = secured
+        self.bus = bus
+        self.store = InstanceStore(bus)
+        self.agent = AgentSettings()
+        self.signing = str(secured.directory / SIGNING_FILE)
+        nats_settings = NatsSettings(url=secured.url, agent_signing_file=self.signing)
+        self.handover = Handover(nats_settings, self.agent, place)
+        self.launch = LaunchSpec(
+            fleet="f", provider="aws", instance_type="t", gpu_count=0, user_data="auto"
+        )
+        self.record = core.intended("training", NODE, self.launch, "saga", datetime.now(UTC))
+        self.config = AgentConfig(
+            pool="training",
+            node=NODE,
+            nats_url=secured.url,
+            nats_creds_file=str(place / "own" / "nats.creds"),
+            nats_bootstrap_file=str(place / "bootstrap.creds"),
+        )
+
+    async def start(self) -> None:
+        """Record the node, and answer."""
+        enroller = Enroller(self.bus, SystemClock(), self.store, self.agent, self.signing)
+        await self.bus.serve("provisioner", "", {subjects.ENROLL: enroller.answer})
+        await self.store.create(self.record)
+
+    def hand_over(self) -> Path:
+        """Leave the node its bootstrap credentials."""
+        file = Path(self.config.nats_bootstrap_file)
+        file.write_text(self.handover.credentials(self.record))
+        return file
+
+    async def connect(self, file: Path) -> Bus:
+        """Connect as a node that has but these."""
+        settings = NatsSettings(url=self.secured.url, creds_file=str(file))
+        box = bootstrap_inbox("training", NODE)
+        return await NatsBus.connect(
+            ConnectOptions(settings=settings, name="new node", inbox_prefix=box)
+        )
+
+    async def told(self) -> list[object]:
+        """The events about its credentials."""
+        stored = await self.bus.read(EVENTS.name, f"{OWN}.event.*")
+        found = [type(node_codec.decode(each.data)) for each in stored]
+        return [each for each in found if each in (CredentialsIssued, CredentialsRefused)]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `navarch nats-config` writes."""
+    place = tmp_path_factory.mktemp("nats-config")
+    write(place, "tests", NOW, **WHERE)
+    return place
+
+
+@pytest.fixture
+async def world(directory: Path, tmp_path: Path) -> AsyncIterator[World]:
+    """Everything but the node."""
+    async with serving_secured(directory, tmp_path / "nats") as secured:
+        bus = await NatsBus.connect(secured.options("provisioner"))
+        made = World(secured, bus, tmp_path)
+        await made.start()
+        yield made
+        await bus.close()
+
+
+async def test_a_new_node_gets_credentials_for_itself_alone(world: World) -> None:
+    """They let it speak under its own subjects; what led to them is gone from the disk."""
+    bootstrap = world.hand_over()
+    said = await enroll(world.config, world.connect)
+    own = Path(world.config.nats_creds_file)
+    wanted = [("publish", f"{each}.event.fault") for each in (OWN, OTHER)]
+    refused = await world.secured.refused(f"agent:training/{NODE}", wanted, own)
+
+    assert f"fetched this node's credentials into {own}" == said
+    assert {("publish", f"{OTHER}.event.fault")} == refused
+    assert ([own], 0o600) == (list(own.parent.iterdir()), own.stat().st_mode & 0o777)
+    assert not bootstrap.exists()
+    assert [CredentialsIssued] == await world.told()
+    assert "holds this node's credentials already" in await enroll(world.config, world.connect)
+
+
+async def test_bootstrap_credentials_are_good_for_one_question_alone(world: World) -> None:
+    """Not for the node's own subjects, nor for another node's question."""
+    file = world.hand_over()
+    enrolling = subjects.enroll("training", NODE)
+    other = subjects.enroll("training", "training-2")
+    wanted = [("publish", each) for each in (enrolling, other, f"{OWN}.telemetry", "$SRV.PING")]
+    wanted += [("subscribe", "navarch.v1.>"), ("subscribe", enrolling)]
+    refused = await world.secured.refused(f"bootstrap:training/{NODE}", wanted, file)
+
+    assert set(wanted) - {("publish", enrolling)} == refused
+
+
+async def test_nobody_uses_them_a_second_time(world: World, tmp_path: Path) -> None:
+    """Whoever read them from the machine's user data is refused, and people are told."""
+    stolen = world.hand_over().read_text()
+    await enroll(world.config, world.connect)
+    thief = replace(
+        world.config,
+        nats_creds_file=str(tmp_path / "thief" / "nats.creds"),
+        nats_bootstrap_file=str(tmp_path / "stolen.creds"),
+    )
+    Path(thief.nats_bootstrap_file).write_text(stolen)
+    for _ in range(2):
+        with pytest.raises(NavarchError, match="issued already, for another key"):
+            await enroll(thief, world.connect)
+
+    assert not Path(thief.nats_creds_file).exists()
+    assert [CredentialsIssued, CredentialsRefused] == await world.told()
+
+
+async def test_an_answer_that_is_lost_is_given_again(world: World) -> None:
+    """A node that died before it kept its credentials asks with the key that it had kept."""
+    text = world.hand_over().read_text()
+    await enroll(world.config, world.connect)
+    own = Path(world.config.nats_creds_file)
+    seed = own.read_text().splitlines()[-2]
+    own.unlink()
+    own.with_name(f"{own.name}.key").write_text(seed)
+    Path(world.config.nats_bootstrap_file).write_text(text)
+    await enroll(world.config, world.connect)
+
+    assert seed in own.read_text()
+    assert [CredentialsIssued] == await world.told()
+
+
+async def test_they_end_with_their_time(world: World) -> None:
+    """The server lets nobody in with them, and the provisioner would not answer either."""
+    early = replace(world.record, intended_at=datetime.now(UTC) - timedelta(hours=2))
+    file = Path(world.config.nats_bootstrap_file)
+    file.write_text(world.handover.credentials(early))
+    settings = NatsSettings(url=world.secured.url, creds_file=str(file))
+    client = Client()
+    with pytest.raises(nats.errors.Error, match=r"(?i)auth"):
+        await client.connect(
+            world.secured.url,
+            allow_reconnect=False,
+            max_reconnect_attempts=0,
+            **credentials(ConnectOptions(settings=settings, name="late")),
+        )
+    await client.close()
+    await world.store.change(f"training.{NODE}", lambda _: early)
+    world.hand_over()
+    with pytest.raises(NavarchError, match=r"time to fetch them is over \(agent.enroll_within\)"):
+        await enroll(world.config, world.connect)
+
+
+async def test_a_node_that_is_gone_gets_none(world: World) -> None:
+    """Its credentials may still hold; its instance does not."""
+    world.hand_over()
+    await world.store.change(
+        f"training.{NODE}", lambda now: now and replace(now, state="terminated")
+    )
+    with pytest.raises(NavarchError, match="no such instance any more"):
+        await enroll(world.config, world.connect)
+
+
+SYSTEMCTL = """#!/bin/sh
+[ "$1" = enable ] || exit 0
+set -a; . {root}/etc/navarch/agent.env; set +a
+unit={root}/etc/systemd/system/navarch-agent.service
+sh -c "$(sed -n 's/^ExecStartPre=//p' $unit)" || exit 1
+sh -c "exec $(sed -n 's/^ExecStart=//p' $unit)" > {root}/agent.log 2>&1 &
+echo $! > {root}/pid
+"""
+
+
+def installed(told: str, root: Path) -> str:
+    """Do what cloud-init does with the files, under `root`; return the commands that it runs."""
+    for name in ("/etc/", "/var/lib/"):
+        told = told.replace(name, f"{root}{name}")
+    told = told.replace("/opt/navarch/bin/navarch-agent", str(COMMAND))
+    config = yaml.safe_load(told)
+    for each in config["write_files"]:
+        file = Path(each["path"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(each["content"])
+        file.chmod(int(each["permissions"], 8))
+    systemctl = root / "bin" / "systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(SYSTEMCTL.format(root=root))
+    systemctl.chmod(0o755)
+    shell, flags, script = config["runcmd"][0]
+    assert ("sh", "-ec") == (shell, flags)
+    return str(script)
+
+
+async def test_user_data_starts_an_agent_that_registers(world: World, tmp_path: Path) -> None:
+    """The rendered commands, run by `sh`, end with an agent that speaks for its node."""
+    assert COMMAND.exists()
+    root = tmp_path / "machine"
+    root.mkdir()
+    script = installed(world.handover.user_data(world.record), root)
+    (root / "kmsg").touch()
+    environment = {
+        "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+        "NAVARCH_STATE_DIR": str(root / "state"),
+        "NAVARCH_KMSG": str(root / "kmsg"),
+        "NAVARCH_GPU_COUNT": "0",
+        "NAVARCH_CLOUD": "none",
+        "NAVARCH_BOOT_TESTS": "none",
+        "NAVARCH_EXIT_WITHOUT": str(root / "kmsg"),
+    }
+    done = await asyncio.to_thread(
+        subprocess.run, ["sh", "-ec", script], env=environment, capture_output=True, check=False
+    )
+    assert (0, b"") == (done.returncode, done.stderr)
+
+    async def registered() -> bool:
+        return bool(await world.bus.read(EVENTS.name, f"{OWN}.event.registered"))
+
+    await eventually(registered)
+    os.kill(int((root / "pid").read_text()), 15)
+    said = (root / "agent.log").read_text()
+    assert "ermissions violation" not in said
+    assert not (root / "etc/navarch/bootstrap.creds").exists()

@@ -1,0 +1,131 @@
+"""What new nodes are handed at birth: the same words each time, no secret where people look."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from schemas.records import InstanceRecord
+from schemas.sagas import LaunchSpec
+from schemas.settings import AgentSettings, NatsSettings
+from services.cli.nats_config import SIGNING_FILE, write
+from services.provisioner import core
+from services.provisioner.errors import ProviderError
+from services.provisioner.handover import REDACTED, Handover, redacted
+from services.runtime.accounts import claims_of
+from services.runtime.errors import SetupError
+from services.runtime.placeholders import USER_DATA_BYTES_MAX, fill
+from tests.support.secured import WHERE
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The agents' signing key."""
+    place = tmp_path_factory.mktemp("keys")
+    write(place, "tests", NOW, **WHERE)
+    return place / SIGNING_FILE
+
+
+def handover(directory: Path, keys: Path | None = None, **agent: str) -> Handover:
+    """What a provisioner hands over, with the signing key or on an open bus."""
+    nats = NatsSettings(url="nats://bus:4222", agent_signing_file=str(keys or ""))
+    return Handover(nats, AgentSettings(**agent), directory)
+
+
+def record(user_data: str = "auto", node: str = "web-1") -> InstanceRecord:
+    """A node that is being launched."""
+    launch = LaunchSpec(
+        fleet="f", provider="aws", instance_type="p5", region="r", gpu_count=8, user_data=user_data
+    )
+    return core.intended("web", node, launch, "saga", NOW)
+
+
+def test_the_same_launch_is_told_the_same_words(tmp_path: Path, keys: Path) -> None:
+    """A provider that is asked again with its token must be asked for the same machine."""
+    first = handover(tmp_path, keys).user_data(record())
+
+    assert first == handover(tmp_path, keys).user_data(record())
+    assert first != handover(tmp_path, keys).user_data(record(node="web-2"))
+
+
+def test_user_data_is_cloud_config_with_everything_an_agent_needs(
+    tmp_path: Path, keys: Path
+) -> None:
+    """Its settings, credentials that end soon, its unit, and the command that starts it."""
+    told = handover(tmp_path, keys, package="https://example.com/navarch.whl").user_data(record())
+    files = {each["path"]: each["content"] for each in yaml.safe_load(told)["write_files"]}
+    claims = claims_of(files["/etc/navarch/bootstrap.creds"])
+
+    assert told.startswith("#cloud-config\n")
+    assert (
+        "NAVARCH_NATS_URL=nats://bus:4222\nNAVARCH_POOL=web\nNAVARCH_NODE=web-1\n"
+        in (files["/etc/navarch/agent.env"])
+    )
+    assert "NAVARCH_GPU_COUNT=8" in files["/etc/navarch/agent.env"]
+    assert ("bootstrap web/web-1", NOW.timestamp() + 3600) == (claims["name"], claims["exp"])
+    assert ["pool:web", "node:web-1"] == claims["nats"]["tags"]
+    assert "[Service]\n" in files["/etc/systemd/system/navarch-agent.service"]
+    assert "pip install -q 'https://example.com/navarch.whl'" in told
+    assert "{{" not in told
+
+
+def test_on_an_open_bus_there_are_no_credentials(tmp_path: Path) -> None:
+    """The file is empty, and the agent is not told to look for one."""
+    told = handover(tmp_path).user_data(record())
+    files = {each["path"]: each["content"] for each in yaml.safe_load(told)["write_files"]}
+
+    assert not files["/etc/navarch/bootstrap.creds"].strip()
+    assert "CREDS" not in files["/etc/navarch/agent.env"]
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (None, "own.yaml"),
+        ("#!/bin/sh\necho {{.Secret}}\n", r"asks for {{\.Secret}} \(line 2 of it\)"),
+        ("#!/bin/sh\n" + "x" * USER_DATA_BYTES_MAX, "have it fetch what is long"),
+    ],
+)
+def test_user_data_that_cannot_be_made_fails_the_launch(
+    tmp_path: Path, template: str | None, says: str
+) -> None:
+    """As what people must mend; no machine is asked for."""
+    if template is not None:
+        (tmp_path / "own.yaml").write_text(template)
+    with pytest.raises(ProviderError, match=says) as refused:
+        handover(tmp_path).user_data(record("own.yaml"))
+    assert "INVALID" == refused.value.kind
+
+
+def test_a_bus_that_asks_for_credentials_needs_the_signing_key(tmp_path: Path, keys: Path) -> None:
+    """Without it, or with one of an older release, people are told what to do."""
+    nats = NatsSettings(creds_file="provisioner.creds")
+    with pytest.raises(SetupError, match=r"nats\.agent_signing_file is not set"):
+        Handover(nats, AgentSettings(), tmp_path).credentials(record())
+    old = tmp_path / "old.json"
+    known = msgspec.json.decode(keys.read_bytes())
+    old.write_bytes(msgspec.json.encode({k: known[k] for k in ("account", "seed")}))
+    with pytest.raises(SetupError, match="older release: run `navarch nats-config` again"):
+        handover(tmp_path, old).credentials(record())
+
+
+def test_credentials_are_redacted_wherever_they_stand(tmp_path: Path, keys: Path) -> None:
+    """Token and seed, in the middle of other words too."""
+    secret = handover(tmp_path, keys).credentials(record())
+    token, seed = (each for each in secret.splitlines() if each and not each.startswith("--"))
+    text = f"+ printf {token}\nwrote '{seed}' to file"
+
+    assert f"+ printf {REDACTED}\nwrote '{REDACTED}' to file" == redacted(text, secret)
+    assert "nothing" == redacted("nothing", "")
+
+
+def test_long_values_are_indented_as_their_placeholder_is() -> None:
+    """Only where it begins its line."""
+    values = {"Many": "one\ntwo\n", "One": "1"}
+
+    assert "a:\n  one\n  two\nb: 1" == fill("a:\n  {{.Many}}\nb: {{ .One }}", values)
+    assert "x one\ntwo" == fill("x {{.Many}}", values)

@@ -1,0 +1,43 @@
+"""What machines are told at their first boot, judged by cloud-init's own schema."""
+
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from schemas.sagas import LaunchSpec
+from schemas.settings import AgentSettings, NatsSettings
+from services.cli.nats_config import SIGNING_FILE, write
+from services.provisioner import core
+from services.provisioner.handover import Handover
+from tests.support.secured import NOW, WHERE
+
+CLOUD_INIT = shutil.which("cloud-init")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(CLOUD_INIT is None, reason="no cloud-init here: apt-get install cloud-init"),
+]
+
+
+@pytest.mark.parametrize("secured", [True, False])
+def test_user_data_is_what_cloud_init_takes(tmp_path: Path, secured: bool) -> None:
+    """With credentials and on an open bus."""
+    write(tmp_path / "bus", "tests", NOW, **WHERE)
+    signing = str(tmp_path / "bus" / SIGNING_FILE) if secured else ""
+    handover = Handover(NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path)
+    launch = LaunchSpec(fleet="f", provider="aws", instance_type="t", user_data="auto")
+    record = core.intended("web", "web-1", launch, "saga", datetime.now(UTC))
+    file = tmp_path / "user-data"
+    file.write_text(handover.user_data(record))
+    assert CLOUD_INIT is not None
+    done = subprocess.run(
+        [CLOUD_INIT, "schema", "--config-file", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr.strip())
+    assert "Valid" in done.stdout

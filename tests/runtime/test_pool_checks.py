@@ -1,0 +1,97 @@
+"""What a pool's nodes are given at birth is checked with the configuration: file, line and key."""
+
+from pathlib import Path
+
+import pytest
+
+from services.runtime.configuration import load_settings
+from services.runtime.errors import ConfigurationError
+from services.runtime.placeholders import TEMPLATE_BYTES_MAX
+from services.runtime.pool_checks import template_problem
+from services.runtime.resources import resource
+
+CONFIGURATION = """\
+providers:
+  fake: {}
+pools:
+  web:
+    provider: fake
+    instance_type: t
+    min_nodes: 1
+    max_nodes: 1
+"""
+
+
+def load(directory: Path, more: str, template: str = "") -> str:
+    """The configuration's error with this at the end of the pool; empty where there is none."""
+    (directory / "own.yaml").write_text(template)
+    file = directory / "navarch.yaml"
+    file.write_text(f"{CONFIGURATION}    {more}\n")
+    try:
+        load_settings(file, {})
+    except ConfigurationError as error:
+        return str(error).removeprefix(f"{directory}/")
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("more", "template", "says"),
+    [
+        (
+            'setup_commands: ["true", "echo {{.Sekret}}"]',
+            "",
+            "navarch.yaml:9: pools.web.setup_commands.1: the command asks for {{.Sekret}}, which ",
+        ),
+        (
+            'setup_commands: ["true"]',
+            "",
+            "navarch.yaml:9: pools.web.setup_commands: they run over SSH, and the pool has no",
+        ),
+        ("user_data: none.yaml", "", "navarch.yaml:9: pools.web.user_data: {0}/none.yaml cannot"),
+        (
+            "user_data: own.yaml",
+            "#!/bin/sh\necho {{.NodeID}}\necho {{ .Zone }}\n",
+            "navarch.yaml:9: pools.web.user_data: {0}/own.yaml:3: {{ .Zone }} is not there",
+        ),
+        ("user_data: own.yaml", "echo\n", "navarch.yaml:9: pools.web.user_data: {0}/own.yaml:1: c"),
+        (
+            "user_data: own.yaml",
+            "#cloud-config\na: b: c\n",
+            "navarch.yaml:9: pools.web.user_data: {0}/own.yaml: is not YAML when it is filled in",
+        ),
+        (
+            "user_data: own.yaml",
+            "#cloud-config\n- {{.Pool}}\n",
+            "navarch.yaml:9: pools.web.user_data: {0}/own.yaml: is no mapping",
+        ),
+        (
+            "user_data: own.yaml",
+            "#!/bin/sh\n" + "x" * TEMPLATE_BYTES_MAX,
+            "navarch.yaml:9: pools.web.user_data: {0}/own.yaml is longer than",
+        ),
+    ],
+)
+def test_what_cannot_be_filled_in_is_an_error_of_the_configuration(
+    tmp_path: Path, more: str, template: str, says: str
+) -> None:
+    """With file, line and key, before any machine is asked for."""
+    assert load(tmp_path, more, template).startswith(says.replace("{0}", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("more", "template"),
+    [
+        ("user_data: auto", ""),
+        ("user_data: own.yaml", "#!/bin/sh\necho '{{.Credentials}}' > /x\n"),
+        ("user_data: own.yaml", "#cloud-config\nx: |\n  {{.Credentials}}\ny: '{{.Region}}'\n"),
+    ],
+)
+def test_what_can_be_filled_in_is_taken(tmp_path: Path, more: str, template: str) -> None:
+    """Scripts and cloud-config, and our own."""
+    assert "" == load(tmp_path, more, template)
+
+
+def test_our_own_template_passes_the_same_check() -> None:
+    """It ships with the package, like the unit that it installs."""
+    assert "" == template_problem(resource("cloud-init-agent.yaml"))
+    assert resource("navarch-agent.service").is_file()

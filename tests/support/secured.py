@@ -1,0 +1,103 @@
+"""A real server that asks for credentials, started with what `navarch nats-config` writes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nats
+
+from schemas import permissions
+from schemas.settings import NatsSettings
+from services.cli.nats_config import ACCOUNTS, SIGNING_FILE
+from services.runtime.accounts import agent_credentials, read_agent_keys
+from services.runtime.clock import SystemClock
+from services.runtime.connecting import credentials
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.topology import set_up
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WHERE = {"store": "/data", "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}
+
+
+class Secured:
+    """A server that asks for credentials, and those of everybody."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self.directory = directory
+
+    def file(self, who: str) -> Path:
+        """Credentials of a user; `agent:<pool>/<node>` are made as the provisioner makes them."""
+        if not who.startswith("agent:"):
+            return self.directory / "creds" / f"{who}.creds"
+        pool, _, node = who.removeprefix("agent:").partition("/")
+        file = self.directory / f"{pool}-{node}.creds"
+        keys = read_agent_keys(self.directory / SIGNING_FILE)
+        file.write_text(agent_credentials(keys, pool, node, NOW))
+        return file
+
+    def options(self, who: str, file: Path | None = None) -> ConnectOptions:
+        """How they connect; `file`: with these credentials in place of those made here."""
+        settings = NatsSettings(url=self.url, creds_file=str(file or self.file(who)))
+        kind, _, place = who.partition(":")
+        pool, _, node = place.partition("/")
+        if kind == "agent":
+            box = permissions.node_inbox(pool, node)
+        elif kind == "bootstrap":
+            box = permissions.bootstrap_inbox(pool, node)
+        else:
+            role = permissions.CLI if who in ("operator", "reader") else who
+            box = permissions.inbox(role)
+        return ConnectOptions(settings=settings, name=who, inbox_prefix=box)
+
+    async def refused(
+        self, who: str, wanted: list[tuple[str, str]], file: Path | None = None
+    ) -> set[tuple[str, str]]:
+        """Try to publish or subscribe; return what the server did not let them."""
+        told: list[str] = []
+
+        async def error(each: Exception) -> None:
+            told.append(str(each).lower())
+
+        options = self.options(who, file)
+        client = await nats.connect(
+            self.url, error_cb=error, inbox_prefix=options.inbox_prefix, **credentials(options)
+        )
+        mine = client.new_inbox()
+        back = await client.subscribe(mine)
+        for what, subject in wanted:
+            if what == "publish":
+                await client.publish(subject, b"{}")
+            else:
+                await client.subscribe(subject)
+        # The server answers in order: when this is back, every refusal is, too.
+        await client.publish(mine, b"")
+        await back.next_msg(timeout=10)
+        await client.close()
+        return {
+            (what, subject)
+            for what, subject in wanted
+            if any(
+                "permissions violation" in each
+                and ("subscription" in each) == (what == "subscribe")
+                and f'"{subject.lower()}"' in each
+                for each in told
+            )
+        }
+
+
+@asynccontextmanager
+async def serving_secured(directory: Path, store: Path) -> AsyncIterator[Secured]:
+    """A server with the configuration in `directory`, and the whole topology."""
+    server = EmbeddedServer(store, config=directory / ACCOUNTS)
+    await server.start()
+    found = Secured(server.url, directory)
+    bus = await NatsBus.connect(found.options("metrics"))
+    await set_up(bus, SystemClock(), replicas=1)
+    await bus.close()
+    try:
+        yield found
+    finally:
+        await server.kill()
