@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from schemas.duration import Duration
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One provider, and how it is asked."""
@@ -19,6 +21,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What its requests must say; they say no GPUs, so that no compiler is needed."""
     url: str = ""
     """The option that names its API over HTTP: with it calls are lost between it and its cloud."""
+    impatient: dict[str, Any] = {}
+    """Options with which it soon gives up on an answer that does not come."""
     refused: tuple[tuple[dict[str, Any], str], ...] = ()
     """Requests that it must refuse, and as what."""
 
@@ -28,18 +32,32 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"make_{self.kind.replace('-', '_')}"
 
 
+SOON = {"timeout": Duration(0.4)}
 PLACE = {"region": "us-east-1", "zone": "us-east-1a"}
 
 ROWS = (
     Row(kind="fake"),
     Row(kind="fake-file"),
     Row(kind="local"),
-    Row(kind="aws", asks=PLACE, url="endpoint_url", refused=(({"region": "eu-1"}, "INVALID"),)),
-    Row(kind="gcp", asks=PLACE, url="base_url", refused=(({"zone": ""}, "INVALID"),)),
+    Row(
+        kind="aws",
+        asks=PLACE,
+        url="endpoint_url",
+        impatient=SOON,
+        refused=(({"region": "eu-1"}, "INVALID"),),
+    ),
+    Row(
+        kind="gcp",
+        asks=PLACE,
+        url="base_url",
+        impatient=SOON | {"wait_timeout": Duration(0.4)},
+        refused=(({"zone": ""}, "INVALID"),),
+    ),
     Row(
         kind="lambda",
         asks={"region": "us-east-1"},
         url="base_url",
+        impatient=SOON,
         refused=(({"region": ""}, "INVALID"), ({"instance_type": "none-such"}, "INVALID")),
     ),
 )

@@ -22,7 +22,7 @@ class Cutting:
 
     async def run(self) -> None:
         """Drive it, to the cut or to its end; in a task of its own, which is then cancelled."""
-        await _driven(self._call, self._at)
+        await driven(self._call, self._at)
 
     def _at(self, awaits: int) -> None:
         task = asyncio.current_task()
@@ -32,15 +32,15 @@ class Cutting:
 
 
 @types.coroutine
-def _driven(call: Coroutine[Any, Any, Any], at: Callable[[int], None]) -> Generator[Any, Any, None]:
-    """Pass on what a call awaits, and tell before each how many there were."""
+def driven(call: Coroutine[Any, Any, Any], at: Callable[[int], None]) -> Generator[Any, Any, Any]:
+    """Pass on what a call awaits, and tell at each how many there were; what it returns."""
     awaits: int = 0
     error: BaseException | None = None
     while True:
         try:
             awaited = call.send(None) if error is None else call.throw(error)
-        except StopIteration:
-            return
+        except StopIteration as ended:
+            return ended.value
         awaits, error = awaits + 1, None
         at(awaits)
         try:

@@ -34,8 +34,6 @@ LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
 PAGE: Final = 500
 TRIES_MAX: Final = 3
 """Of one launch whose instance is removed under its hands."""
-WAIT_SECONDS: Final = 130.0
-"""Google holds a wait for an operation two minutes at most."""
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
     "PROVISIONING": "pending",
@@ -78,6 +76,8 @@ class GcpProvider:
         metadata_url: str = "http://metadata.google.internal"
         timeout: Duration = Duration(30)
         """Of one request; waiting for an operation takes as long as the launch may."""
+        wait_timeout: Duration = Duration(130)
+        """Of one request that waits for an operation; Google holds it two minutes at most."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
         """Read the key where there is one; connect nowhere yet."""
@@ -188,7 +188,7 @@ class GcpProvider:
             operation = await self._call(
                 "POST",
                 f"zones/{zone}/operations/{operation['name']}/wait",
-                timeout_seconds=WAIT_SECONDS,
+                timeout_seconds=float(self.options.wait_timeout),
             )
         error = operation_error(operation)
         if error is not None:

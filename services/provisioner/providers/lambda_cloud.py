@@ -114,7 +114,7 @@ class LambdaProvider:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Read the key; raise ConfigurationError where there is none."""
-        self._options = options
+        self.options = options
         self._name = environment.name
         self._pace = Pacer(options.request_interval)
         self._launches = Pacer(options.launch_interval)
@@ -137,7 +137,7 @@ class LambdaProvider:
             idempotency_token=False,
             prices=True,
             reboot=True,
-            list_lag_seconds=float(self._options.list_lag),
+            list_lag_seconds=float(self.options.list_lag),
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
@@ -199,7 +199,7 @@ class LambdaProvider:
             raise ProviderError(
                 "INVALID", f"pool {request.pool} names no `region`; Lambda needs it"
             )
-        keys = request.ssh_keys or ((self._options.ssh_key,) if self._options.ssh_key else ())
+        keys = request.ssh_keys or ((self.options.ssh_key,) if self.options.ssh_key else ())
         if len(keys) != 1:
             raise ProviderError(
                 "INVALID",
@@ -215,13 +215,13 @@ class LambdaProvider:
             "region_name": request.region,
             "instance_type_name": request.instance_type,
             "ssh_key_names": list(keys),
-            "file_system_names": list(self._options.file_systems),
+            "file_system_names": list(self.options.file_systems),
             "hostname": request.name,
             "name": request.name,
             "tags": [{"key": key, "value": value} for key, value in sorted(tags.items())],
         }
-        if self._options.image_family:
-            body["image"] = {"family": self._options.image_family}
+        if self.options.image_family:
+            body["image"] = {"family": self.options.image_family}
         if request.user_data:
             body["user_data"] = request.user_data
         return body

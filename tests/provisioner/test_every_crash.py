@@ -1,0 +1,240 @@
+"""Every provider, killed between any two calls, and each answer lost: none twice, none left.
+
+Launches and removals go through the provisioner's own steps on the real bus. A provider that speaks
+HTTP is killed before each request and after each answer; any other at every await.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from schemas.records import node_key
+from services.provisioner.conformance.cutting import driven
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Provider
+from services.provisioner.steps import Steps
+from services.provisioner.store import InstanceStore
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import Command
+from tests.provisioner.lossy import Lossy, lossy
+from tests.provisioner.rows import ROWS, Row
+from tests.provisioner.support import Killed, Life, provision, steps, terminate
+
+pytestmark = pytest.mark.slow
+
+MOMENTS_MAX = 100
+LAG_SECONDS_MAX = 1.0
+SECONDS_MAX = 20.0
+CALLS = ("provision", "terminate", "list")
+
+
+class Dying:
+    """A provider whose process dies at one of its awaits."""
+
+    def __init__(self, real: Provider, life: Life) -> None:
+        self._real = real
+        self._life = life
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name not in CALLS:
+            return found
+
+        async def call(*args: Any) -> Any:
+            self._life.point()
+            # Who dies there is not told: nothing more of the call runs.
+            given = await driven(found(*args), lambda _: self._life.point())
+            self._life.point()
+            return given
+
+        return call
+
+
+class Losing:
+    """A provider of which one answer is lost, after its call took effect."""
+
+    def __init__(self, real: Provider, number: int) -> None:
+        self._real = real
+        self._left = number
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name not in CALLS:
+            return found
+
+        async def call(*args: Any) -> Any:
+            given = await found(*args)
+            self._left -= 1
+            if self._left == 0:
+                raise ProviderError("TRANSIENT", f"no answer to {name}")
+            return given
+
+        return call
+
+
+class Cloud:
+    """One provider on its cloud, and how its process is killed or its answers are lost."""
+
+    def __init__(
+        self, bus: NatsBus, row: Row, make: Callable[..., Provider], way: Lossy | None
+    ) -> None:
+        self._bus = bus
+        self._make = make
+        self._calm = make()
+        self._way = way
+        self._options = row.impatient | ({row.url: way.url} if way else {})
+        self._asks = {"instance_type": "h100", "gpu_count": 0} | {
+            ("zones" if key == "zone" else key): ((value,) if key == "zone" else value)
+            for key, value in row.asks.items()
+        }
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long its list may lag."""
+        return self._calm.capabilities.list_lag_seconds
+
+    def launch(self, node: str) -> Command:
+        """The command to launch it."""
+        return provision(node, timeout_seconds=SECONDS_MAX, **self._asks)
+
+    def process(self) -> Steps:
+        """A process that nothing happens to."""
+        return steps(self._bus, self._calm)
+
+    async def standing(self, node: str) -> list[str]:
+        """Ids of what stands for a node."""
+        listed = await self._calm.list()
+        return [each.provider_id for each in listed if each.name == node]
+
+    async def killed_at(self, moment: int, work: Callable[[Steps], Awaitable[Any]]) -> bool:
+        """Do it in a process that dies at this moment; False where it was done before."""
+        if self._way is None:
+            try:
+                await work(steps(self._bus, Dying(self._make(), Life(moment))))
+            except Killed:
+                return True
+            return False
+        self._way.order(die_at=moment)
+        task = asyncio.ensure_future(work(steps(self._bus, self._make(**self._options))))
+        due = asyncio.ensure_future(self._way.due.wait())
+        await asyncio.wait({task, due}, return_when=asyncio.FIRST_COMPLETED)
+        due.cancel()
+        if task.done():
+            task.result()
+            return False
+        task.cancel()
+        await asyncio.wait({task})
+        return True
+
+    async def losing(self, number: int, work: Callable[[Steps], Awaitable[Any]]) -> bool:
+        """Do it, and lose this answer; False where there are fewer."""
+        if self._way is None:
+            provider = Losing(self._make(), number)
+            await work(steps(self._bus, provider))
+            return provider._left <= 0
+        self._way.order(lose=number)
+        await work(steps(self._bus, self._make(**self._options)))
+        return self._way.moments >= 2 * number
+
+
+@pytest.fixture(params=ROWS, ids=lambda row: row.kind)
+def row(request: pytest.FixtureRequest) -> Row:
+    """Each of our providers."""
+    found: Row = request.param
+    return found
+
+
+@pytest.fixture
+def make(row: Row, request: pytest.FixtureRequest) -> Callable[..., Provider]:
+    """Makes it anew, on an account in which nothing stands."""
+    found: Callable[..., Provider] = request.getfixturevalue(row.fixture)
+    return found
+
+
+@pytest.fixture
+async def cloud(bus: NatsBus, row: Row, make: Callable[..., Provider]) -> AsyncIterator[Cloud]:
+    """That provider, ready to be killed."""
+    if not row.url:
+        yield Cloud(bus, row, make, None)
+        return
+    async with lossy(getattr(make().options, row.url)) as way:
+        yield Cloud(bus, row, make, way)
+
+
+async def state(bus: NatsBus, node: str) -> str:
+    """What the node's record says."""
+    record = await InstanceStore(bus).get(node_key("web", node))
+    assert record is not None
+    return record.state
+
+
+async def test_killed_between_any_two_calls_of_a_launch_it_makes_one(
+    bus: NatsBus, cloud: Cloud
+) -> None:
+    """Begun again by another process, the launch adopts what the first has made."""
+    left: set[int] = set()
+    for moment in range(1, MOMENTS_MAX):
+        node = f"web-{moment}"
+        launch = cloud.launch(node)
+        killed = await cloud.killed_at(moment, lambda each, it=launch: each.provision(it))
+        if killed:
+            left.add(len(await cloud.standing(node)))
+            made = await cloud.process().provision(launch)
+            assert [made.provider_id] == await cloud.standing(node)
+        assert ("running", 1) == (await state(bus, node), len(await cloud.standing(node)))
+        if not killed:
+            assert {0, 1} == left, "it was killed both before and after its effect"
+            return
+    pytest.fail("the launch has more moments than this test tries")
+
+
+async def test_killed_between_any_two_calls_of_a_removal_it_leaves_none(
+    bus: NatsBus, cloud: Cloud
+) -> None:
+    """Begun again by another process, the removal ends with a confirmed absence."""
+    for moment in range(1, MOMENTS_MAX):
+        node = f"web-{moment}"
+        await cloud.process().provision(cloud.launch(node))
+        removal = terminate(node)
+        killed = await cloud.killed_at(moment, lambda each, it=removal: each.terminate(it))
+        if killed:
+            await cloud.process().terminate(removal)
+        assert ("terminated", []) == (await state(bus, node), await cloud.standing(node))
+        if not killed:
+            assert moment > 1
+            return
+    pytest.fail("the removal has more moments than this test tries")
+
+
+async def test_killed_in_a_launch_that_is_then_undone_it_leaves_none(
+    bus: NatsBus, cloud: Cloud
+) -> None:
+    """The undo finds what the launch had made, whether or not its id was ever learnt."""
+    if cloud.lag_seconds > LAG_SECONDS_MAX:
+        pytest.skip(f"each undo waits for a list that may lag {cloud.lag_seconds:g} s")
+    for moment in range(1, MOMENTS_MAX):
+        node = f"web-{moment}"
+        launch = cloud.launch(node)
+        killed = await cloud.killed_at(moment, lambda each, it=launch: each.provision(it))
+        await cloud.process().provision_undo(terminate(node))
+        assert ("terminated", []) == (await state(bus, node), await cloud.standing(node))
+        if not killed:
+            return
+    pytest.fail("the launch has more moments than this test tries")
+
+
+async def test_every_answer_lost_makes_one_and_leaves_none(bus: NatsBus, cloud: Cloud) -> None:
+    """A call that took effect and was never answered is neither done twice nor forgotten."""
+    for number in range(1, MOMENTS_MAX):
+        node = f"web-{number}"
+        launch, removal = cloud.launch(node), terminate(node)
+        lost = await cloud.losing(number, lambda each, it=launch: each.provision(it))
+        assert 1 == len(await cloud.standing(node))
+        lost |= await cloud.losing(number, lambda each, it=removal: each.terminate(it))
+        assert ("terminated", []) == (await state(bus, node), await cloud.standing(node))
+        if not lost:
+            assert number > 1
+            return
+    pytest.fail("there are more answers than this test loses")
