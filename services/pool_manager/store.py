@@ -75,10 +75,7 @@ class Store:
 
     def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
         """A pool's nodes that are not gone."""
-        prefix = f"{pool}."
-        for key, record in list(self.nodes.records.items()):
-            if key.startswith(prefix) and record.state != "terminated":
-                yield record
+        return (record for record in self.nodes.of(pool) if record.state != "terminated")
 
     async def change_node(self, pool: str, node: str, change: Change) -> NodeRecord | None:
         """Change a node's record; return it as it then is."""

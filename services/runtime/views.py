@@ -36,6 +36,8 @@ class BucketView(Generic[R]):
         self._moved = asyncio.Condition()
         self.records: dict[str, R] = {}
         self.revisions: dict[str, int] = {}
+        self._groups: dict[str, dict[str, R]] = {}
+        """The same by the first token of their keys: a pool's nodes are not looked for in all."""
 
     async def run(self) -> None:
         """Watch for ever."""
@@ -50,10 +52,11 @@ class BucketView(Generic[R]):
             return
         if entry.removed:
             self.records.pop(entry.key, None)
+            self._group(entry.key).pop(entry.key, None)
             self.revisions[entry.key] = entry.revision
         else:
             try:
-                self.records[entry.key] = self._decoder.decode(entry.value)
+                self._keep(entry.key, self._decoder.decode(entry.value))
             except msgspec.DecodeError as error:
                 log.warning(
                     "unreadable record",
@@ -64,10 +67,20 @@ class BucketView(Generic[R]):
         if self._changed is not None:
             self._changed(entry.key)
 
+    def _keep(self, key: str, record: R) -> None:
+        self.records[key] = self._group(key)[key] = record
+
+    def _group(self, key: str) -> dict[str, R]:
+        return self._groups.setdefault(key.partition(".")[0], {})
+
+    def of(self, first: str) -> list[R]:
+        """The records whose keys begin with this token, in no order that means anything."""
+        return list(self._groups.get(first, {}).values())
+
     def wrote(self, key: str, record: R, revision: int) -> None:
         """Take in what this process has just written, before the watch brings it."""
         if revision > self.revisions.get(key, 0):
-            self.records[key] = record
+            self._keep(key, record)
             self.revisions[key] = revision
 
     async def caught_up(self) -> None:

@@ -64,6 +64,8 @@ class Cloud:
     dress: Callable[[Instance], Instance] = lambda made: made
     """Says where a machine stands, and what it is, beyond what was asked."""
     made: int = 0
+    prefix: str = "sim"
+    """Of its machines' ids."""
     chance: Any = None
 
     def __post_init__(self) -> None:
@@ -95,7 +97,7 @@ class Cloud:
         now = self.world.now()
         instance = Instance(
             name=request.name,
-            provider_id=f"sim-{self.made:05d}",
+            provider_id=f"{self.prefix}-{self.made:05d}",
             status="running",
             fleet=request.fleet,
             pool=request.pool,
@@ -157,7 +159,8 @@ class SimulatedProvider:
         """Find the cloud of this world."""
         del options
         self._name = environment.name
-        self._cloud: Cloud = WORLD.get().parts["cloud"]
+        parts = WORLD.get().parts
+        self._cloud: Cloud = parts.get(f"cloud/{environment.name}") or parts["cloud"]
         life = MEMBER.get()
         assert isinstance(life, Life)
         self._life = life

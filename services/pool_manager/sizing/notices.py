@@ -59,6 +59,8 @@ def noted(record: NodeRecord, event: Preempting) -> NodeRecord:
 
 def standing(node: NodeRecord) -> tuple[str, CloudNotice] | None:
     """The notice that takes the node first, if any stands."""
+    if not node.notices:
+        return None  # nearly always, and asked of every node in every decision
     found = [(name, each) for name, each in node.notices.items() if not each.withdrawn]
     return min(found, key=lambda each: (_moment(each[1]), each[0]), default=None)
 

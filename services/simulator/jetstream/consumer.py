@@ -19,6 +19,8 @@ from services.simulator.jetstream.stream import StreamState
 
 Word = Literal["ack", "nak", "term", "progress"]
 
+WANTED_MAX: Final = 20_000
+"""Subjects of which it is remembered whether they are wanted."""
 MAX_DELIVERIES_ADVISORY: Final = "io.nats.jetstream.advisory.v1.max_deliver"
 
 
@@ -98,14 +100,17 @@ class ConsumerState:
             if sequence >= start and (since is None or stream.messages[sequence].time >= since):
                 self._ready.append(sequence)
 
-    def offer(self, stored: Stored) -> None:
-        """Take up a message that was just stored, if it is one of ours."""
+    def offer(self, stored: Stored) -> bool:
+        """Take up a message that was just stored, if it is one of ours; whether it is."""
         wanted = self._wanted.get(stored.subject)
         if wanted is None:
+            if len(self._wanted) >= WANTED_MAX:
+                self._wanted.clear()
             wanted = any(matches(each, stored.subject) for each in self.config.filters)
             self._wanted[stored.subject] = wanted
         if wanted:
             self._ready.append(stored.sequence)
+        return wanted
 
     def reconfigure(self, config: ConsumerConfig, asked: dict[str, Any]) -> None:
         """Change what may be changed of a consumer that stands."""

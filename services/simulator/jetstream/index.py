@@ -4,25 +4,29 @@ A tree of tokens, so that the guard of one saga's log looks at that log alone, h
 there are.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 ANY: Final = "*"
 """Any one token."""
 REST: Final = ">"
 """One token or more, to the end."""
+PATTERNS_MAX: Final = 4_096
 
 
 def matches(filter_: str, subject: str) -> bool:
     """Whether a subject is one of those that a filter names."""
-    wanted, found = filter_.split("."), subject.split(".")
-    for place, each in enumerate(wanted):
-        if each == REST:
-            return len(found) > place
-        if place >= len(found) or each not in (ANY, found[place]):
-            return False
-    return len(wanted) == len(found)
+    return _pattern(filter_).fullmatch(subject) is not None
+
+
+@lru_cache(maxsize=PATTERNS_MAX)
+def _pattern(filter_: str) -> re.Pattern[str]:
+    """A filter as an expression; each is asked of thousands of subjects."""
+    parts = {ANY: r"[^.]+", REST: r".+"}
+    return re.compile(r"\.".join(parts.get(each, re.escape(each)) for each in filter_.split(".")))
 
 
 @dataclass(slots=True)
@@ -32,6 +36,15 @@ class _Branch:
     under: dict[str, "_Branch"] = field(default_factory=dict)
     sequences: dict[int, None] = field(default_factory=dict)
     """Of the subject that ends here, oldest first."""
+    newest: int | None = 0
+    """The newest sequence here and below; None: it was removed, and must be looked for."""
+
+    def last(self) -> int:
+        """The newest sequence here and below; 0: nothing stands here."""
+        if self.newest is None:
+            here = next(reversed(self.sequences), 0)
+            self.newest = max(here, *(each.last() for each in self.under.values()))
+        return self.newest
 
 
 class SubjectIndex:
@@ -44,11 +57,13 @@ class SubjectIndex:
     def add(self, subject: str, sequence: int) -> None:
         """Note a stored message."""
         branch = self._root
+        branch.newest = sequence
         for token in subject.split("."):
             found = branch.under.get(token)
             if found is None:
                 found = branch.under[token] = _Branch()
             branch = found
+            branch.newest = sequence
         branch.sequences[sequence] = None
 
     def remove(self, subject: str, sequence: int) -> None:
@@ -58,6 +73,9 @@ class SubjectIndex:
         for token in tokens:
             path.append(path[-1].under[token])
         path[-1].sequences.pop(sequence, None)
+        for branch in path:
+            if branch.newest == sequence:
+                branch.newest = None
         for token, branch in zip(reversed(tokens), reversed(path[:-1]), strict=True):
             last = branch.under[token]
             if last.sequences or last.under:
@@ -70,7 +88,7 @@ class SubjectIndex:
 
     def last(self, filter_: str) -> int:
         """The newest sequence under a filter, 0 where there is none."""
-        return max((next(reversed(each)) for each in self.of(filter_)), default=0)
+        return _last(self._root, filter_.split("."), 0)
 
 
 def _find(branch: _Branch, tokens: list[str], place: int) -> Iterator[dict[int, None]]:
@@ -88,6 +106,22 @@ def _find(branch: _Branch, tokens: list[str], place: int) -> Iterator[dict[int, 
     else:
         for each in branch.under.values():
             yield from _everything(each)
+
+
+def _last(branch: _Branch, tokens: list[str], place: int) -> int:
+    while place < len(tokens) and tokens[place] not in (ANY, REST):
+        found = branch.under.get(tokens[place])
+        if found is None:
+            return 0
+        branch, place = found, place + 1
+    if place == len(tokens):
+        return next(reversed(branch.sequences), 0)
+    if tokens[place] == ANY:
+        return max((_last(each, tokens, place + 1) for each in branch.under.values()), default=0)
+    if branch.sequences:
+        # `>` is one token or more: what ends here is not meant.
+        return max((each.last() for each in branch.under.values()), default=0)
+    return branch.last()
 
 
 def _everything(branch: _Branch) -> Iterator[dict[int, None]]:

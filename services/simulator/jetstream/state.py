@@ -8,7 +8,7 @@ called when `next_moment` says so.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,9 @@ from services.simulator.jetstream.index import matches
 from services.simulator.jetstream.stream import StreamState
 
 _json = msgspec.json.Encoder()
+
+HOMES_MAX: Final = 20_000
+"""Subjects whose stream is remembered; sagas' logs bring new ones all the time."""
 
 
 class Place(NamedTuple):
@@ -53,8 +56,12 @@ class ServerState:
     """Stream -> name -> consumer."""
     _homes: dict[str, str] = field(default_factory=dict)
     """Subject -> its stream; forgotten whenever a stream comes or goes."""
-    _dues: dict[str, datetime | None] = field(default_factory=dict)
-    """Stream -> when something of it is due, as far as nothing has changed since."""
+    _dues: dict[str, datetime] = field(default_factory=dict)
+    """Stream -> when something of it is due, as of when it was last looked at."""
+    _stale: dict[str, None] = field(default_factory=dict)
+    """Streams that have changed since."""
+    _first: datetime | None = None
+    """The earliest of the dues."""
 
     # --- changes ------------------------------------------------------------------------------
 
@@ -72,8 +79,7 @@ class ServerState:
         self._tick_stream(home, now, effects)
         sequence, new = stream.store(subject, data, headers, now)
         if new and (stored := stream.messages.get(sequence)) is not None:
-            self._took(home, [stored], effects)
-            self._pump(home, now, effects)
+            self._took(home, [stored], now, effects)
         return sequence, effects
 
     def settle(
@@ -90,7 +96,7 @@ class ServerState:
         if done and stream.config.retention == "workqueue":
             stream.remove(sequence)
         self._tick_consumer(place, now, effects)
-        self._pump(place.stream, now, effects)
+        self._deal(place, consumer, now, effects)
         return effects
 
     def take(self, place: Place, puller: int, room: int, now: datetime) -> Effects:
@@ -143,26 +149,44 @@ class ServerState:
 
     def next_moment(self) -> datetime | None:
         """When something is due by itself; None: nothing ever."""
-        return min((due for due in map(self._due_in, self.streams) if due), default=None)
+        if self._stale:
+            for name in self._stale:
+                self._look_at(name)
+            self._stale.clear()
+        return self._first
+
+    def _look_at(self, name: str) -> None:
+        """Find when something of a stream is due, and whether it is the first of all."""
+        before = self._dues.pop(name, None)
+        due = self._due_in(name) if name in self.streams else None
+        if due is not None:
+            self._dues[name] = due
+        if due is not None and (self._first is None or due <= self._first):
+            self._first = due
+        elif before is not None and before == self._first:
+            self._first = min(self._dues.values(), default=None)
 
     def _due_in(self, name: str) -> datetime | None:
-        """When something of one stream is due; looked for again only where something changed."""
-        if name in self._dues:
-            return self._dues[name]
-        moments = [each.next_moment() for each in self.consumers[name].values()]
-        moments.append(self.streams[name].next_moment())
-        due = min((each for each in moments if each is not None), default=None)
-        self._dues[name] = due
+        due = self.streams[name].next_moment()
+        for each in self.consumers[name].values():
+            moment = each.next_moment()
+            if moment is not None and (due is None or moment < due):
+                due = moment
         return due
 
     def _changed(self, name: str) -> None:
-        self._dues.pop(name, None)
+        self._stale[name] = None
 
     def tick(self, now: datetime) -> Effects:
         """Do what is due."""
         effects = Effects()
+        first = self.next_moment()
+        if first is None or first > now:
+            return effects
         for name in list(self.streams):
-            due = self._due_in(name)
+            if name in self._stale:
+                self.next_moment()
+            due = self._dues.get(name)
             if due is None or due > now:
                 continue
             self._changed(name)
@@ -175,8 +199,7 @@ class ServerState:
     def _tick_stream(self, name: str, now: datetime, effects: Effects) -> None:
         made = self.streams[name].tick(now)
         if made:
-            self._took(name, made, effects)
-            self._pump(name, now, effects)
+            self._took(name, made, now, effects)
 
     def _tick_consumer(self, place: Place, now: datetime, effects: Effects) -> None:
         consumer = self.consumers[place.stream][place.consumer]
@@ -202,11 +225,14 @@ class ServerState:
 
     # --- what follows -------------------------------------------------------------------------
 
-    def _took(self, name: str, stored: Iterable[Stored], effects: Effects) -> None:
+    def _took(self, name: str, stored: Iterable[Stored], now: datetime, effects: Effects) -> None:
+        """Offer what was stored to every consumer, and deal it out where it is wanted."""
+        wanted: dict[str, ConsumerState] = {}
         for each in stored:
             effects.stored.append((name, each))
-            for consumer in self.consumers[name].values():
-                consumer.offer(each)
+            wanted |= {at: c for at, c in self.consumers[name].items() if c.offer(each)}
+        for at, consumer in wanted.items():
+            self._deal(Place(name, at), consumer, now, effects)
 
     def _pump(self, name: str, now: datetime, effects: Effects) -> None:
         for consumer_name, consumer in self.consumers[name].items():
@@ -220,6 +246,8 @@ class ServerState:
         """The stream that takes a subject; empty where none does."""
         found = self._homes.get(subject)
         if found is None:
+            if len(self._homes) >= HOMES_MAX:
+                self._homes.clear()
             found = next(
                 (
                     name

@@ -1,0 +1,122 @@
+"""One stress run: the real services, the machines, the plan carried out, and what is recorded."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.records import FLEET_KEY, FleetRecord
+from schemas.requests import ScaleRequest
+from schemas.topology import POOLS
+from services.runtime.configuration import parse_settings
+from services.runtime.topology import set_up
+from services.simulator.member import Life
+from services.simulator.running import Supervised
+from services.simulator.simulation import BUILDS
+from services.simulator.stress.failures import Failure
+from services.simulator.stress.fleet import Fleet, cold_start_max
+from services.simulator.stress.format import StressSpec
+from services.simulator.stress.machines import Machine, Machines, PlacedCloud
+from services.simulator.workload import Workload
+from services.simulator.world import FLEET, WORLD, World
+
+LAUNCH_SECONDS_MIN: Final = 1_200.0
+PLUGIN: Final = "services.simulator.cloud:SimulatedProvider"
+NOTIFIER: Final = "services.simulator.workload:SimulatedNotifier"
+
+
+class StressRun:
+    """Everything of one run."""
+
+    def __init__(
+        self, spec: StressSpec, fleet: Fleet, failures: tuple[Failure, ...], seed: str
+    ) -> None:
+        """Put the world together; nothing moves yet."""
+        self._spec = spec
+        self._fleet = fleet
+        self._failures = failures
+        self.world = World(seed)
+        WORLD.set(self.world)
+        self.machines = Machines(self.world, spec, fleet)
+        self._chance = self.world.chance("gpus")
+        self.world.parts["workload"] = Workload(self.world)
+        self.clouds: dict[str, PlacedCloud] = {}
+        for provider in sorted({each.provider for each in fleet.slots}):
+            cloud = PlacedCloud(self.world, idempotent=True, list_lag_seconds=0.0, prefix=provider)
+            cloud.place = self.machines.place
+            cloud.on_made = self.machines.appear
+            cloud.on_ending = self.machines.vanish
+            self.clouds[provider] = cloud
+            self.world.parts[f"cloud/{provider}"] = cloud
+        settings = parse_settings("(stress)", json.dumps(settings_of(spec, fleet)), {})
+        self.services = [
+            Supervised(self.world, name, build, settings) for name, build in BUILDS.items()
+        ]
+        self.missed = 0
+
+    async def run(self, on_sample: Callable[[], None]) -> None:
+        """Live through it."""
+        self.operator = Life(self.world, "operator")
+        await set_up(self.operator.bus, self.world.clock, replicas=1)
+        await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
+        for each in self.services:
+            each.start()
+        await asyncio.sleep(1.0)
+        begun = self.world.now()
+        loop = asyncio.get_running_loop()
+        self.machines.beat_for_ever()
+        for wanted in self._fleet.wanted:
+            loop.call_at(begun + wanted.at, self._ask, wanted.pool, wanted.nodes)
+        for failure in self._failures:
+            loop.call_at(begun + failure.at, self._strike, failure)
+        until = begun + self._spec.duration
+        while (left := until - self.world.now()) > 0:
+            await asyncio.sleep(min(left, self._spec.metrics_interval))
+            on_sample()
+        self.world.server.close()
+
+    def _ask(self, pool: str, nodes: int) -> None:
+        request = ScaleRequest(nodes=nodes, by="stress")
+        self.world.server.publish(subjects.pool_request(pool, "scale"), encode(request), {})
+
+    def _strike(self, failure: Failure) -> None:
+        gpu = self._chance.randrange(64)
+        machine = self.machines.strike(failure, gpu)
+        if machine is None:
+            self.missed += 1
+        elif failure.recovers_after is not None:
+            asyncio.get_running_loop().call_later(
+                failure.recovers_after, self._pass_by, machine, failure, gpu
+            )
+
+    def _pass_by(self, machine: Machine, failure: Failure, gpu: int) -> None:
+        self.machines.pass_by(machine, failure, gpu)
+
+
+def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:
+    """The configuration of a stress run's services."""
+    launch = max(
+        LAUNCH_SECONDS_MIN, 2 * cold_start_max(spec.fleet_gen.startup, spec.chaos.recovery)
+    )
+    return {
+        "fleet": FLEET,
+        "providers": {
+            name: {"type": PLUGIN} for name in sorted({each.provider for each in fleet.slots})
+        },
+        "notifier": {"type": NOTIFIER},
+        "pools": {
+            pool: {
+                "provider": fleet.slots[fleet.of_pool(pool)[0]].provider,
+                "instance_type": template.instance_type or template.name,
+                "gpu_count": template.gpu_count,
+                "min_nodes": 0,
+                "max_nodes": len(fleet.of_pool(pool)),
+                "labels": template.labels,
+                "launch_timeout": f"{launch:.0f}s",
+                "health": {"auto_replace": spec.chaos.recovery.replace_fatal},
+            }
+            for pool, template in fleet.pools.items()
+        },
+    }
