@@ -166,6 +166,7 @@ def _incident(event: Incident) -> Alert:
     named = f" Among them: {', '.join(event.named)}." if event.named else ""
     opened = event.status == "opened"
     where = f" of {event.scope} {event.within}" if event.within else ""
+    alone = f" They are not told one by one: navarch list --pool {event.pool}." if opened else ""
     # A program that fails is its owner's affair; what fails otherwise is the operator's.
     program = event.scope == "job" and event.kind == "xid" and event.code in PROGRAM_CODES
     grave: Severity = "warning" if program else "critical"
@@ -176,7 +177,7 @@ def _incident(event: Incident) -> Alert:
             if opened
             else f"{event.pool}: the incident of {what}{where} is closed"
         ),
-        text=f"{_because(event.reason).strip()}{named}",
+        text=f"{_because(event.reason).strip()}{named}{alone}",
         pool=event.pool,
         key=f"incident/{event.pool}/{event.incident}",
         event=event.id,

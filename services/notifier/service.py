@@ -14,18 +14,21 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.breaker import OpenIncident
 from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.messages import Codec, Message
 from schemas.node_events import NODE_EVENT_TYPES
 from schemas.pool_events import POOL_EVENT_TYPES
+from schemas.records import NodeRecord, decoder, node_key, pool_key
 from schemas.sagas import NodeInputs, VacateOutputs
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
-from schemas.topology import NOTIFIER_ALERTS, NOTIFIER_STEPS
-from services.notifier.alerts import alert_of
+from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
+from services.notifier.alerts import Alert, alert_of
+from services.notifier.belonging import part_of
 from services.notifier.core import poll_seconds
-from services.notifier.folding import Folding, folded
+from services.notifier.folding import HOLD_SECONDS, Folding, folded, is_held
 from services.notifier.notifier import AlertChannel, Notifier
-from services.runtime.bus import Stored
+from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer, Received
 from services.runtime.errors import Retry
@@ -41,6 +44,15 @@ FINISH_SECONDS: Final = 1.0
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while others of the same fact still fail."""
 
+
+class _Incidents(msgspec.Struct, frozen=True):
+    """What of a pool's record is of interest here."""
+
+    incidents: dict[str, OpenIncident] = {}
+
+
+_incidents = msgspec.json.Decoder(_Incidents)
+_nodes = decoder(NodeRecord)
 _events = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
 
 
@@ -120,9 +132,10 @@ def _inputs(command: Command) -> NodeInputs:
 class Alerting:
     """Sends what people are told to every channel."""
 
-    def __init__(self, channels: Sequence[AlertChannel]) -> None:
-        """Send through `channels`."""
+    def __init__(self, channels: Sequence[AlertChannel], bus: Bus) -> None:
+        """Send through `channels`; which incidents are open stands on the bus."""
         self._channels = channels
+        self._bus = bus
         self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._folding = Folding()
 
@@ -137,6 +150,11 @@ class Alerting:
         alert = alert_of(received.message)
         if alert is None:
             return
+        if incident := await self._incident_of(alert, received):
+            log.info("told with its incident", extra={"alert": alert.key, "incident": incident})
+            return
+        if received.deliveries == 1 and is_held(self._folding, alert):
+            raise Retry("another node has just been told of: is it a wave?", HOLD_SECONDS)
         self._folding, alert = folded(self._folding, alert)
         if alert is None:
             return
@@ -155,6 +173,18 @@ class Alerting:
             self._sent.popitem(last=False)
         if failures:
             raise Retry(f"alert not delivered: {'; '.join(failures)}")
+
+    async def _incident_of(self, alert: Alert, received: Received[Message]) -> str:
+        """The open incident that tells of this already; empty: there is none."""
+        if not alert.node or alert.severity != "critical":
+            return ""
+        found = await self._bus.get(POOLS, pool_key(alert.pool))
+        incidents = _incidents.decode(found.value).incidents if found else {}
+        if not incidents:
+            return ""
+        entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
+        node: NodeRecord | None = _nodes.decode(entry.value) if entry else None
+        return part_of(received.message, node, incidents, received.stored.time)
 
 
 def decode_event(stored: Stored) -> Any:
@@ -191,7 +221,7 @@ async def build(context: Context) -> Service:
         description="Cordons, drains and uncordons at the workload system; alerts people",
         consumers=[
             replace(steps, finish_seconds=FINISH_SECONDS),
-            Alerting(channels).consumer(),
+            Alerting(channels, context.bus).consumer(),
         ],
         tasks=[participant.watch],
         close=close,

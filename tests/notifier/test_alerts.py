@@ -224,10 +224,10 @@ class Channel:
         pass
 
 
-async def test_a_channel_that_fails_is_tried_again_alone():
+async def test_a_channel_that_fails_is_tried_again_alone(bus):
     """One broken channel neither silences the others nor makes them repeat themselves."""
     good, bad = Channel("good"), Channel("bad", failures=2)
-    alerting = Alerting([bad, good])
+    alerting = Alerting([bad, good], bus)
     event = verdict("unhealthy", "healthy")
     received = Received(event, Stored("subject", b"", 1, NOW))
     for _ in range(2):

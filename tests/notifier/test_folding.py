@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from services.notifier.alerts import Alert, Severity
-from services.notifier.folding import CROWDS_MAX, EACH_MAX, Folding, folded
+from services.notifier.folding import CROWDS_MAX, EACH_MAX, Folding, folded, is_held
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -90,3 +90,24 @@ def test_what_is_about_no_node_is_always_told_and_little_is_kept() -> None:
 
     assert pool == told(*pool)
     assert CROWDS_MAX == len(state.crowds)
+
+
+def test_one_sick_node_is_told_at_once_and_the_next_is_held() -> None:
+    """Of its pool, within a minute: it may be one of many. What is no incident's is not held."""
+    first = alert(0)
+    state, _ = folded(Folding(), first)
+
+    assert not is_held(Folding(), first)
+    assert [
+        (False, first),  # delivered again: a channel had failed
+        (True, alert(1)),
+        (True, alert(1, after=59)),
+        (False, alert(1, after=60)),
+        (False, alert(1, pool="b")),
+        (False, alert(1, severity="info")),
+    ] == [(is_held(state, each), each) for each in (
+        first, alert(1), alert(1, after=59), alert(1, after=60), alert(1, pool="b"),
+        alert(1, severity="info"),
+    )]  # fmt: skip
+    sagas = alert(0, kind="saga")
+    assert not is_held(folded(Folding(), sagas)[0], alert(1, kind="saga"))

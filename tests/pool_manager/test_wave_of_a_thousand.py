@@ -1,6 +1,8 @@
 """Three hundred of a thousand nodes with one XID, on a real server: one incident, one alert."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,14 +15,20 @@ from schemas.node_events import FACTS, Verdict
 from schemas.pool_events import pool_codec
 from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
 from schemas.settings import PluginSettings, PoolSpec, Settings
-from schemas.topology import EVENTS, NODES, POOLS, SAGAS
-from services.notifier.alerts import alert_of
+from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS, POOLS, SAGAS
+from services.notifier.alerts import Alert
+from services.notifier.service import Alerting
 from services.pool_manager.safety.budget import limit, rate
 from services.pool_manager.service import build
+from services.runtime.clock import SystemClock
+from services.runtime.consumer import ConsumerLoop
 from services.runtime.embedded import EmbeddedServer
+from services.runtime.instruments import Instruments
 from services.runtime.nats_bus import NatsBus
+from services.runtime.tracing import Tracing
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
+from tests.support.settling import is_settled
 
 NOW = datetime.now(UTC)
 SIZE, SICK = 1000, 300
@@ -93,12 +101,45 @@ async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
     await bus.publish(subjects.pool_request("training", verb), msgspec.json.encode(payload))
 
 
+class Ear:
+    """An alert channel that remembers."""
+
+    name = "ear"
+
+    def __init__(self) -> None:
+        """Nothing heard yet."""
+        self.heard: list[Alert] = []
+
+    async def send(self, alert: Alert) -> None:
+        """Hear of something."""
+        self.heard.append(alert)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@asynccontextmanager
+async def alerting(bus: NatsBus) -> AsyncIterator[list[Alert]]:
+    """The notifier's alerts, and what comes of them."""
+    ear = Ear()
+    consumer = Alerting([ear], bus).consumer()
+    clock, tracing = SystemClock(), Tracing("notifier")
+    loop = ConsumerLoop(bus, consumer, clock, Instruments(), tracing)
+    task = asyncio.create_task(loop.run())
+    yield ear.heard
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 @pytest.mark.slow
 async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_decides(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """The breaker opens within its budget; uncordon works; closed, repair goes on at its rate."""
-    async with Peers(bus) as peers:
+    """The breaker opens within its budget; uncordon works; closed, repair goes on at its rate.
+
+    People are told of the first node at once, and then of the incident, and of nothing else.
+    """
+    async with Peers(bus) as peers, alerting(bus) as heard:
         await fleet(bus)
         peers.hold["drain"] = asyncio.Event()
         async with Running(server.url, "pool-manager", build, SETTINGS):
@@ -115,8 +156,15 @@ async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_
             before = await pool(bus)
             assert ("open", "wave") == (before.breaker.state, before.breaker.cause)
             assert len(before.open) < SEEN
-            alerts = [alert for each in await facts(bus) if (alert := alert_of(each)) is not None]
-            assert ["incident/training/xid-79"] == [each.key.rsplit("-", 1)[0] for each in alerts]
+
+            async def all_told() -> bool:
+                durable = NOTIFIER_ALERTS
+                return bool(heard) and await is_settled(bus, durable.stream, durable.name)
+
+            await eventually(all_told, within_seconds=40)
+            first, incident = heard
+            assert first.key.startswith("health/training/training-")
+            assert incident.key.startswith("incident/training/xid-79-")
 
             well = NAMES[SICK - 1]
             await ask(bus, "uncordon", node=well, reason="it is fine")

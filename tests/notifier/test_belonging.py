@@ -1,0 +1,66 @@
+"""Which facts about nodes an open incident tells of already."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from schemas.breaker import OpenIncident
+from schemas.messages import Message
+from schemas.node_events import Cordoned, Lost, Verdict
+from schemas.pool_events import PersonNeeded
+from schemas.records import NodeRecord
+from services.notifier.belonging import part_of
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+ABOUT = {"id": "e", "time": NOW, "pool": "training", "node": "n1"}
+NODE = NodeRecord(
+    pool="training", node="n1", state="active", rack="r12", health="unhealthy", health_kind="xid",
+    health_code=79,
+)  # fmt: skip
+WAVE = OpenIncident(kind="xid", code=79, nodes=20, since=NOW, last=NOW)
+RACK = msgspec.structs.replace(WAVE, scope="rack", within="r12")
+XID_79 = Verdict(**ABOUT, status="unhealthy", kind="xid", code=79)
+XID_95 = Verdict(**ABOUT, status="unhealthy", kind="xid", code=95)
+LATER = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("event", "node", "incidents", "found"),
+    [
+        pytest.param(XID_79, NODE, {"xid-79": WAVE}, "xid-79", id="its XID"),
+        pytest.param(XID_79, None, {"xid-79": WAVE}, "xid-79", id="its XID, no record yet"),
+        pytest.param(XID_95, NODE, {"xid-79": WAVE}, "", id="another XID"),
+        pytest.param(XID_95, NODE, {"rack-r12": RACK}, "rack-r12", id="another XID in its rack"),
+        pytest.param(XID_95, None, {"rack-r12": RACK}, "", id="nobody knows its rack"),
+        pytest.param(
+            Verdict(**ABOUT, status="healthy"), NODE, {"rack-r12": RACK}, "", id="it is well"
+        ),
+        pytest.param(Cordoned(**ABOUT), NODE, {"xid-79": WAVE}, "", id="no illness"),
+        pytest.param(
+            Lost(**ABOUT), NODE, {"silence": msgspec.structs.replace(WAVE, kind="silence")},
+            "silence", id="silent with others",
+        ),
+        pytest.param(
+            PersonNeeded(**ABOUT, remedy="r"), NODE, {"xid-79": WAVE}, "xid-79", id="a person"
+        ),
+        pytest.param(
+            XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, released=True)}, "",
+            id="somebody let it go",
+        ),
+        pytest.param(
+            XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, settled=NOW - LATER)}, "",
+            id="after its hold",
+        ),
+        pytest.param(
+            XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, settled=NOW + LATER)}, "xid-79",
+            id="before its hold had passed",
+        ),
+        pytest.param(XID_79, NODE, {}, "", id="no incident"),
+    ],
+)  # fmt: skip
+def test_what_an_incident_tells_of(
+    event: Message, node: NodeRecord | None, incidents: dict[str, OpenIncident], found: str
+) -> None:
+    """The same sickness, or the same rack, driver, zone, job or provider; while it is open."""
+    assert found == part_of(event, node, incidents, NOW)
