@@ -68,6 +68,8 @@ class Machines(Agents):
         self._kind_of = kind_of
         self.loads: dict[str, float] = {}
         """Pool -> what its GPUs are used, in percent."""
+        self.faulty = 0
+        """So many machines to come do not pass their boot checks."""
         self.booting: Callable[[Instance], float] | None = None
         """How long a machine takes until its agent speaks; None: a few seconds."""
 
@@ -83,6 +85,14 @@ class Machines(Agents):
             self._world.note(f"{instance.name} never boots")
             machine.out = True
             return
+        if self.faulty:
+            self.faulty -= 1
+            now = self._world.clock.now()
+            failure = Failure(
+                kind="boot_failure", at=self._world.now(), began=now, message="faulty as delivered"
+            )
+            machine.failures[failure.kind] = failure
+            machine.broken = True
         self._start(machine)
 
     def machine(self, name: str) -> Machine | None:

@@ -30,6 +30,7 @@ from schemas.topology import EVENTS, HEALTH, NODES, POOLS, SAGAS
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.service import build as build_pool_manager
+from services.pool_manager.sizing.opening import open_for
 from services.provisioner.provider import Instance
 from services.provisioner.service import build as build_provisioner
 from services.runtime.bus import Stored
@@ -236,6 +237,8 @@ class Stage:
         match params.failure_type:
             case "stillborn":
                 self.machines.stillborn += params.count
+            case "boot_failure":
+                self.machines.faulty += params.count
             case "no_capacity":
                 lasts = seconds or f.TIME_SECONDS_MAX
                 self.cloud.order(Trouble("provision", "CAPACITY"), lasts)
@@ -254,9 +257,10 @@ class Stage:
         self.world.note(f"{target} is well again")
         if target == f.CLOUD:
             self.cloud.troubles.clear()
-            self.machines.stillborn = 0
+            self.machines.stillborn = self.machines.faulty = 0
         elif target == f.WORKLOAD:
             self.workload.away_until = self.workload.endless_until = 0.0
+            self.workload.let_go()
         else:
             self.world.weather.cut.pop(EVERYBODY if target == f.BROKER else target, None)
             self.connections()
@@ -288,6 +292,25 @@ class Stage:
         """A pool's GPUs and its queue are like that from now on."""
         if params.utilization is not None:
             self.machines.load(pool, params.utilization)
+
+    async def take_away(self, pool: str, name: str) -> str:
+        """End a node for good, as `scale` does, but this one; why not, where it cannot be.
+
+        As at the beginning the decision is written down, and what follows is the services' work.
+        """
+        node = next((each for each in self.nodes() if each.node == name), None)
+        entry = await self.operator.bus.get(POOLS, pool_key(pool))
+        if node is None or entry is None or node.saga:
+            return f"{name} cannot be ended now: {node.saga if node else 'it is not recorded'}"
+        record: PoolRecord = _pools.decode(entry.value)
+        now = self.world.clock.now()
+        saga, opened, record = open_for(FLEET, record, "scale-down", now, node)
+        opened = msgspec.structs.replace(opened, reason="terminate", by="operator")
+        record = msgspec.structs.replace(
+            record, desired=max(record.desired - 1, 0), open={**record.open, saga: opened}
+        )
+        await self.operator.bus.update(POOLS, pool_key(pool), encode(record), entry.revision)
+        return ""
 
     # --- how things stand -----------------------------------------------------------------------
 

@@ -58,6 +58,12 @@ class Workload:
         self.ordered_at[node] = now
         self.world.note(f"workload system drains {node}{' without end' if endless else ''}")
 
+    def let_go(self) -> None:
+        """What has drained without end ends now."""
+        for node, at in self.drained_at.items():
+            if at == float("inf"):
+                self.drained_at[node] = self.world.now()
+
     def is_drained(self, node: str) -> bool:
         """Whether no work is left."""
         return self.world.now() >= self.drained_at.get(node, float("inf"))

@@ -66,6 +66,7 @@ WHERE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_what_the_product_promises(file):
     """Every scenario that ships with Navarch is in order, and everything in it holds."""

@@ -22,14 +22,14 @@ VERBS: Final[dict[str, str]] = {
     "cordon": "cordon",
     "uncordon": "uncordon",
     "drain": "drain",
-    "terminate": "cordon",
+    "terminate": "replace",
     "replace": "replace",
     "reset_gpu": "reset-gpu",
     "reboot": "reboot",
     "hold": "hold",
     "release": "release",
 }
-"""Command -> the request that it is; `terminate` begins with a cordon."""
+"""Command -> the request that it is, in a pool that has its own mind."""
 FREE: Final = frozenset({"wait", "log", "stop_fleet", "start_fleet"})
 """Actions without a target."""
 

@@ -37,8 +37,10 @@ NodeFailure = Literal[
 ]
 """power_off: the machine is dead and its instance stands; preemption: the cloud announces that it
 takes the node."""
-CloudFailure = Literal["no_capacity", "launch_error", "terminate_error", "list_error", "stillborn"]
-"""stillborn: machines that are made next never boot."""
+CloudFailure = Literal[
+    "no_capacity", "launch_error", "terminate_error", "list_error", "stillborn", "boot_failure"
+]
+"""stillborn: machines that are made next never boot; boot_failure: their boot checks fail."""
 FailureType = Literal[
     NodeFailure,
     CloudFailure,

@@ -25,7 +25,6 @@ from services.simulator.virtual import moment
 LOOK_SECONDS: Final = 0.5
 """How often something that is waited for is looked at."""
 DIAGNOSE_SECONDS: Final = 60.0
-CORDON_SECONDS: Final = 120.0
 SETTLE_SECONDS: Final = 0.05
 """Between an event and the next at the same time."""
 
@@ -169,25 +168,12 @@ class Player:
         if params.command_type == "run_diagnostic":
             return await self._diagnose(pool, node, params)
         verb = VERBS[params.command_type]
-        own = pool in self._scenario.own_pools and not self._scenario.replace_fatal
-        if params.command_type == "terminate" and not own:
+        if params.command_type == "terminate":
+            if pool in self._scenario.own_pools and not self._scenario.replace_fatal:
+                return await self.stage.take_away(pool, node)
             verb = "replace"
         reason = {"reason": params.reason} if params.reason else {}
         self.stage.ask(pool, verb, {"node": node, **reason, **params.command_args})
-        if params.command_type == "terminate" and own:
-            return await self._take_away(pool, node)
-        return ""
-
-    async def _take_away(self, pool: str, node: str) -> str:
-        """Take a node away that is not to be replaced: it is cordoned, then the pool shrinks."""
-        until = self.stage.world.now() + CORDON_SECONDS
-        while not any(each.node == node and each.cordoned for each in self.stage.nodes()):
-            if self.stage.world.now() > until:
-                return f"{node} was not cordoned in {CORDON_SECONDS:g} s, and stays"
-            await asyncio.sleep(LOOK_SECONDS)
-        record = self.stage.pool(pool)
-        assert record is not None
-        self.stage.ask(pool, "scale", {"nodes": max(record.desired - 1, 0)})
         return ""
 
     async def _diagnose(self, pool: str, node: str, params: f.CommandParams) -> str:
