@@ -15,6 +15,7 @@ import asyncssh
 from msgspec.structs import replace
 
 from schemas import subjects
+from schemas.addresses import host_and_port
 from schemas.messages import encode
 from schemas.node_events import FACTS, SetupRan
 from schemas.records import InstanceRecord, node_key
@@ -147,11 +148,12 @@ class Setup:
     ) -> asyncssh.SSHClientConnection:
         """A connection whose host key is the pinned one; the first seen is pinned."""
         until = self._clock.monotonic() + spec.login_seconds
+        host, port = host_and_port(record.address, spec.port)
         while True:
             try:
                 connection = await asyncssh.connect(
-                    record.address,
-                    spec.port,
+                    host,
+                    port,
                     username=spec.user,
                     client_keys=[spec.private_key_path],
                     known_hosts=None,  # checked below, against what this very node has shown
@@ -170,7 +172,7 @@ class Setup:
             except (asyncssh.Error, OSError) as error:
                 # Refused logins as well: a machine that boots has no keys at first.
                 if self._clock.monotonic() >= until:
-                    where = f"{spec.user}@{record.address}:{spec.port}"
+                    where = f"{spec.user}@{host}:{port}"
                     raise StepFailure(
                         f"SSH to {where} let nobody in within {spec.login_seconds:g} s "
                         f"(ssh_timeout): {error or type(error).__name__}"

@@ -14,10 +14,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from schemas.duration import Duration
 from services.provisioner.provider import Environment
 from services.provisioner.providers.aws import AwsProvider
+from services.provisioner.providers.docker import DockerProvider
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.local import LocalProvider, stop_all
+from tests.provisioner.docker_server import DockerServer
+from tests.provisioner.docker_server import serving as serving_docker
 from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.gcp_server import serving as serving_gcp
 from tests.provisioner.lambda_server import KEY, LambdaServer
@@ -71,6 +74,35 @@ def make_local(tmp_path: Path) -> Iterator[Callable[..., LocalProvider]]:
 
     yield again
     stop_all(tmp_path / "local")
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[DockerServer]:
+    """A strict Docker engine."""
+    async with serving_docker() as server:
+        yield server
+
+
+@pytest.fixture
+async def make_docker(
+    engine: DockerServer, tmp_path: Path
+) -> AsyncIterator[Callable[..., DockerProvider]]:
+    """Makes the Docker provider anew, with changed options and transport where wanted."""
+    made: list[DockerProvider] = []
+
+    def again(
+        transport: httpx.AsyncBaseTransport | None = None, **changes: object
+    ) -> DockerProvider:
+        plain = {"image": "navarch-node", "socket": engine.socket}
+        options = DockerProvider.Options(**(plain | changes))
+        made.append(
+            DockerProvider(options=options, environment=place(tmp_path), transport=transport)
+        )
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
 
 
 @pytest.fixture

@@ -40,6 +40,12 @@ ROWS = (
     Row(kind="fake-file"),
     Row(kind="local"),
     Row(
+        kind="docker",
+        url="socket",
+        impatient=SOON,
+        refused=(({"ssh_keys": ("a-name",)}, "INVALID"), ({"name": "no/name"}, "INVALID")),
+    ),
+    Row(
         kind="aws",
         asks=PLACE,
         url="endpoint_url",

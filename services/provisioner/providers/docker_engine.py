@@ -1,0 +1,200 @@
+"""The few requests of the Docker Engine API that the provider makes, over the engine's socket.
+
+Requests carry a version of the API that the engine knows. Whatever is not the answer that was asked
+for is a ProviderError; what counts as success besides (gone already, runs already) is said here.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+import httpx
+import msgspec
+
+from services.provisioner.errors import ProviderError
+from services.provisioner.providers.docker_errors import error_of
+
+API_VERSION: Final = (1, 41)
+"""Of Docker 20.10; an engine that has forgotten it is spoken to in the oldest one it knows."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """In one network."""
+
+    ip: str = msgspec.field(name="IPAddress", default="")
+
+
+class Networks(msgspec.Struct, frozen=True):
+    """By name."""
+
+    networks: dict[str, Address] | None = msgspec.field(name="Networks", default=None)
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's port, and where the host offers it."""
+
+    inside: int = msgspec.field(name="PrivatePort")
+    outside: int = msgspec.field(name="PublicPort", default=0)
+    ip: str = msgspec.field(name="IP", default="")
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a listed container, what is used here."""
+
+    id: str = msgspec.field(name="Id")
+    names: tuple[str, ...] = msgspec.field(name="Names", default=())
+    state: str = msgspec.field(name="State")
+    created: int = msgspec.field(name="Created", default=0)
+    labels: dict[str, str] | None = msgspec.field(name="Labels", default=None)
+    ports: tuple[Port, ...] | None = msgspec.field(name="Ports", default=None)
+    network: Networks = msgspec.field(name="NetworkSettings", default=Networks())
+
+    def label(self, name: str) -> str:
+        """One of its labels; empty where it has none of that name."""
+        return (self.labels or {}).get(name, "")
+
+    def address(self, port: int) -> str:
+        """Where the host offers a port of it, or else its own address."""
+        for each in self.ports or ():
+            if each.inside == port and each.outside:
+                return f"{f'[{each.ip}]' if ':' in each.ip else each.ip}:{each.outside}"
+        return next((each.ip for each in (self.network.networks or {}).values() if each.ip), "")
+
+
+class _Created(msgspec.Struct, frozen=True):
+    id: str = msgspec.field(name="Id")
+
+
+class _Version(msgspec.Struct, frozen=True):
+    oldest: str = msgspec.field(name="MinAPIVersion", default="")
+
+
+class _Config(msgspec.Struct, frozen=True):
+    labels: dict[str, str] | None = msgspec.field(name="Labels", default=None)
+
+
+class _Inspected(msgspec.Struct, frozen=True):
+    config: _Config = msgspec.field(name="Config", default=_Config())
+
+
+T = TypeVar("T")
+
+
+class Engine:
+    """One Docker engine."""
+
+    def __init__(
+        self,
+        socket: str,
+        timeout_seconds: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Speak to the one behind this socket; nothing is asked yet."""
+        self._socket = socket
+        self._prefix = ""
+        self._client = httpx.AsyncClient(
+            base_url="http://docker",
+            timeout=timeout_seconds,
+            transport=transport or httpx.AsyncHTTPTransport(uds=socket),
+        )
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._client.aclose()
+
+    async def containers(self, label: str) -> list[Container]:
+        """Every container with this label, in whatever state."""
+        params = {"all": "true", "filters": json.dumps({"label": [label]})}
+        answer = await self._ask("GET", "/containers/json", (200,), params=params)
+        return _decoded(answer, list[Container])
+
+    async def create(self, name: str, body: dict[str, Any]) -> str | None:
+        """Create a container; its id, or None where one of this name stands."""
+        answer = await self._ask(
+            "POST", "/containers/create", (201, 409), params={"name": name}, json=body
+        )
+        return None if answer.status_code == HTTPStatus.CONFLICT else _decoded(answer, _Created).id
+
+    async def labels(self, name: str) -> Mapping[str, str] | None:
+        """The labels of the container of this name; None where there is none."""
+        answer = await self._ask("GET", f"/containers/{name}/json", (200, 404))
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        return _decoded(answer, _Inspected).config.labels or {}
+
+    async def unpack(self, ident: str, archive: bytes) -> bool:
+        """Put files into a container; False where it is gone."""
+        path = f"/containers/{ident}/archive"
+        answer = await self._ask("PUT", path, (200, 404), params={"path": "/"}, content=archive)
+        return _there(answer)
+
+    async def start(self, ident: str) -> bool:
+        """Start a container, unless it runs already (304); False where it is gone."""
+        return _there(await self._ask("POST", f"/containers/{ident}/start", (204, 304, 404)))
+
+    async def remove(self, ident: str, *, force: bool) -> bool:
+        """Remove it and its anonymous volumes; one that is gone is a success.
+
+        False (409): somebody else removes it just now, or it runs and no force is used.
+        """
+        params = {"v": "true"} | ({"force": "true"} if force else {})
+        path = f"/containers/{ident}"
+        answer = await self._ask("DELETE", path, (204, 404, 409), params=params)
+        return answer.status_code != HTTPStatus.CONFLICT
+
+    async def _ask(
+        self, method: str, path: str, good: tuple[int, ...], **more: Any
+    ) -> httpx.Response:
+        """One request in a version that the engine knows; an answer that is not good is raised."""
+        if not self._prefix:
+            version = await self._send("GET", "/version")
+            if version.status_code != HTTPStatus.OK:
+                raise error_of(version.status_code, version.content)
+            self._prefix = _prefix(_decoded(version, _Version).oldest)
+        answer = await self._send(method, f"{self._prefix}{path}", **more)
+        if answer.status_code not in good:
+            raise error_of(answer.status_code, answer.content)
+        return answer
+
+    async def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            return await self._client.request(method, path, **more)
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            if os.access(self._socket, os.F_OK) and not os.access(self._socket, os.W_OK):
+                raise ProviderError(
+                    "AUTH",
+                    f"{self._socket} may not be used: put the provisioner's user into the group "
+                    "that owns it",
+                ) from error
+            raise ProviderError(
+                "TRANSIENT",
+                f"no answer of the Docker engine at {self._socket} to {method} {path}: {what}",
+            ) from error
+
+
+def _there(answer: httpx.Response) -> bool:
+    """Whether the container was there; that something else was not found is raised."""
+    if answer.status_code != HTTPStatus.NOT_FOUND:
+        return True
+    error = error_of(answer.status_code, answer.content)
+    if "no such container" not in error.message.lower():
+        raise error
+    return False
+
+
+def _prefix(oldest: str) -> str:
+    numbers = tuple(int(each) for each in oldest.split(".") if each.isdigit())
+    major, minor = max(API_VERSION, numbers) if len(numbers) == len(API_VERSION) else API_VERSION
+    return f"/v{major}.{minor}"
+
+
+def _decoded(answer: httpx.Response, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer.content, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProviderError(
+            "TRANSIENT", f"an answer of the engine that cannot be read: {error}"
+        ) from error

@@ -1,0 +1,333 @@
+"""Containers as nodes: held to the Engine API's description by a server that knows nothing else.
+
+What a real engine makes of it is tested in `tests/real/test_docker_provider.py`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from schemas.duration import Duration
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Instance
+from services.provisioner.providers.docker import DockerProvider
+from services.provisioner.providers.docker_errors import PHRASES, STATUSES, error_of
+from services.runtime.errors import ConfigurationError
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.provisioner.docker_server import (
+    BROKEN,
+    NO_COMMAND,
+    NO_GPU,
+    NO_SPACE,
+    DockerServer,
+)
+from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps, terminate
+
+Make = Callable[..., DockerProvider]
+CREATE, START = "POST /containers/create", "POST /containers/{id}/start"
+UNPACK, LIST = "PUT /containers/{id}/archive", "GET /containers/json"
+REMOVE = "DELETE /containers/{id}"
+KEY = "ssh-ed25519 AAAAC3Nza me@laptop"
+POINTS_MAX = 40
+
+
+@pytest.fixture
+def make(make_docker: Make) -> Make:
+    """Makes the provider anew, with changed options and transport where wanted."""
+    return make_docker
+
+
+class MortalTransport(httpx.AsyncHTTPTransport):
+    """Dies before a request goes out or after its answer came in, at one point of its life."""
+
+    def __init__(self, socket: str, life: Life) -> None:
+        super().__init__(uds=socket)
+        self._life = life
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Pass it on, and maybe die."""
+        self._life.point()
+        answer = await super().handle_async_request(request)
+        await answer.aread()
+        self._life.point()
+        return answer
+
+
+# --- requests and answers ------------------------------------------------------------------------
+
+
+async def test_a_container_is_what_was_asked_for(engine: DockerServer, make: Make) -> None:
+    """Bounds, GPUs, port, keys and user data, all of it known to the API's description."""
+    provider = make(
+        gpus=8,
+        cpus=1.5,
+        memory_mib=512,
+        shm_mib=128,
+        environment={"B": "2", "A": "1"},
+        command=("run", "me"),
+        publish_address="127.0.0.1",
+        ssh_port=2222,
+    )
+    made = await provider.provision(
+        request(ssh_keys=(KEY,), labels={"team": "vision"}, user_data="#!/bin/sh\n")
+    )
+    [stands] = engine.containers.values()
+    host = stands["body"]["HostConfig"]
+    assert ("127.0.0.1:32770", "running") == (made.address, made.status)
+    assert (f"{FLEET}.web.web-1", ["A=1", "B=2"]) == (stands["name"], stands["body"]["Env"])
+    assert (512 * 1024**2, 1_500_000_000) == (host["Memory"], host["NanoCpus"])
+    assert [["0", "1"]] == [each["DeviceIDs"] for each in host["DeviceRequests"]]
+    assert ("vision", "0 1") == (made.tags["team"], made.tags["navarch-gpus"])
+    assert {
+        "root/.ssh/authorized_keys": f"{KEY}\n",
+        "etc/navarch/user-data": "#!/bin/sh\n",
+    } == stands["files"]
+
+
+async def test_without_a_published_port_the_address_is_the_containers_own(make: Make) -> None:
+    """With the port where it is not SSH's usual one."""
+    made = [
+        await make(ssh_port=port).provision(request(f"web-{port}", gpu_count=0))
+        for port in (22, 2222)
+    ]
+    assert ["172.17.0.2", "172.17.0.3:2222"] == [each.address for each in made]
+
+
+async def test_an_engine_that_has_forgotten_our_version_is_spoken_to_in_its_own(
+    engine: DockerServer, make: Make
+) -> None:
+    """Engines refuse what is older than they still know."""
+    engine.oldest = "1.44"
+    assert [] == await make().list()
+
+
+async def test_a_gpu_is_given_to_one_container(make: Make) -> None:
+    """Also when two provisioners give them out at once; what is missing is said with its number."""
+    one, two = make(gpus=4), make(gpus=4)
+    made = await asyncio.gather(
+        *(
+            provision_again(provider, f"web-{number}-{replica}")
+            for replica, provider in enumerate((one, two))
+            for number in range(2)
+        )
+    )
+    assert ["0", "1", "2", "3"] == sorted(each.tags["navarch-gpus"] for each in made)
+    with pytest.raises(ProviderError, match=r"0 of the host's 4 GPUs are free, and 4 are asked"):
+        await one.provision(request("web-9", gpu_count=4))
+    with pytest.raises(ProviderError, match="8 GPUs are asked for, and `gpus`") as refused:
+        await one.provision(request("web-9", gpu_count=8))
+    assert "UNSUPPORTED" == refused.value.kind
+
+
+async def provision_again(provider: DockerProvider, name: str) -> Instance:
+    """Try as the launcher does, a few times: also where others hold more than they will keep."""
+    for _ in range(20):
+        with suppress(ProviderError):
+            return await provider.provision(request(name, gpu_count=1))
+    raise AssertionError(f"no GPU for {name}")
+
+
+async def test_there_are_no_more_than_containers_max(engine: DockerServer, make: Make) -> None:
+    """Stopped ones count: they hold their place until they are removed."""
+    provider = make(containers_max=2)
+    for number in range(2):
+        await provider.provision(request(f"web-{number}", gpu_count=0))
+    next(iter(engine.containers.values()))["State"] = "exited"
+    with pytest.raises(ProviderError, match="`containers_max` of provider fake is 2") as full:
+        await provider.provision(request("web-2", gpu_count=0))
+    assert "CAPACITY" == full.value.kind
+
+
+async def test_one_that_another_is_making_just_now_is_waited_for(
+    engine: DockerServer, make: Make
+) -> None:
+    """The engine refuses the name before it shows the container."""
+    engine.create_seconds = 0.1
+    made = await asyncio.gather(*(make().provision(request(gpu_count=0)) for _ in range(4)))
+    assert list(engine.containers) == sorted({each.provider_id for each in made})
+
+
+async def test_states_are_told_as_the_contract_has_them(engine: DockerServer, make: Make) -> None:
+    """One that was created and never started is not running: the next try goes on with it."""
+    provider = make()
+    for number, state in enumerate(("created", "exited", "paused", "removing", "hibernating")):
+        await provider.provision(request(f"web-{number}", gpu_count=0))
+        list(engine.containers.values())[-1]["State"] = state
+    assert ["stopped", "stopped", "running", "stopping", "running"] == [
+        each.status for each in await provider.list()
+    ]
+    again = await provider.provision(request("web-0", gpu_count=0))
+    assert ("running", 5) == (again.status, len(engine.containers))
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "kind", "says"),
+    [
+        ({"image": "nowhere"}, {}, "INVALID", "No such image: nowhere"),
+        ({"network": "none-such"}, {}, "INVALID", "network none-such not found"),
+        ({}, {"ssh_keys": ("laptop",)}, "INVALID", "must hold whole public keys"),
+    ],
+)
+async def test_what_cannot_be_leaves_nothing_behind(
+    engine: DockerServer, make: Make, changes: Any, asked: Any, kind: str, says: str
+) -> None:
+    """A container that can never start would stand for ever."""
+    with pytest.raises(ProviderError, match=says) as refused:
+        await make(**changes).provision(request(gpu_count=0, **asked))
+    assert (kind, {}) == (refused.value.kind, engine.containers)
+
+
+async def test_a_name_that_somebody_else_has_is_said(engine: DockerServer, make: Make) -> None:
+    """With the command that frees it; nothing of theirs is touched."""
+    await make().provision(request(gpu_count=0))
+    [stands] = engine.containers.values()
+    stands["Labels"] = {}
+    with pytest.raises(ProviderError, match=r"docker rm -f fleet-one\.web\.web-1") as refused:
+        await make().provision(request(gpu_count=0))
+    assert ("INVALID", 1) == (refused.value.kind, len(engine.containers))
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("phrase", "kind"), PHRASES.items())
+def test_every_known_phrase_has_its_kind(phrase: str, kind: str) -> None:
+    """One row each, whatever the status."""
+    error = error_of(500, f'{{"message": "oops: {phrase.upper()}!"}}'.encode())
+    assert kind == error.kind
+
+
+@pytest.mark.parametrize(("status", "kind"), [*STATUSES.items(), (500, "TRANSIENT")])
+def test_every_known_status_has_its_kind(status: int, kind: str) -> None:
+    """Where it says nothing that is known."""
+    error = error_of(status, b'{"message": "no"}')
+    assert (kind, f"HTTP {status}: no") == (error.kind, error.message)
+
+
+def test_an_unknown_answer_is_transient_and_says_so() -> None:
+    """Never silently something else."""
+    error = error_of(418, b"\xff")
+    assert ("TRANSIENT", True) == (error.kind, "not known here" in error.message)
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "kind"),
+    [
+        (CREATE, NO_SPACE, "CAPACITY"),
+        (START, NO_GPU, "UNSUPPORTED"),
+        (START, NO_COMMAND, "INVALID"),
+        (START, BROKEN, "TRANSIENT"),
+        (LIST, BROKEN, "TRANSIENT"),
+    ],
+)
+async def test_a_refused_launch_is_told_by_its_kind(
+    engine: DockerServer, make: Make, call: str, answer: tuple[int, str], kind: str
+) -> None:
+    """What is final leaves nothing; what is not leaves at most what the next try goes on with."""
+    engine.order(call, answer)
+    with pytest.raises(ProviderError) as refused:
+        await make().provision(request(gpu_count=0))
+    assert kind == refused.value.kind
+    again = await make().provision(request(gpu_count=0))
+    assert [again.provider_id] == list(engine.containers)
+
+
+async def test_no_engine_is_said_with_its_socket(make: Make) -> None:
+    """As what may pass."""
+    with pytest.raises(ProviderError, match=r"Docker engine at /nowhere/d\.sock") as refused:
+        await make(socket="/nowhere/d.sock").list()
+    assert "TRANSIENT" == refused.value.kind
+
+
+def test_keys_that_cannot_be_read_are_a_configuration_error(make: Make) -> None:
+    """With the option and the file."""
+    with pytest.raises(ConfigurationError, match="authorized_keys_file: /nowhere: No such file"):
+        make(authorized_keys_file="/nowhere")
+
+
+# --- through the provisioner ---------------------------------------------------------------------
+
+
+async def test_a_launch_killed_between_any_two_calls_makes_one_container(
+    bus: NatsBus, engine: DockerServer, make: Make
+) -> None:
+    """Begun again by another process, it goes on with what stands, and that has its keys."""
+    for point in range(1, POINTS_MAX):
+        node = f"web-{point}"
+        command = provision(node, ssh_keys=(KEY,))
+        mortal = make(MortalTransport(engine.socket, Life(point)), containers_max=99)
+        try:
+            await steps(bus, mortal).provision(command)
+        except Killed:
+            outputs = await steps(bus, make(containers_max=99)).provision(command)
+            made = [each for each in engine.containers.values() if each["body"]["Hostname"] == node]
+            assert [outputs.provider_id] == [each["Id"] for each in made]
+            assert "running" == made[0]["State"]
+            assert made[0]["files"]["root/.ssh/authorized_keys"]
+        else:
+            assert point > 12
+            break
+    else:
+        pytest.fail("the launch has more points than this test tries")
+
+
+async def test_a_removal_killed_between_any_two_calls_is_completed(
+    bus: NatsBus, engine: DockerServer, make: Make
+) -> None:
+    """And nothing stands in the end."""
+    for point in range(1, POINTS_MAX):
+        node = f"web-{point}"
+        await steps(bus, make()).provision(provision(node))
+        mortal = make(MortalTransport(engine.socket, Life(point)))
+        try:
+            await steps(bus, mortal).terminate(terminate(node))
+        except Killed:
+            await steps(bus, make()).terminate(terminate(node))
+            assert {} == engine.containers
+        else:
+            break
+    else:
+        pytest.fail("the removal has more points than this test tries")
+
+
+@pytest.mark.parametrize("call", ["GET /version", LIST, CREATE, UNPACK, START])
+@pytest.mark.parametrize("lost", ["answer", "silence"])
+async def test_a_call_whose_answer_is_lost_makes_one_container(
+    bus: NatsBus, engine: DockerServer, make: Make, call: str, lost: str
+) -> None:
+    """A 500 after the fact, or no answer at first: one container, and it runs."""
+    engine.latency_seconds = 0.01
+    if lost == "answer":
+        engine.order(call, BROKEN, after_success=True)
+    else:
+        engine.silent.add(call)
+        asyncio.get_running_loop().call_later(0.25, engine.silent.clear)
+    outputs = await steps(bus, make(timeout=Duration(0.2))).provision(provision("web-1"))
+    assert [(outputs.provider_id, "running")] == [
+        (each["Id"], each["State"]) for each in engine.containers.values()
+    ]
+
+
+async def test_a_removal_whose_answer_is_lost_is_a_removal(
+    bus: NatsBus, engine: DockerServer, make: Make
+) -> None:
+    """Asked again it finds nothing, which is what was wanted."""
+    await steps(bus, make()).provision(provision("web-1"))
+    engine.order(REMOVE, BROKEN, after_success=True)
+    await steps(bus, make()).terminate(terminate("web-1"))
+    assert {} == engine.containers
+
+
+async def test_no_capacity_fails_the_step_with_its_kind(
+    bus: NatsBus, engine: DockerServer, make: Make
+) -> None:
+    """So that another offering is tried; nothing is left behind."""
+    engine.order(START, NO_SPACE)
+    with pytest.raises(StepFailure) as failed:
+        await steps(bus, make()).provision(provision("web-1"))
+    assert ("CAPACITY", {}) == (failed.value.error, engine.containers)
