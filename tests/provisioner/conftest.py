@@ -93,7 +93,7 @@ async def make_docker(
     def again(
         transport: httpx.AsyncBaseTransport | None = None, **changes: object
     ) -> DockerProvider:
-        plain = {"image": "navarch-node", "socket": engine.socket}
+        plain = {"image": "navarch-node", "socket": engine.socket, "containers_max": 1000}
         options = DockerProvider.Options(**(plain | changes))
         made.append(
             DockerProvider(options=options, environment=place(tmp_path), transport=transport)

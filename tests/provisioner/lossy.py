@@ -26,10 +26,12 @@ class Lossy:
     """Passes requests on until the moment comes."""
 
     def __init__(self, upstream: str) -> None:
-        parts = urlsplit(upstream)
+        self.socket = f"{upstream}.way" if upstream.startswith("/") else ""
+        parts = urlsplit("http://socket" if self.socket else upstream)
         self._upstream = f"{parts.scheme}://{parts.netloc}"
         self._rest = parts
-        self._client = httpx.AsyncClient(timeout=10.0)
+        transport = httpx.AsyncHTTPTransport(uds=upstream if self.socket else None)
+        self._client = httpx.AsyncClient(timeout=10.0, transport=transport)
         self._over = asyncio.Event()
         self.port = 0
         self.moments = 0
@@ -41,8 +43,8 @@ class Lossy:
 
     @property
     def url(self) -> str:
-        """What the provider takes for its cloud's URL."""
-        return urlunsplit(self._rest._replace(netloc=f"127.0.0.1:{self.port}"))
+        """What the provider takes for its cloud's URL, or for its socket."""
+        return self.socket or urlunsplit(self._rest._replace(netloc=f"127.0.0.1:{self.port}"))
 
     def order(self, *, die_at: int = 0, lose: int = 0) -> None:
         """Die at the n-th moment, or lose the n-th answer, counted from now; 0: never."""
@@ -85,12 +87,16 @@ class Lossy:
 
 @asynccontextmanager
 async def lossy(upstream: str) -> AsyncIterator[Lossy]:
-    """A way to this URL, up on loopback."""
+    """A way to this URL, up on loopback; or to this socket, beside it."""
     way = Lossy(upstream)
     app = Starlette(routes=[Route("/{path:path}", way.answer, methods=METHODS)])
-    listening = socket.create_server(("127.0.0.1", 0))
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    way.port = listening.getsockname()[1]
+    if way.socket:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(way.socket)
+    else:
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        way.port = listening.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))
     running = asyncio.create_task(server.serve(sockets=[listening]))
     try:

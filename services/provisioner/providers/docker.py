@@ -100,7 +100,7 @@ class DockerProvider:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Read the keys; raise ConfigurationError where their file cannot be read."""
-        self._options = options
+        self.options = options
         self._name = environment.name
         self._keys = _keys(options, environment.name)
         self._engine = Engine(options.socket, float(options.timeout), transport)
@@ -162,26 +162,26 @@ class DockerProvider:
         self, request: ProvisionRequest, standing: Sequence[Container]
     ) -> tuple[str, ...]:
         """The GPUs to give; CAPACITY where there are too few, or no more place."""
-        if len(standing) >= self._options.containers_max:
+        if len(standing) >= self.options.containers_max:
             raise ProviderError(
                 "CAPACITY",
                 f"{len(standing)} containers stand, and `containers_max` of provider {self._name} "
-                f"is {self._options.containers_max}",
+                f"is {self.options.containers_max}",
             )
-        if not self._options.gpus or not request.gpu_count:
+        if not self.options.gpus or not request.gpu_count:
             return ()
-        if request.gpu_count > self._options.gpus:
+        if request.gpu_count > self.options.gpus:
             raise ProviderError(
                 "UNSUPPORTED",
                 f"{request.gpu_count} GPUs are asked for, and `gpus` of provider {self._name} is "
-                f"{self._options.gpus}",
+                f"{self.options.gpus}",
             )
         taken = frozenset[str]().union(*map(_gpus, standing))
-        free = [str(each) for each in range(self._options.gpus) if str(each) not in taken]
+        free = [str(each) for each in range(self.options.gpus) if str(each) not in taken]
         if len(free) < request.gpu_count:
             raise ProviderError(
                 "CAPACITY",
-                f"{len(free)} of the host's {self._options.gpus} GPUs are free, and "
+                f"{len(free)} of the host's {self.options.gpus} GPUs are free, and "
                 f"{request.gpu_count} are asked for",
             )
         return tuple(free[: request.gpu_count])
@@ -210,7 +210,7 @@ class DockerProvider:
         mine = next((each for each in standing if each.id == ident), None)
         if mine is None:
             return False
-        if len(standing) > self._options.containers_max:
+        if len(standing) > self.options.containers_max:
             return True
         for other in standing:
             if other.id == ident or not _gpus(other) & _gpus(mine):
@@ -246,7 +246,7 @@ class DockerProvider:
         return "".join(f"{each}\n" for each in dict.fromkeys(keys))
 
     def _body(self, request: ProvisionRequest, gpus: tuple[str, ...]) -> dict[str, Any]:
-        options = self._options
+        options = self.options
         port = f"{options.ssh_port}/tcp"
         labels = tags_of(request) | {
             TYPE_TAG: request.instance_type,
@@ -286,7 +286,7 @@ class DockerProvider:
 
     def _files(self, request: ProvisionRequest, keys: str) -> bytes:
         """The archive with what the container is to find when it starts."""
-        folder = self._options.home.strip("/") + "/.ssh"
+        folder = self.options.home.strip("/") + "/.ssh"
         files = [(folder, f"{folder}/authorized_keys", keys)]
         if request.user_data:
             files.append(("etc/navarch", "etc/navarch/user-data", request.user_data))
@@ -319,7 +319,7 @@ class DockerProvider:
         )
 
     def _address(self, listed: Container) -> str:
-        address, port = listed.address(self._options.ssh_port), self._options.ssh_port
+        address, port = listed.address(self.options.ssh_port), self.options.ssh_port
         named = ":" in address or port == SSH_PORT
         return address if named or not address else f"{address}:{port}"
 
