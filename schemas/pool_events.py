@@ -57,6 +57,12 @@ class RequestRefused(
     request: str = ""
 
 
+class PoolRemoved(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.pool_removed"
+):
+    """A pool that was asked to go is gone: its last node's instance is, and so is its record."""
+
+
 class BreakerOpened(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_opened"
 ):
@@ -264,6 +270,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     ScaleRefused,
     RequestAccepted,
     RequestRefused,
+    PoolRemoved,
     BreakerOpened,
     BreakerHalfOpened,
     BreakerClosed,
@@ -285,6 +292,7 @@ FACTS: dict[type[PoolEvent], str] = {
     ScaleRefused: "scale-refused",
     RequestAccepted: "request-accepted",
     RequestRefused: "request-refused",
+    PoolRemoved: "pool-removed",
     BreakerOpened: "breaker-opened",
     BreakerHalfOpened: "breaker-half-opened",
     BreakerClosed: "breaker-closed",

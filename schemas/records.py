@@ -109,8 +109,18 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """New nodes that were refused at admission, one after the other."""
     avoid: dict[str, UtcTime] = {}
     """Zone -> until when it comes last, because hardware from there was refused."""
+    applied: str = ""
+    """The last request that made or changed it; empty: the configuration's."""
+    removing: str = ""
+    """The request to remove it; empty: it stays."""
     promote_at: UtcTime | None = None
     """Not before this is a spare put into a gap again, after that has failed."""
+
+
+class RemovedPool(Record, frozen=True, kw_only=True):
+    """POOLS `removed.<pool>`: what outlives a pool, so that no node is ever named twice."""
+
+    serial: int = 0
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -338,6 +348,11 @@ def node_key(pool: str, node: str) -> str:
 def pool_key(pool: str) -> str:
     """Key of a pool in POOLS."""
     return f"pool.{pool}"
+
+
+def removed_key(pool: str) -> str:
+    """Key of what outlives a pool."""
+    return f"removed.{pool}"
 
 
 FLEET_KEY = "fleet"

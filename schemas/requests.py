@@ -75,8 +75,29 @@ class BreakerRequest(Request, frozen=True, kw_only=True):
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
+class ApplyRequest(Request, frozen=True, kw_only=True):
+    """Make the pool, or change it; refused where the configuration has one of its name."""
+
+    spec: dict[str, Any]
+    """As under `pools:` in the configuration, and checked by the same code."""
+    nodes: Count | None = None
+    """How many; None: min_nodes, or as many as it had."""
+    reason: str = ""
+
+
+class RemoveRequest(Request, frozen=True, kw_only=True):
+    """Let every node of the pool leave, then forget the pool."""
+
+    mode: DrainMode | Literal[""] = ""
+    """How work is waited for; empty: as the pool says, or with a `timeout`, deadline."""
+    timeout: Duration | None = None
+    reason: str = ""
+
+
 REQUESTS: dict[str, type[Request]] = {
     "scale": ScaleRequest,
+    "apply": ApplyRequest,
+    "remove": RemoveRequest,
     "cordon": NodeRequest,
     "uncordon": NodeRequest,
     "drain": DrainRequest,
@@ -226,6 +247,10 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     max_nodes: int
     breaker: str
     """closed, open or half-open."""
+    requested: bool = False
+    """Made by a request, not by the configuration."""
+    removing: bool = False
+    """Its nodes leave, then the pool is forgotten."""
     open_sagas: tuple[str, ...] = ()
     spares: int = 0
     """How many are to be kept in reserve."""

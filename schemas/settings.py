@@ -319,6 +319,8 @@ class Settings(Setting, frozen=True, kw_only=True):
     server: ServerSettings = ServerSettings()
     providers: dict[str, PluginSettings] = {}
     pools: dict[str, PoolSpec] = {}
+    defaults: dict[str, Any] = {}
+    """What every pool says unless it says otherwise; pools made by request, too."""
     budget: FleetBudgetSpec = FleetBudgetSpec()
     spend_cap: Price = 0.0
     """Dollars per hour that all instances of the fleet may cost together. 0: any."""

@@ -152,18 +152,14 @@ def _fault(fault: n.Fault) -> str:
 
 def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
     match event:
-        case p.Scaled():
-            return Told(event.pool, "scaled", f"{event.was} -> {event.nodes} nodes. {event.reason}")
-        case p.ScaleRefused():
-            return Told(event.pool, "refused", f"scale ({event.refusal}): {event.reason}", "bad")
-        case p.RequestAccepted():
-            saga = f", saga {event.saga}" if event.saga else ""
-            note = f". {event.note}" if event.note else ""
-            asked = f"{event.verb} {event.node}".strip()
-            return Told(event.pool, "accepted", f"{asked}{saga}{note}", "good")
-        case p.RequestRefused():
-            asked = f"{event.verb} {event.node}".strip()
-            return Told(event.pool, "refused", f"{asked} ({event.refusal}): {event.reason}", "bad")
+        case (
+            p.PoolRemoved()
+            | p.Scaled()
+            | p.ScaleRefused()
+            | p.RequestAccepted()
+            | p.RequestRefused()
+        ):
+            return _asked(event)
         case p.BreakerOpened():
             by = f" by {event.by}" if event.by else ""
             text = f"{event.trouble}{by}: {event.reason}. {_use(event)}"
@@ -289,3 +285,24 @@ def hours(count: float) -> str:
     if count >= 0.1 or not count:  # noqa: PLR2004
         return f"{count:.2f}"
     return f"{count:.3f}" if count >= 0.001 else "<0.001"  # noqa: PLR2004
+
+
+def _asked(event: p.PoolEvent) -> Told:
+    """What people asked of a pool, and what came of it."""
+    match event:
+        case p.PoolRemoved():
+            return Told(event.pool, "removed", "its last node is gone, and so is the pool")
+        case p.Scaled():
+            return Told(event.pool, "scaled", f"{event.was} -> {event.nodes} nodes. {event.reason}")
+        case p.ScaleRefused():
+            return Told(event.pool, "refused", f"scale ({event.refusal}): {event.reason}", "bad")
+        case p.RequestAccepted():
+            saga = f", saga {event.saga}" if event.saga else ""
+            note = f". {event.note}" if event.note else ""
+            asked = f"{event.verb} {event.node}".strip()
+            return Told(event.pool, "accepted", f"{asked}{saga}{note}", "good")
+        case p.RequestRefused():
+            asked = f"{event.verb} {event.node}".strip()
+            return Told(event.pool, "refused", f"{asked} ({event.refusal}): {event.reason}", "bad")
+        case _:
+            return Told(event.pool, type(event).__name__)

@@ -127,6 +127,8 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         min_nodes=record.spec.min_nodes,
         max_nodes=record.spec.max_nodes,
         breaker=breaker.state,
+        requested=bool(record.applied),
+        removing=bool(record.removing),
         open_sagas=tuple(record.open),
         breaker_since=_moment(breaker.since),
         breaker_cause=breaker.cause,

@@ -7,6 +7,7 @@ from it. Runs of one pool that are asked for while one is under way become one r
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -18,6 +19,7 @@ from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
+from services.pool_manager import applying
 from services.pool_manager.admitting import admission
 from services.pool_manager.core import plan
 from services.pool_manager.mending.remediation import Remediator
@@ -95,6 +97,19 @@ class Reconciler:
             await self._departures.look(pool)
             if decided.wake_at is not None:
                 await self._wake(pool, decided.wake_at)
+            if decided.record.removing:
+                await self._forget(pool)
+
+    async def _forget(self, pool: str) -> None:
+        """Forget a pool that is to go, once its last node has gone."""
+        async with self._store.deciding(pool):
+            world = await self._store.world(pool)
+            if world is None or not applying.is_empty(world.record, len(world.nodes)):
+                return
+            # Told first: whoever dies in between tells it again, under the same id.
+            await self.publish(applying.farewell(world.record, self._clock.now()))
+            with suppress(Conflict):
+                await self._store.forget_pool(world.record, world.revision)
 
     async def _decide(self, pool: str) -> Plan | None:
         for attempt in range(TRIES_MAX):

@@ -158,6 +158,8 @@ def _refusal(asked: Asked, payload: Request | None, refused: _Refused, now: date
 
 def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> Answer:
     record, spec = world.record, world.record.spec
+    if record.removing:
+        raise _Refused("wrong-state", f"pool {record.name} is being removed")
     if payload.nodes > spec.max_nodes:
         raise _Refused(
             "above-maximum",

@@ -19,11 +19,12 @@ from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import WHOLE, TimerDue, timer_codec
 from schemas.settings import Mode, PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
-from services.pool_manager import nodes
+from services.pool_manager import applying, nodes
 from services.pool_manager.admitting.hardware_list import HardwareList
 from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.effects import Effects
 from services.pool_manager.mending.remediators import Remediators
+from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.requests import decide, saga_asked_about
@@ -79,6 +80,13 @@ class PoolManager:
             self._look,
             self._effects.project,
             TIMER_OWNER,
+        )
+        self._pools = PoolRequests(
+            context.clock,
+            self.store,
+            lambda: self._coordinator,
+            context.settings,
+            context.settings_file,
         )
         self._lease = Lease(context.bus, context.clock, "pool-resync", context.replica)
         self._verifier = Verifier(
@@ -150,6 +158,9 @@ class PoolManager:
         for name, spec in settings.pools.items():
             stricter: Mode = "observe" if "observe" in (settings.mode, spec.mode) else "act"
             await self._record_pool(name, msgspec.structs.replace(spec, mode=stricter))
+        for record in await self.store.pools():
+            if record.applied and record.name not in settings.pools:
+                await self.store.change_pool(record.name, partial(_in_mode, mode=settings.mode))
 
     async def _record_pool(self, name: str, spec: PoolSpec) -> None:
         fresh = PoolRecord(name=name, spec=spec, desired=spec.min_nodes)
@@ -159,7 +170,8 @@ class PoolManager:
 
         def respecified(old: PoolRecord) -> PoolRecord:
             desired = min(max(old.desired, spec.min_nodes), spec.max_nodes)
-            return msgspec.structs.replace(old, spec=spec, desired=desired)
+            ours = {"applied": "", "removing": ""}
+            return msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
 
         await self.store.change_pool(name, respecified)
 
@@ -199,7 +211,8 @@ class PoolManager:
         """Answer one request; what it opened is recorded before the answer is published."""
         asked = received.message
         async with self.store.deciding(asked.pool):
-            answer = await self._answer(asked)
+            of_pool = asked.verb in applying.VERBS
+            answer = await (self._pools.answer(asked) if of_pool else self._answer(asked))
         if answer.hold is not None:
             await self._effects.publish(fact(answer.hold, asked.id, self._clock.now()))
         for event in (answer.event, *answer.more):
@@ -269,6 +282,11 @@ class PoolManager:
             await self._reconciler.reconcile(record.name)
             for saga in record.open:
                 await self._coordinator.advance(saga, fresh=True)
+
+
+def _in_mode(record: PoolRecord, mode: Mode) -> PoolRecord:
+    """A pool that people have made: it acts as the fleet does."""
+    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, mode=mode))
 
 
 def _node_of(stored: Stored) -> str:

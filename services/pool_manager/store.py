@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
+
 from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.messages import encode
 from schemas.records import (
@@ -13,9 +15,11 @@ from schemas.records import (
     HealthRecord,
     NodeRecord,
     PoolRecord,
+    RemovedPool,
     decoder,
     node_key,
     pool_key,
+    removed_key,
 )
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
@@ -33,6 +37,7 @@ TERMINATED_TTL_SECONDS: Final = 7 * 86_400
 
 _nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
+_removed = decoder(RemovedPool)
 _fleet = decoder(FleetRecord)
 _fleet_budget = decoder(FleetBudgetRecord)
 
@@ -117,7 +122,11 @@ class Store:
         return [_pools.decode(entry.value) for entry in entries]
 
     async def create_pool(self, record: PoolRecord) -> bool:
-        """Record a new pool; False where it is recorded already."""
+        """Record a new pool; False where it is recorded already. Its nodes get new names."""
+        before = await self._bus.get(POOLS, removed_key(record.name))
+        if before is not None:
+            serial = max(record.serial, _removed.decode(before.value).serial)
+            record = msgspec.structs.replace(record, serial=serial)
         try:
             await self._bus.create(POOLS, pool_key(record.name), encode(record))
         except Conflict:
@@ -127,6 +136,16 @@ class Store:
     async def save_pool(self, record: PoolRecord, revision: int) -> None:
         """Write a pool's record if nobody else has; else Conflict."""
         await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
+
+    async def forget_pool(self, record: PoolRecord, revision: int) -> None:
+        """Remove an empty pool's record if nobody else has written it; else Conflict."""
+        outlives = RemovedPool(serial=record.serial)
+        await self._bus.put(POOLS, removed_key(record.name), encode(outlives))
+        await self._bus.delete(POOLS, pool_key(record.name), revision=revision)
+        claims, at = await self.claims()
+        if record.name in claims.claims:
+            left = {name: each for name, each in claims.claims.items() if name != record.name}
+            await self.save_claims(msgspec.structs.replace(claims, claims=left), at)
 
     def deciding(self, pool: str) -> asyncio.Lock:
         """Held while deciding about a pool: the replicas contend, one process's tasks need not."""

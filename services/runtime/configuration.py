@@ -14,17 +14,17 @@ from typing import Any, Final, get_args
 import msgspec
 import yaml
 
-from schemas.duration import Duration, decode_hook, format_duration
+from schemas.duration import decode_hook
 from schemas.names import InvalidNameError, pool_name
 from schemas.settings import (
     ALIASES,
-    UNLIMITED,
     BudgetSpec,
     FleetBudgetSpec,
     PluginSettings,
     PoolSpec,
     Settings,
 )
+from services.runtime.budget_checks import level_problem, rate_problem, rate_window_problem
 from services.runtime.errors import ConfigurationError
 from services.runtime.pool_checks import birth_problem
 from services.runtime.pool_choices import folded, pool_problem, unknown_provider
@@ -32,8 +32,6 @@ from services.runtime.window_specs import diagnostic_problem, window_problem
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PORT_MAX: Final = 65_535
-WINDOW_SECONDS_MIN: Final = 60.0
-WINDOW_SECONDS_MAX: Final = 7 * 86_400.0
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
@@ -183,7 +181,7 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
         name: _plugin(document, value, ("providers", name), default_type=name)
         for name, value in _mapping(document, raw.pop("providers", {}), ("providers",)).items()
     }
-    sections: dict[str, Any] = {}
+    sections: dict[str, Any] = {"defaults": defaults}
     server = raw.get("server")
     if isinstance(server, dict):
         for old in ("notifier", "coordinator"):
@@ -203,6 +201,20 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
     _check_budget(document, settings.budget, ())
     _check(document, settings, {name: path for name, _, path in found})
     return _from_server(settings, environment)
+
+
+def requested_pool(name: str, raw: dict[str, Any], settings: Settings, directory: Path) -> PoolSpec:
+    """Read what a request says of a pool as if it stood in the configuration in `directory`."""
+    text = msgspec.json.encode({"pools": {name: {**settings.defaults, **raw}}}).decode()
+    document = read_document(str(directory / "request"), text)
+    path = ("pools", name)
+    try:
+        spec = _pool(document, name, document.value["pools"][name], path)
+        _check_pool(document, spec, settings, path)
+    except ConfigurationError as error:
+        place = f"{document.file}:1: pools.{name}"
+        raise ConfigurationError(str(error).removeprefix(place).lstrip(".: ")) from error
+    return spec
 
 
 def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings:
@@ -308,33 +320,6 @@ def _check_budget(document: Document, budget: BudgetSpec | FleetBudgetSpec, path
             raise document.error((*path, "budget", key), problem)
 
 
-def level_problem(value: int | str) -> str:
-    """What is wrong with how many nodes may be out of service; empty where nothing is."""
-    if isinstance(value, int):
-        return "" if value >= 1 else f"{value} lets nothing be repaired; use 1 or more"
-    if re.fullmatch(r"\d{1,3}(\.\d+)?%", value) and 0 < float(value[:-1]) <= 100:  # noqa: PLR2004
-        return ""
-    return f"{value!r} is neither a count nor a percentage; write 2 or 20%"
-
-
-def rate_problem(value: int | str) -> str:
-    """What is wrong with how many repairs may be begun in a time; empty where nothing is."""
-    if isinstance(value, int):
-        return "" if value >= 1 else f"{value} lets nothing be repaired; use 1 or more"
-    if value == UNLIMITED or (re.fullmatch(r"\d{1,4}(\.\d+)?%", value) and float(value[:-1]) > 0):
-        return ""
-    return f"{value!r} is neither a count nor a percentage; write 10, 50% or {UNLIMITED}"
-
-
-def rate_window_problem(value: Duration) -> str:
-    """What is wrong with the time within which repairs are counted; empty where nothing is."""
-    if value < WINDOW_SECONDS_MIN:
-        return f"{format_duration(value)} is too short to count repairs in; write 1m or more"
-    if value > WINDOW_SECONDS_MAX:
-        return f"{format_duration(value)} is too long to keep count of; write 7d or less"
-    return ""
-
-
 def _unalias(value: Any) -> Any:
     if isinstance(value, dict):
         return {ALIASES.get(k, k): _unalias(v) for k, v in value.items()}
@@ -388,7 +373,11 @@ def _expand(document: Document, value: Any, path: Path_, environment: Mapping[st
 
 def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -> None:
     for name, pool in settings.pools.items():
-        if wrong := unknown_provider(pool, settings.providers):
-            raise document.error((*paths[name], *wrong[0]), wrong[1])
-        if wrong := birth_problem(pool, Path(document.file).parent):
-            raise document.error((*paths[name], *wrong[0]), wrong[1])
+        _check_pool(document, pool, settings, paths[name])
+
+
+def _check_pool(document: Document, pool: PoolSpec, settings: Settings, path: Path_) -> None:
+    if wrong := unknown_provider(pool, settings.providers):
+        raise document.error((*path, *wrong[0]), wrong[1])
+    if wrong := birth_problem(pool, Path(document.file).parent):
+        raise document.error((*path, *wrong[0]), wrong[1])

@@ -25,6 +25,7 @@ PURE: Final = (
     "services/saga/definition.py",
     "services/pool_manager/admitting/admission.py",
     "services/pool_manager/answers.py",
+    "services/pool_manager/applying.py",
     "services/pool_manager/safety/*.py",
     "services/pool_manager/admitting/hardware.py",
     "services/pool_manager/nodes.py",

@@ -1,0 +1,123 @@
+"""Makes and removes pools that people ask for: the shell of `applying`.
+
+What they say of a pool is read by the code that reads the configuration; it may name the providers
+of the configuration, and none of this process's environment.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from schemas.duration import decode_hook
+from schemas.records import PoolRecord
+from schemas.requests import ApplyRequest, RemoveRequest
+from schemas.settings import REMEDIATOR_PLUGINS, Settings
+from services.pool_manager import applying
+from services.pool_manager.answers import Answer, Asked
+from services.pool_manager.applying import Wanted
+from services.pool_manager.mending.remediation import BUILT_IN
+from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.store import Store
+from services.runtime.clock import Clock
+from services.runtime.configuration import requested_pool
+from services.runtime.errors import ConfigurationError, Conflict, Retry
+from services.runtime.plugins import load_plugin
+from services.saga.coordinator import Coordinator
+from services.saga.decide import Impossible, cancel
+
+log = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 50
+EXAMPLES: Final = {
+    "apply": '{"spec": {"provider": "local", "instance_type": "simulated", "max_nodes": 2}}',
+    "remove": '{"reason": "<why>"}',
+}
+
+
+class PoolRequests:
+    """Answers `apply` and `remove`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        store: Store,
+        coordinator: Callable[[], Coordinator],
+        settings: Settings,
+        file: Path | None,
+    ) -> None:
+        """`settings`: whose pools are nobody else's, and whose providers a pool may name."""
+        self._clock = clock
+        self._store = store
+        self._coordinator = coordinator
+        self._settings = settings
+        self._directory = file.parent if file else Path()
+
+    async def answer(self, asked: Asked) -> Answer:
+        """Decide and write; the answer is to be published then."""
+        configured = asked.pool in self._settings.pools
+        request = _read(asked)
+        for _ in range(TRIES_MAX):
+            world, now = await self._store.world(asked.pool), self._clock.now()
+            if isinstance(request, RemoveRequest):
+                answer = applying.removed(asked, request, world, now, configured=configured)
+            else:
+                wanted = self._wanted(asked.pool, request)
+                answer = applying.applied(
+                    asked, wanted, world, now, configured=configured, mode=self._settings.mode
+                )
+            if answer.record is None:
+                return answer
+            try:
+                if world is None:
+                    if not await self._store.create_pool(answer.record):
+                        continue
+                else:
+                    await self._store.save_pool(answer.record, world.revision)
+            except Conflict:
+                continue
+            if answer.record.removing:
+                await self._stop_launches(answer.record)
+            return answer
+        raise Retry(f"pool {asked.pool}: others keep deciding about it")
+
+    def _wanted(self, pool: str, request: ApplyRequest | str) -> Wanted:
+        if isinstance(request, str):
+            return Wanted(ApplyRequest(spec={}), None, request)
+        try:
+            spec = requested_pool(pool, request.spec, self._settings, self._directory)
+            load_plugin(REMEDIATOR_PLUGINS, spec.health.remediation, None, BUILT_IN)
+        except ConfigurationError as error:
+            # Which file and line it is not in, nobody need know.
+            return Wanted(request, None, str(error).rpartition(f"pools.{pool}.")[2])
+        return Wanted(request, spec)
+
+    async def _stop_launches(self, record: PoolRecord) -> None:
+        """Cancel the launches that are under way: nobody waits for their nodes any more."""
+        coordinator = self._coordinator()
+        for saga, opened in record.open.items():
+            state = await coordinator.state(saga) if opened.kind == "scale-up" else None
+            if state is None:
+                continue
+            about, reason = DEFINITIONS[state.kind], f"pool {record.name} is being removed"
+            entry = cancel(about, state, self._clock.now(), reason=reason, cause=record.removing)
+            if isinstance(entry, Impossible):
+                continue  # its node comes, and leaves like the others
+            try:
+                await coordinator.intervene(state, entry)
+            except Conflict:
+                log.info("not cancelled: it went on", extra={"saga": saga})
+                continue
+            await coordinator.advance(saga)
+
+
+def _read(asked: Asked) -> ApplyRequest | RemoveRequest | str:
+    """The request, or what is wrong with it."""
+    kind: type[ApplyRequest | RemoveRequest]
+    kind = ApplyRequest if asked.verb == "apply" else RemoveRequest
+    try:
+        return msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"{error}; write {EXAMPLES[asked.verb]}"

@@ -1,0 +1,244 @@
+"""Pools that people make and remove while the fleet runs: decisions, then on a real server."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.pool_events import RequestAccepted, RequestRefused
+from schemas.records import NodeRecord, OpenSaga, PoolRecord, pool_key, removed_key
+from schemas.requests import ApplyRequest, RemoveRequest
+from schemas.settings import HealthSpec, PoolSpec, Settings
+from schemas.topology import POOLS
+from services.pool_manager.answers import Asked
+from services.pool_manager.applying import Wanted, applied, is_empty, removed
+from services.pool_manager.service import build
+from services.pool_manager.world import World
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import events, nodes, peers, pools, settings
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ASKED = Asked(id="request-7", time=NOW, pool="extra", verb="apply", payload=b"")
+SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=4)
+
+
+def world(**changes: Any) -> World:
+    """The pool as it was made by an earlier request, with two of its nodes."""
+    record = PoolRecord(name="extra", spec=SPEC, desired=2, serial=2, applied="request-3")
+    record = msgspec.structs.replace(record, **changes)
+    both = tuple(NodeRecord(pool="extra", node=each, state="active") for each in ("n1", "n2"))
+    return World(fleet="f", record=record, revision=1, nodes=both)
+
+
+def wants(nodes: int | None = None, **changes: Any) -> Wanted:
+    """What is asked for."""
+    spec = msgspec.structs.replace(SPEC, **changes)
+    return Wanted(ApplyRequest(spec={}, nodes=nodes), spec)
+
+
+def test_a_pool_is_made_with_as_many_nodes_as_are_asked_for() -> None:
+    """Or with min_nodes; in the fleet's mode, and known as somebody's wish."""
+    made = applied(ASKED, wants(3), None, NOW, configured=False, mode="observe").record
+    least = applied(ASKED, wants(min_nodes=1), None, NOW, configured=False).record
+
+    assert made is not None
+    assert least is not None
+    assert (3, "request-7", "observe", 1) == (
+        made.desired,
+        made.applied,
+        made.spec.mode,
+        least.desired,
+    )
+
+
+def test_a_change_keeps_what_the_pool_is_about() -> None:
+    """Its size where none is named and the new bounds allow it, its serial, its open sagas."""
+    opened = {"s": OpenSaga(kind="drain", node="n1", since=NOW)}
+    before = world(open=opened)
+    after = applied(ASKED, wants(instance_type="u"), before, NOW, configured=False).record
+    fewer = applied(ASKED, wants(max_nodes=1), before, NOW, configured=False).record
+
+    assert after is not None
+    assert fewer is not None
+    assert ("u", 2, 2, opened) == (
+        after.spec.instance_type,
+        after.desired,
+        after.serial,
+        after.open,
+    )
+    assert 1 == fewer.desired
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "configured", "says"),
+    [
+        (wants(), None, True, "pool extra stands in the configuration"),
+        (wants(9), None, False, "9 nodes asked for, which is not between min_nodes 0 and max_nod"),
+        (wants(mode="observe"), None, False, "mode: a pool made by request acts as the fleet"),
+        (wants(health=HealthSpec(unhealthy_after=3)), None, False, "health.unhealthy_after"),
+        (Wanted(ApplyRequest(spec={}), None, "min_nodes: bad"), None, False, "min_nodes: bad"),
+        (wants(), world(removing="request-5"), False, "is being removed; wait until it is gone"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    wanted: Wanted, there: World | None, configured: bool, says: str
+) -> None:
+    """And nothing is written."""
+    answer = applied(ASKED, wanted, there, NOW, configured=configured)
+
+    assert isinstance(answer.event, RequestRefused)
+    assert answer.event.reason.startswith(says) or says in answer.event.reason
+    assert answer.record is None
+
+
+def test_a_request_that_comes_again_changes_nothing() -> None:
+    """Whatever has been asked of the pool in between."""
+    first = applied(ASKED, wants(3), None, NOW, configured=False)
+    scaled = msgspec.structs.replace(first.record, desired=1)
+    again = applied(ASKED, wants(3), world(**_fields(scaled)), NOW, configured=False)
+
+    assert isinstance(again.event, RequestAccepted)
+    assert (first.event.id, 1) == (again.event.id, again.record and again.record.desired)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def test_a_pool_that_is_removed_wants_no_node_and_goes_when_it_has_none() -> None:
+    """How its work is waited for may be said once more."""
+    request = RemoveRequest(mode="immediate")
+    answer = removed(ASKED, request, world(), NOW, configured=False)
+    record = answer.record
+
+    assert record is not None
+    assert (0, 0, "immediate") == (record.desired, record.spec.max_nodes, record.spec.drain)
+    assert [False, True] == [is_empty(record, 2), is_empty(record, 0)]
+    opened = {"s": OpenSaga(kind="scale-down", node="n1", since=NOW)}
+    assert not is_empty(msgspec.structs.replace(record, open=opened), 0)
+    assert not is_empty(world().record, 0)
+
+
+# --- on a real server ----------------------------------------------------------------------------
+
+
+async def ask(bus: NatsBus, verb: str, **payload: Any) -> None:
+    """Publish a request to the pool `extra`."""
+    await bus.publish(subjects.pool_request("extra", verb), msgspec.json.encode(payload))
+
+
+async def names(bus: NatsBus) -> list[str]:
+    """The nodes of the pool `extra` that are in service."""
+    return [
+        each.id for each in await nodes(bus) if each.pool == "extra" and each.status == "active"
+    ]
+
+
+def two(bus: NatsBus) -> Any:
+    """Whether it has two."""
+
+    async def look() -> list[str]:
+        found = await names(bus)
+        return found if len(found) == 2 else []
+
+    return look
+
+
+def gone(bus: NatsBus, times: int = 1) -> Any:
+    """Whether it has been removed so many times."""
+
+    async def look() -> bool:
+        return len(await events(bus, "pool-removed")) == times
+
+    return look
+
+
+def plain(**changes: Any) -> Settings:
+    """A fleet whose configuration has one pool, of no node."""
+    return settings(min_nodes=0, **changes)
+
+
+RAW = {"provider": "test", "instance_type": "t", "min_nodes": 0, "max_nodes": 2}
+
+
+async def test_a_pool_lives_from_its_apply_to_its_remove(
+    bus: NatsBus, server: EmbeddedServer, peers: Peers
+) -> None:
+    """Over a restart with a configuration that does not know it; its nodes never share a name."""
+    async with Running(server.url, "pool-manager", build, plain()):
+        await ask(bus, "apply", spec=RAW, nodes=2)
+        first = await eventually(two(bus))
+    async with Running(server.url, "pool-manager", build, plain()):
+        assert first == await eventually(two(bus))
+        view = next(each for each in await pools(bus) if each.name == "extra")
+        assert (True, False, 2) == (view.requested, view.removing, view.desired)
+        await ask(bus, "remove")
+        await eventually(gone(bus))
+        assert await bus.get(POOLS, pool_key("extra")) is None
+        assert set() == peers.instances
+        await ask(bus, "apply", spec=RAW, nodes=2)
+        second = await eventually(two(bus))
+        assert set() == set(first) & set(second)
+        await ask(bus, "remove")
+        await eventually(gone(bus, 2))
+    assert 2 == peers.most_instances
+    assert await bus.get(POOLS, removed_key("extra")) is not None
+
+
+async def test_a_launch_under_way_is_cancelled_by_the_removal(
+    bus: NatsBus, server: EmbeddedServer, peers: Peers
+) -> None:
+    """Nobody waits for a node that would be removed as soon as it is there."""
+    peers.hold["bootstrap"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, plain()):
+        await ask(bus, "apply", spec=RAW, nodes=1)
+
+        async def launched() -> bool:
+            return bool(peers.instances)
+
+        await eventually(launched)
+        await ask(bus, "remove")
+        await eventually(gone(bus))
+    assert set() == peers.instances
+
+
+async def test_what_a_request_says_is_checked_like_the_configuration(
+    bus: NatsBus, server: EmbeddedServer, peers: Peers
+) -> None:
+    """With the key; the configuration's own pools are not to be touched."""
+    del peers
+    async with Running(server.url, "pool-manager", build, plain()):
+        await ask(bus, "apply", spec=RAW | {"min_nodes": 3})
+        await ask(bus, "apply", spec=RAW | {"provider": "nobody"})
+        await ask(bus, "apply", spec=RAW | {"gpus": 8})
+        await ask(bus, "apply", spec=RAW | {"health": {"remediation": "prayer"}})
+        await ask(bus, "apply", spec="all of them")
+        await ask(bus, "remove")
+        body = msgspec.json.encode({"spec": RAW})
+        await bus.publish(subjects.pool_request("training", "apply"), body)
+
+        async def answered() -> list[str]:
+            found = await events(bus, "request-refused")
+            told = sorted(found, key=lambda each: each["pool"])
+            return [each["reason"] for each in told] if len(told) == 7 else []
+
+        reasons = await eventually(answered)
+    beginnings = (
+        "min_nodes: 3 is above max_nodes 2",
+        "provider: no provider 'nobody' under `providers:` (known: test)",
+        "gpus: unknown key; known here: provider, ",
+    )
+    for beginning, reason in zip(beginnings, reasons, strict=False):
+        assert reason.startswith(beginning)
+    assert reasons[3].startswith("health.remediation.type: ")
+    assert "write {" in reasons[4]
+    assert "there is no pool 'extra'" in reasons[5]
+    assert "pool training stands in the configuration" in reasons[6]
