@@ -6,7 +6,7 @@ the time (beats, leases); they are kept up to a bound, the newest ones.
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from schemas.topology import HEARTBEATS, LEASES, TELEMETRY
@@ -19,15 +19,18 @@ QUIET: Final = frozenset({f"KV_{LEASES.name}", f"KV_{HEARTBEATS.name}", TELEMETR
 class History:
     """The story of one run."""
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
+    def __init__(
+        self, lines_max: int = LINES_MAX, told: Callable[[float, str], None] | None = None
+    ) -> None:
+        """Begin with nothing; keep the newest lines, and have each `told` as it comes."""
         self._hash = hashlib.sha256()
-        self._lines: deque[tuple[float, str]] = deque(maxlen=LINES_MAX)
+        self._lines: deque[tuple[float, str]] = deque(maxlen=lines_max)
+        self._told = told
         self.events = 0
 
     def note(self, at: float, what: str) -> None:
         """Add a line."""
-        self._lines.append((at, what))
+        self._line(at, what)
         self._add(at, what.encode())
 
     def stored(self, at: float, stream: str, stored: Stored) -> None:
@@ -36,7 +39,12 @@ class History:
         text = f"{stream} {stored.sequence} {stored.subject} {headers} "
         self._add(at, text.encode() + stored.data)
         if stream not in QUIET:
-            self._lines.append((at, f"stored {stored.subject} #{stored.sequence}"))
+            self._line(at, f"stored {stored.subject} #{stored.sequence}")
+
+    def _line(self, at: float, what: str) -> None:
+        self._lines.append((at, what))
+        if self._told is not None:
+            self._told(at, what)
 
     def _add(self, at: float, what: bytes) -> None:
         self.events += 1

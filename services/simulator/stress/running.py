@@ -10,8 +10,10 @@ from schemas.messages import encode
 from schemas.records import FLEET_KEY, FleetRecord
 from schemas.requests import ScaleRequest
 from schemas.topology import POOLS
+from services.runtime.bus import Stored
 from services.runtime.configuration import parse_settings
 from services.runtime.topology import set_up
+from services.simulator.history import History
 from services.simulator.member import Life
 from services.simulator.running import Supervised
 from services.simulator.simulation import BUILDS
@@ -19,9 +21,11 @@ from services.simulator.stress.failures import Failure
 from services.simulator.stress.fleet import Fleet, cold_start_max
 from services.simulator.stress.format import StressSpec
 from services.simulator.stress.machines import Machine, Machines, PlacedCloud
+from services.simulator.stress.recording import Recording
 from services.simulator.workload import Workload
 from services.simulator.world import FLEET, WORLD, World
 
+GPUS_MAX: Final = 64
 LAUNCH_SECONDS_MIN: Final = 1_200.0
 PLUGIN: Final = "services.simulator.cloud:SimulatedProvider"
 NOTIFIER: Final = "services.simulator.workload:SimulatedNotifier"
@@ -31,13 +35,19 @@ class StressRun:
     """Everything of one run."""
 
     def __init__(
-        self, spec: StressSpec, fleet: Fleet, failures: tuple[Failure, ...], seed: str
+        self,
+        spec: StressSpec,
+        fleet: Fleet,
+        failures: tuple[Failure, ...],
+        seed: str,
+        told: Callable[[float, str], None] | None = None,
     ) -> None:
-        """Put the world together; nothing moves yet."""
+        """Put the world together; nothing moves yet. `told` hears the story, line by line."""
         self._spec = spec
         self._fleet = fleet
         self._failures = failures
         self.world = World(seed)
+        self.world.history = History(0, told)
         WORLD.set(self.world)
         self.machines = Machines(self.world, spec, fleet)
         self._chance = self.world.chance("gpus")
@@ -54,45 +64,75 @@ class StressRun:
         self.services = [
             Supervised(self.world, name, build, settings) for name, build in BUILDS.items()
         ]
-        self.missed = 0
+        sizes = {pool: len(fleet.of_pool(pool)) for pool in fleet.pools}
+        self.recording = Recording(sizes)
+        self._wanted: dict[str, int] = {}
+        self._begun = 0.0
+        self.world.watchers.append(self._stored)
 
-    async def run(self, on_sample: Callable[[], None]) -> None:
-        """Live through it."""
+    async def run(self, on_sample: Callable[[float], None]) -> None:
+        """Live through it; `on_sample` is told the seconds that have passed."""
         self.operator = Life(self.world, "operator")
         await set_up(self.operator.bus, self.world.clock, replicas=1)
         await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
         for each in self.services:
             each.start()
         await asyncio.sleep(1.0)
-        begun = self.world.now()
+        self._begun = begun = self.world.now()
         loop = asyncio.get_running_loop()
         self.machines.beat_for_ever()
         for wanted in self._fleet.wanted:
             loop.call_at(begun + wanted.at, self._ask, wanted.pool, wanted.nodes)
         for failure in self._failures:
             loop.call_at(begun + failure.at, self._strike, failure)
-        until = begun + self._spec.duration
-        while (left := until - self.world.now()) > 0:
-            await asyncio.sleep(min(left, self._spec.metrics_interval))
-            on_sample()
+        seconds, interval = float(self._spec.duration), float(self._spec.metrics_interval)
+        while (now := self._now()) < seconds:
+            await asyncio.sleep(min(interval, seconds - now))
+            standing = sum(len(each.machines) for each in self.clouds.values())
+            self.recording.sample(round(self._now(), 3), interval, self._wanted, standing)
+            on_sample(self._now())
+        self.recording.finish(self._now())
         self.world.server.close()
 
+    @property
+    def made(self) -> int:
+        """Machines ever made."""
+        return sum(each.made for each in self.clouds.values())
+
+    @property
+    def defects(self) -> list[str]:
+        """Why services ended by themselves."""
+        return [f"{each.name}: {text}" for each in self.services for text in each.defects]
+
+    def _now(self) -> float:
+        """Seconds since the first node was wanted."""
+        return self.world.now() - self._begun
+
+    def _stored(self, stream: str, stored: Stored) -> None:
+        self.recording.stored(self._now(), stream, stored)
+
     def _ask(self, pool: str, nodes: int) -> None:
+        self._wanted[pool] = nodes
         request = ScaleRequest(nodes=nodes, by="stress")
         self.world.server.publish(subjects.pool_request(pool, "scale"), encode(request), {})
 
     def _strike(self, failure: Failure) -> None:
-        gpu = self._chance.randrange(64)
+        gpu = self._chance.randrange(GPUS_MAX)
         machine = self.machines.strike(failure, gpu)
         if machine is None:
-            self.missed += 1
-        elif failure.recovers_after is not None:
+            self.recording.miss(failure)
+            return
+        self.world.note(f"{machine.name}: {failure.type} {failure.xid or ''} ({failure.cause})")
+        self.recording.strike(failure, machine.name, self._now())
+        if failure.recovers_after is not None:
             asyncio.get_running_loop().call_later(
                 failure.recovers_after, self._pass_by, machine, failure, gpu
             )
 
     def _pass_by(self, machine: Machine, failure: Failure, gpu: int) -> None:
-        self.machines.pass_by(machine, failure, gpu)
+        if self.machines.pass_by(machine, failure, gpu):
+            self.world.note(f"{machine.name}: {failure.type} has passed")
+            self.recording.recover(failure, machine.name, well=not machine.ongoing)
 
 
 def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""A stress run from its specification to its report: the one way in, for commands and tests."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from services.health_monitor.catalog import load_xids
+from services.health_monitor.policy_file import load_policy, policy_path
+from services.simulator import virtual
+from services.simulator.stress import failures, fleet, report
+from services.simulator.stress.faults import judged_fatal
+from services.simulator.stress.format import FailureType, StressSpec
+from services.simulator.stress.logbook import logbook
+from services.simulator.stress.report import Report
+from services.simulator.stress.running import StressRun
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What will happen, before anything does."""
+
+    fleet: fleet.Fleet
+    failures: tuple[failures.Failure, ...]
+
+
+def plan(spec: StressSpec) -> Planned:
+    """Make the fleet and all that befalls it, from the specification's seed."""
+    policy = load_policy(policy_path("", None))
+
+    @cache
+    def fatal(type_: FailureType, xid: int) -> bool:
+        return judged_fatal(policy, type_, xid)
+
+    seed = str(spec.seed)
+    made = fleet.generate(spec.fleet_gen, seed)
+    return Planned(made, failures.draw(spec, made, seed, fatal))
+
+
+def simulate(
+    spec: StressSpec,
+    *,
+    name: str = "stress",
+    description: str = "",
+    passed: Callable[[float], None] = lambda _: None,
+) -> Report:
+    """Live through it; `passed` is told the virtual seconds that have passed.
+
+    Of the specification's files only the log is written here, while the run goes on.
+    """
+    planned = plan(spec)
+    names = {each.code: each.description for each in load_xids().codes}
+    with logbook(spec.log_file) as book:
+
+        async def live() -> Report:
+            told = book.told if book is not None else None
+            run = StressRun(spec, planned.fleet, planned.failures, str(spec.seed), told)
+            await run.run(passed)
+            return report.compose(
+                name,
+                description,
+                spec,
+                planned.fleet,
+                run.recording,
+                history=run.world.history.digest,
+                machines=run.made,
+                xid_names=names,
+                defects=run.defects,
+            )
+
+        return virtual.run(live)

@@ -1,0 +1,365 @@
+"""Follows a stress run: what is stored becomes counts, samples and the story of each repair.
+
+Everything is told twice here: what is true (machines struck, machines that mended themselves) and
+what the services make of it. Nothing is kept but what the report needs, so that memory stays flat.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.reasons import SagaKind
+from schemas.settings import BudgetSpec
+from schemas.topology import EVENTS, HEALTH, NODES, SAGAS
+from services.pool_manager.safety.budget import limit
+from services.pool_manager.world import DISRUPTIVE
+from services.runtime.bus import Stored
+from services.simulator.stress.failures import Failure
+
+BUDGET: Final = BudgetSpec()
+"""What a pool may have out of service, where nothing else is configured."""
+STEPS_MAX: Final = 60
+"""Of one repair; a longer story is cut off."""
+REASON_CHARS_MAX: Final = 200
+STATES: Final = ("healthy", "degraded", "out", "starting")
+"""What a node counts as in the samples: in service and well, in service and not quite, out of
+service (unhealthy, lost, cordoned or leaving), not yet in service."""
+REPAIRS: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot"})
+
+
+class _Node(msgspec.Struct, frozen=True, gc=False):
+    """Of a node's record, what says how it stands; the decoder skips the rest."""
+
+    node: str
+    state: str = "launching"
+    cordoned: bool = False
+    lost: bool = False
+    health: str = "unknown"
+
+    def counts_as(self) -> str:
+        """One of STATES; empty: it is gone."""
+        if self.state == "terminated":
+            return ""
+        if self.state in ("launching", "registered"):
+            return "starting"
+        if self.state == "leaving" or self.cordoned or self.lost or self.health == "unhealthy":
+            return "out"
+        return "degraded" if self.health == "degraded" else "healthy"
+
+
+class _Note(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    rule: str = ""
+
+
+class _Health(msgspec.Struct, frozen=True, gc=False):
+    node: str
+    recent: tuple[_Note, ...] = ()
+
+
+class _Params(msgspec.Struct, frozen=True, gc=False):
+    pool: str = ""
+    node: str = ""
+    new_node: str = ""
+    by: str = ""
+    reason: str = ""
+    sickness: str = ""
+
+
+class _Entry(msgspec.Struct, frozen=True, gc=False):
+    """Of a saga's entry, what its story tells."""
+
+    saga: str
+    kind: str = ""
+    params: _Params = _Params()
+    step: str = ""
+    reason: str = ""
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    """Of a fact, what the report tells."""
+
+    node: str = ""
+    status: str = ""
+    rule: str = ""
+    reason: str = ""
+    trouble: str = ""
+
+
+_nodes = msgspec.json.Decoder(_Node)
+_healths = msgspec.json.Decoder(_Health)
+_entries = msgspec.json.Decoder(_Entry)
+_events = msgspec.json.Decoder(_Event)
+
+
+@dataclass(slots=True)
+class Repair:
+    """One node's way out of service and its successor's way in."""
+
+    saga: str
+    kind: str
+    pool: str
+    node: str
+    new_node: str
+    sickness: str
+    reason: str
+    failed_at: float | None
+    """When its machine was struck; None: it was not."""
+    noticed_at: float | None
+    began_at: float
+    ended_at: float | None = None
+    outcome: str = ""
+    steps: list[tuple[float, str, str]] = field(default_factory=list)
+    """Moment, step, status."""
+
+    @property
+    def ill_since(self) -> float:
+        """From when on its place was empty, or ill."""
+        known = [each for each in (self.failed_at, self.noticed_at) if each is not None]
+        return min((*known, self.began_at))
+
+    @property
+    def seconds(self) -> float | None:
+        """From the failure until its place was filled again; None: it is not."""
+        return None if self.ended_at is None else self.ended_at - self.ill_since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """How the fleet stood at a moment."""
+
+    at: float
+    healthy: int
+    degraded: int
+    out: int
+    starting: int
+    wanted: int
+    machines: int
+    failures: int
+    """Since the sample before, as what follows."""
+    recoveries: int
+    repaired: int
+    repairing: int
+    """Sagas under way now."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """How near a pool came to what it may have out of service."""
+
+    pool: str
+    nodes: int = 0
+    limit: int = 0
+    most: int = 0
+    full_seconds: float = 0.0
+    """How long nothing more could be taken out."""
+    begun: int = 0
+    opened: Counter[str] = field(default_factory=Counter)
+    """How often the breaker opened, by its trouble."""
+    open_seconds: float = 0.0
+    opened_at: float | None = None
+
+
+class Recording:
+    """What is noted while the run goes on."""
+
+    def __init__(self, pools: dict[str, int]) -> None:
+        """Follow pools of these sizes."""
+        self.begun = 0.0
+        self.counts: Counter[str] = Counter()
+        self.struck: Counter[str] = Counter()
+        """By type."""
+        self.xids: Counter[int] = Counter()
+        self.causes: Counter[str] = Counter()
+        self.rules: Counter[str] = Counter()
+        self.verdicts: Counter[str] = Counter()
+        self.missed: Counter[str] = Counter()
+        self.recovered: Counter[str] = Counter()
+        self.lost = self.returned = 0
+        self.done: list[Failure] = []
+        """Failures that struck a machine."""
+        self.repairs: list[Repair] = []
+        self.samples: list[Sample] = []
+        self.budgets = {name: Budget(name, nodes=size) for name, size in pools.items()}
+        self.sagas: Counter[tuple[str, str]] = Counter()
+        """Kind and outcome -> how many."""
+        self._open: dict[str, Repair] = {}
+        self._kinds: dict[str, str] = {}
+        """Open saga -> its kind."""
+        self._taking: dict[str, str] = {}
+        """Open saga that counts against the budget -> its pool."""
+        self._states: dict[str, str] = {}
+        self._seen: dict[str, set[str]] = {}
+        self._ill: dict[str, float] = {}
+        """Node -> when its machine was struck by what has not passed."""
+        self._noticed: dict[str, float] = {}
+        self._since = Counter[str]()
+
+    # --- what is true -------------------------------------------------------------------------
+
+    def strike(self, failure: Failure, node: str, at: float) -> None:
+        """A machine was struck."""
+        self.done.append(failure)
+        self.struck[failure.type] += 1
+        self.causes[failure.cause] += 1
+        if failure.xid:
+            self.xids[failure.xid] += 1
+        self._ill.setdefault(node, at)
+        self._since["failures"] += 1
+
+    def miss(self, failure: Failure) -> None:
+        """A failure found no machine that could fail."""
+        self.missed[failure.cause] += 1
+
+    def recover(self, failure: Failure, node: str, *, well: bool) -> None:
+        """A failure passed by itself; `well`: its machine has no other."""
+        self.recovered[failure.type] += 1
+        self._since["recoveries"] += 1
+        if well:
+            self._ill.pop(node, None)
+            self._noticed.pop(node, None)
+
+    # --- what the services make of it ---------------------------------------------------------
+
+    def stored(self, at: float, stream: str, stored: Stored) -> None:
+        """Something was stored."""
+        if not stored.data:
+            return
+        if stream == SAGAS.name:
+            self._saga(at, stored)
+        elif stream == f"KV_{NODES.name}":
+            self._node(stored)
+        elif stream == f"KV_{HEALTH.name}":
+            self._health(stored)
+        elif stream == EVENTS.name:
+            self._event(at, stored)
+
+    def _node(self, stored: Stored) -> None:
+        record = _nodes.decode(stored.data)
+        before, after = self._states.get(record.node, ""), record.counts_as()
+        if before == after:
+            return
+        if before:
+            self.counts[before] -= 1
+        if after:
+            self.counts[after] += 1
+            self._states[record.node] = after
+        else:
+            del self._states[record.node]
+            self._seen.pop(record.node, None)
+
+    def _health(self, stored: Stored) -> None:
+        record = _healths.decode(stored.data)
+        known = self._seen.get(record.node, set())
+        self.rules.update(each.rule for each in record.recent if each.rule and each.id not in known)
+        if record.recent:
+            self._seen[record.node] = {each.id for each in record.recent}
+
+    def _event(self, at: float, stored: Stored) -> None:
+        fact = stored.subject.rpartition(".")[2]
+        if fact == "verdict":
+            event = _events.decode(stored.data)
+            self.verdicts[event.status] += 1
+            if event.status == "unhealthy":
+                self._noticed.setdefault(event.node, at)
+        elif fact == "lost":
+            self.lost += 1
+            self._noticed.setdefault(_events.decode(stored.data).node, at)
+        elif fact == "returned":
+            self.returned += 1
+        elif fact in ("breaker-opened", "breaker-closed"):
+            pool = subjects.parse_pool_event(stored.subject)
+            budget = self.budgets.get(pool.pool) if pool else None
+            if budget is None:
+                return
+            if fact == "breaker-opened":
+                budget.opened[_events.decode(stored.data).trouble] += 1
+                budget.opened_at = at
+            elif budget.opened_at is not None:
+                budget.open_seconds += at - budget.opened_at
+                budget.opened_at = None
+
+    def _saga(self, at: float, stored: Stored) -> None:
+        entry = _entries.decode(stored.data)
+        status = stored.subject.rpartition(".")[2]
+        if not entry.step and status == "started":
+            self._begin(at, entry)
+            return
+        repair = self._open.get(entry.saga)
+        if repair is not None and len(repair.steps) < STEPS_MAX:
+            repair.steps.append((at, entry.step, status))
+        if status in ("done", "unwound") and not entry.step:
+            self._end(at, entry, status)
+
+    def _begin(self, at: float, entry: _Entry) -> None:
+        params = entry.params
+        self._kinds[entry.saga] = entry.kind
+        if entry.kind in DISRUPTIVE:
+            self._taking[entry.saga] = params.pool
+            budget = self.budgets[params.pool]
+            budget.begun += 1
+            budget.most = max(budget.most, self._out(params.pool))
+        if entry.kind in REPAIRS:
+            repair = Repair(
+                saga=entry.saga,
+                kind=entry.kind,
+                pool=params.pool,
+                node=params.node,
+                new_node=params.new_node,
+                sickness=params.sickness,
+                reason=params.reason[:REASON_CHARS_MAX],
+                failed_at=self._ill.get(params.node),
+                noticed_at=self._noticed.get(params.node),
+                began_at=at,
+            )
+            self._open[entry.saga] = repair
+            self.repairs.append(repair)
+
+    def _end(self, at: float, entry: _Entry, status: str) -> None:
+        self.sagas[self._kinds.pop(entry.saga, ""), status] += 1
+        self._taking.pop(entry.saga, None)
+        repair = self._open.pop(entry.saga, None)
+        if repair is None:
+            return
+        repair.outcome = status
+        if status == "done":
+            repair.ended_at = at
+            self._since["repaired"] += 1
+            for found in (self._ill, self._noticed):
+                found.pop(repair.node, None)
+
+    def _out(self, pool: str) -> int:
+        return sum(1 for each in self._taking.values() if each == pool)
+
+    # --- at intervals -------------------------------------------------------------------------
+
+    def sample(self, at: float, interval: float, wanted: Mapping[str, int], machines: int) -> None:
+        """Note how the fleet stands; `wanted`: of each pool, as was asked for."""
+        for pool, budget in self.budgets.items():
+            budget.limit = limit(BUDGET.max_unavailable, wanted.get(pool, 0))
+            if self._out(pool) >= budget.limit:
+                budget.full_seconds += interval
+        since, self._since = self._since, Counter()
+        self.samples.append(
+            Sample(
+                at=at,
+                **{state: self.counts[state] for state in STATES},
+                wanted=sum(wanted.values()),
+                machines=machines,
+                failures=since["failures"],
+                recoveries=since["recoveries"],
+                repaired=since["repaired"],
+                repairing=len(self._open),
+            )
+        )
+
+    def finish(self, at: float) -> None:
+        """The run is over."""
+        for budget in self.budgets.values():
+            if budget.opened_at is not None:
+                budget.open_seconds += at - budget.opened_at
+                budget.opened_at = None
