@@ -7,7 +7,7 @@ from functools import cache
 from services.health_monitor.catalog import load_xids
 from services.health_monitor.policy_file import load_policy, policy_path
 from services.simulator import virtual
-from services.simulator.stress import failures, fleet, report
+from services.simulator.stress import composing, failures, fleet
 from services.simulator.stress.faults import judged_fatal
 from services.simulator.stress.format import FailureType, StressSpec
 from services.simulator.stress.logbook import logbook
@@ -55,7 +55,7 @@ def simulate(
             told = book.told if book is not None else None
             run = StressRun(spec, planned.fleet, planned.failures, str(spec.seed), told)
             await run.run(passed)
-            return report.compose(
+            return composing.compose(
                 name,
                 description,
                 spec,

@@ -1,0 +1,259 @@
+"""Makes a stress run's report of what was recorded. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from services.simulator.stress.failures import Failure
+from services.simulator.stress.fleet import Fleet
+from services.simulator.stress.format import StressSpec
+from services.simulator.stress.recording import Budget, Recording, Repair, Sample
+from services.simulator.stress.report import (
+    Cascades,
+    Failures,
+    Moment,
+    Named,
+    Outage,
+    PoolBudget,
+    Report,
+    Spread,
+    Stage,
+    Story,
+    Summary,
+)
+
+SLOWEST_MAX: Final = 20
+
+
+def compose(
+    name: str,
+    description: str,
+    spec: StressSpec,
+    fleet: Fleet,
+    recording: Recording,
+    *,
+    history: str,
+    machines: int,
+    xid_names: Mapping[int, str],
+    defects: Sequence[str] = (),
+) -> Report:
+    """Make the report."""
+    rules = sorted(recording.rules.items(), key=lambda each: (-each[1], each[0]))
+    ended = [each for each in recording.repairs if each.ended_at is not None]
+    return Report(
+        name=name,
+        description=description,
+        seed=spec.seed,
+        history=history,
+        seconds=float(spec.duration),
+        summary=_summary(spec, fleet, recording, machines),
+        failures=_failures(recording, xid_names),
+        cascades=_cascades(recording.done),
+        outages=_outages(spec, recording.done),
+        repair_seconds=spread(each.seconds for each in ended if each.seconds is not None),
+        stage_seconds=_stage_seconds(ended),
+        rules=[Named(name=rule, count=count) for rule, count in rules],
+        verdicts=dict(sorted(recording.verdicts.items())),
+        budget=[_budget(each) for each in recording.budgets.values()],
+        slowest=_slowest(recording, float(spec.duration)),
+        timeline=[_point(each) for each in recording.samples],
+        defects=list(defects),
+        configuration=msgspec.to_builtins(spec, enc_hook=float, str_keys=True),
+    )
+
+
+def spread(seconds: Iterable[float]) -> Spread:
+    """How seconds are spread."""
+    found = sorted(seconds)
+    if not found:
+        return Spread()
+
+    def at(share: float) -> float:
+        return _round(found[min(int(share * len(found)), len(found) - 1)])
+
+    return Spread(
+        count=len(found),
+        mean=_round(sum(found) / len(found)),
+        p50=at(0.5),
+        p90=at(0.9),
+        p99=at(0.99),
+        max=_round(found[-1]),
+    )
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 3)
+
+
+def up_at(samples: Sequence[Sample], wanted: int) -> float | None:
+    """When everything that was wanted was in service first."""
+    return next(
+        (each.at for each in samples if each.healthy + each.degraded >= wanted),
+        None,
+    )
+
+
+def _summary(spec: StressSpec, fleet: Fleet, recording: Recording, machines: int) -> Summary:
+    samples, wanted = recording.samples, len(fleet.slots)
+    came_up = up_at(samples, wanted)
+    steady = [each for each in samples if came_up is not None and each.at >= came_up] or samples
+    serving = [each.healthy + each.degraded for each in steady]
+    hours = float(spec.metrics_interval) / 3_600
+    price = sum(
+        template.price_per_hour * len(fleet.of_pool(pool)) for pool, template in fleet.pools.items()
+    ) / max(wanted, 1)
+    dollars = sum(each.machines for each in samples) * hours * price
+    served = sum(min(each.healthy + each.degraded, each.machines) for each in samples)
+    replaced = Counter(each.outcome for each in recording.repairs)
+    last = samples[-1] if samples else None
+    return Summary(
+        nodes_wanted=wanted,
+        nodes_at_end=last.healthy if last else 0,
+        healthy_least=min((each.healthy for each in steady), default=0),
+        healthy_mean=round(sum(each.healthy for each in steady) / max(len(steady), 1), 1),
+        availability=round(sum(serving) / max(len(serving) * wanted, 1), 5),
+        up_at=came_up,
+        failures=sum(recording.struck.values()),
+        recoveries=sum(recording.recovered.values()),
+        replacements=replaced["done"],
+        replacements_failed=replaced["unwound"],
+        replacements_open=replaced[""],
+        machines_made=machines,
+        lost=recording.lost,
+        returned=recording.returned,
+        dollars=round(dollars, 2),
+        dollars_out_of_service=round(dollars - served * hours * price, 2),
+    )
+
+
+def _failures(recording: Recording, xid_names: Mapping[int, str]) -> Failures:
+    xids = sorted(recording.xids.items(), key=lambda each: (-each[1], each[0]))
+    return Failures(
+        by_type=_ordered(recording.struck),
+        by_xid={str(code): count for code, count in sorted(recording.xids.items())},
+        by_cause=_ordered(recording.causes),
+        recovered_by_type=_ordered(recording.recovered),
+        missed=_ordered(recording.missed),
+        top_xids=[
+            Named(name=str(code), count=count, text=xid_names.get(code, "")) for code, count in xids
+        ],
+    )
+
+
+def _ordered(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def _cascades(done: Sequence[Failure]) -> Cascades:
+    followers = [each for each in done if each.parent]
+    sizes = Counter(each.root for each in followers)
+    return Cascades(
+        chains=len(sizes),
+        nodes=len(followers),
+        depth_max=max((each.depth for each in followers), default=0),
+        size_max=max(sizes.values(), default=-1) + 1,
+    )
+
+
+def _outages(spec: StressSpec, done: Sequence[Failure]) -> list[Outage]:
+    struck = Counter(each.of for each in done if each.cause == "outage")
+    return [
+        Outage(
+            name=each.name,
+            scope=each.scope,
+            target=each.target,
+            type=each.failure_type,
+            at=float(each.start_time),
+            seconds=float(each.duration),
+            struck=struck[each.name],
+        )
+        for each in spec.chaos.scheduled_outages
+    ]
+
+
+def _budget(budget: Budget) -> PoolBudget:
+    return PoolBudget(
+        pool=budget.pool,
+        nodes=budget.nodes,
+        limit=budget.limit,
+        most=budget.most,
+        begun=budget.begun,
+        full_seconds=_round(budget.full_seconds),
+        breaker_opened=_ordered(budget.opened),
+        breaker_open_seconds=_round(budget.open_seconds),
+    )
+
+
+def _point(sample: Sample) -> dict[str, float]:
+    return {name: getattr(sample, name) for name in Sample.__dataclass_fields__}
+
+
+# --- repairs -------------------------------------------------------------------------------------
+
+
+def stages(repair: Repair, end: float) -> list[Stage]:
+    """The parts of a repair: what each began with lasts until the next."""
+    marks: list[tuple[float, str]] = []
+    if repair.failed_at is not None:
+        marks.append((repair.failed_at, "detect"))
+    if repair.noticed_at is not None and repair.noticed_at <= repair.began_at:
+        marks.append((repair.noticed_at, "wait"))
+    marks.append((repair.began_at, "begin"))
+    marks += [(at, step) for at, step, status in repair.steps if step and status == "started"]
+    marks.sort(key=lambda each: each[0])
+    until = repair.ended_at if repair.ended_at is not None else end
+    ends = [*(at for at, _ in marks[1:]), until]
+    return [
+        Stage(name=name, at=_round(at), seconds=_round(max(stop - at, 0.0)))
+        for (at, name), stop in zip(marks, ends, strict=True)
+    ]
+
+
+def _stage_seconds(ended: Sequence[Repair]) -> dict[str, Spread]:
+    found: dict[str, list[float]] = {}
+    for repair in ended:
+        sums: Counter[str] = Counter()
+        for stage in stages(repair, 0.0):
+            sums[stage.name] += stage.seconds  # type: ignore[assignment]
+        for name, seconds in sums.items():
+            found.setdefault(name, []).append(seconds)
+    return {name: spread(each) for name, each in found.items()}
+
+
+def _slowest(recording: Recording, end: float) -> list[Story]:
+    """The repairs that took longest; those that are not done by the end have lasted till then."""
+
+    def lasted(repair: Repair) -> float:
+        until = repair.ended_at if repair.ended_at is not None else end
+        return until - repair.ill_since
+
+    ranked = sorted(recording.repairs, key=lambda each: (-lasted(each), each.saga))
+    return [_story(each, lasted(each), end) for each in ranked[:SLOWEST_MAX]]
+
+
+def _story(repair: Repair, lasted: float, end: float) -> Story:
+    moments = []
+    if repair.failed_at is not None:
+        moments.append(Moment(at=_round(repair.failed_at), text="the machine fails"))
+    if repair.noticed_at is not None:
+        moments.append(Moment(at=_round(repair.noticed_at), text="judged unhealthy, or lost"))
+    moments.append(Moment(at=_round(repair.began_at), text=f"{repair.kind} begins"))
+    moments += [
+        Moment(at=_round(at), text=f"{step or repair.kind} {status}")
+        for at, step, status in repair.steps
+    ]
+    return Story(
+        saga=repair.saga,
+        node=repair.node,
+        new_node=repair.new_node,
+        pool=repair.pool,
+        sickness=repair.sickness,
+        reason=repair.reason,
+        at=_round(repair.ill_since),
+        seconds=_round(lasted),
+        done=repair.ended_at is not None,
+        stages=stages(repair, end),
+        moments=sorted(moments, key=lambda each: each.at),
+    )
