@@ -55,7 +55,7 @@ async def test_a_new_node_whose_diagnostic_fails_is_sent_back(
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1, admission=TESTED)):
         [failed, *_] = await eventually(lambda: events(bus, "saga-failed"))
         peers.fail.clear()
-        names = await eventually(settled(bus, 1), within_seconds=20)
+        names = await eventually(settled(bus, 1))
 
     assert ("check", "the diagnostic failed: dcgm: GPU 3: memory") == (
         failed["step"],
@@ -108,7 +108,7 @@ async def test_a_gpu_that_broke_is_listed_and_refused_when_it_comes_back(
         await break_gpu(peers, old)
         [refused, *_] = await eventually(lambda: events(bus, "node-refused"))
         peers.same_hardware = ""
-        [new] = await eventually(settled(bus, 1), within_seconds=20)
+        [new] = await eventually(settled(bus, 1))
         [gpu] = await listed(bus)
 
     assert ("gpu", f"GPU-{old}-3", old) == (gpu.kind, gpu.value, gpu.node)
@@ -137,7 +137,7 @@ async def test_refused_too_often_a_person_is_told_and_it_waits(
             found = await events(bus, "node-refused")
             return found if len(found) == 2 else None
 
-        first, second = await eventually(twice, within_seconds=20)
+        first, second = await eventually(twice)
         await eventually(lambda: idle(bus))
         launched = len(peers.zones)
         peers.same_hardware = ""
@@ -165,7 +165,7 @@ async def test_people_list_hardware_and_forget_it(
         [refused, *_] = await eventually(lambda: events(bus, "node-refused"))
         await query(bus, "hardware-forget", gpu)
         await ask(bus, "scale", nodes=2)
-        await eventually(settled(bus, 2), within_seconds=20)
+        await eventually(settled(bus, 2))
         again = await query(bus, "hardware-forget", gpu)
 
     assert "burns" in refused["reason"]

@@ -100,7 +100,7 @@ async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
         async def all_replaced() -> bool:
             return len(await told(bus, "node-replaced")) == SICK
 
-        await eventually(all_replaced, within_seconds=30)
+        await eventually(all_replaced)
         [closed] = await eventually(lambda: told(bus, "breaker-closed"))
         incidents = await told(bus, "incident")
 

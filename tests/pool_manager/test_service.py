@@ -118,7 +118,7 @@ async def test_a_failed_launch_is_unwound_and_tried_again(
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         failed = await eventually(lambda: events(bus, "saga-failed"))
         peers.fail.clear()
-        await eventually(settled(bus, 1), within_seconds=20)
+        await eventually(settled(bus, 1))
 
     assert "no capacity" == failed[0]["reason"]
     assert 1 == len(peers.instances)
@@ -132,7 +132,7 @@ async def test_a_node_that_fails_admission_is_sent_back(
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [failed, *_] = await eventually(lambda: events(bus, "saga-failed"))
         peers.gpus = 8
-        names = await eventually(settled(bus, 1), within_seconds=20)
+        names = await eventually(settled(bus, 1))
 
     assert "admit" == failed["step"]
     assert "7 GPUs where 8 were promised" == failed["reason"]
@@ -268,7 +268,7 @@ async def test_a_restarted_server_loses_no_saga(
         async def replaced() -> bool:
             return bus.connected and bool(await events(bus, "node-replaced"))
 
-        await eventually(replaced, within_seconds=20)
+        await eventually(replaced)
         await eventually(settled(bus, 3))
 
     assert {before[0]: 1} == peers.count("terminate")

@@ -156,7 +156,7 @@ async def test_garbage_on_every_subject_is_accounted_for_and_stops_nothing(
     fleet.around.busy.clear()
     replaced = await fleet.replaced(sick.node, places[EVENTS.name])
     assert replaced.saga == saga
-    await eventually(lambda: settled(fleet, expected(thrown)), within_seconds=40)
+    await eventually(lambda: settled(fleet, expected(thrown)))
 
     assert await outcomes(fleet) == expected(thrown)
     assert await dead_letters(fleet) == Counter(

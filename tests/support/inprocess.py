@@ -16,6 +16,9 @@ from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.process import Build, Context
 from services.runtime.tracing import Tracing
 
+LOOK_SHARE = 4
+"""A look is followed by so many times its own length without one."""
+
 
 class Running:
     """One replica of a service, in this process, with a connection of its own."""
@@ -66,14 +69,22 @@ class Running:
 
 
 async def eventually(
-    what: Callable[[], Awaitable[Any]], *, within_seconds: float = 15.0, every: float = 0.02
+    what: Callable[[], Awaitable[Any]], *, within_seconds: float = 60.0, every: float = 0.02
 ) -> Any:
-    """Ask until the answer is true, and return it; the bound is what fails a test that hangs."""
+    """Ask until the answer is true, and return it; the bound is what fails a test that hangs.
+
+    Services run in the same process: a question that takes long is asked so much less often that it
+    does not keep them from what it waits for.
+    """
     found: Any = None
+    clock = asyncio.get_running_loop().time
     with suppress(TimeoutError):
         async with asyncio.timeout(within_seconds):
+            began = clock()
             while not (found := await what()):
-                await asyncio.sleep(every)  # between two looks at something that tells nobody
+                # Between two looks at something that tells nobody.
+                await asyncio.sleep(max(every, (clock() - began) * LOOK_SHARE))
+                began = clock()
             return found
     raise AssertionError(f"not within {within_seconds:g} s; last answer: {found!r}")
 
