@@ -46,7 +46,12 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
 """Service -> what does not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {"provisioner": (subjects.ENROLL,)}
 """Service -> what it is asked beside queries."""
-ORDERS: Final = (subjects.query("hardware-add"), subjects.query("hardware-forget"))
+ORDERS: Final = (
+    subjects.query("hardware-add"),
+    subjects.query("hardware-forget"),
+    subjects.query("sweep-now"),
+    f"{subjects.query('sweep-now')}.*",
+)
 """Questions that change something: not a reader's to ask."""
 REPLY_SECONDS: Final = 7_200.0
 """How long an answer to a request may take; tests of a host take long."""

@@ -309,6 +309,10 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None
     """Since when it should be gone; how long that may take decides what is called leaked."""
+    removal_tries: int = 0
+    """How often its provider was asked in vain to remove it, as far as that was noted."""
+    tried_at: UtcTime | None = None
+    """When it was asked last."""
     terminated_at: UtcTime | None = None
 
 

@@ -247,3 +247,8 @@ def dead(stream: str, durable: str) -> str:
 def query(name: str) -> str:
     """Where a question about the fleet is answered (request/reply, NATS services API)."""
     return f"{ROOT}.query.{token(name, 'query')}"
+
+
+def replica_query(name: str, replica: str) -> str:
+    """Where one replica answers a question that only it can: whoever is asked passes it on."""
+    return f"{query(name)}.{token(replica, 'replica')}"

@@ -19,6 +19,7 @@ from services.cli import (
     evidence,
     hardware,
     holds,
+    instances,
     policy,
     printing,
     rehearsing,
@@ -252,6 +253,8 @@ def why(
     _run(work())
 
 
+app.command("instances")(instances.instances)
+app.command("leaked")(instances.leaked)
 app.command("evidence")(evidence.evidence)
 app.command("report")(report.report)
 
@@ -324,6 +327,7 @@ for _verb, _help in (
     app.command(_verb, help=_help)(_taking_out(_verb))
 
 
+app.command("sweep")(instances.sweep)
 app.command("hold")(holds.hold)
 app.command("release")(holds.release)
 

@@ -101,15 +101,22 @@ class Fleet:
 
     # --- queries ------------------------------------------------------------------------------
 
-    async def ask(self, name: str, query: msgspec.Struct) -> bytes:
+    async def ask(
+        self,
+        name: str,
+        query: msgspec.Struct,
+        *,
+        timeout_seconds: float = QUERY_SECONDS_MAX,
+        who: str = "pool-manager",
+    ) -> bytes:
         """Ask one question; an error with its reason where it is not answered."""
         try:
             reply = await self.bus.request(
-                subjects.query(name), encode(query), timeout_seconds=QUERY_SECONDS_MAX
+                subjects.query(name), encode(query), timeout_seconds=timeout_seconds
             )
         except Unavailable as error:
             raise NavarchError(
-                f"nobody answers questions about {name}: is the pool-manager running? ({error})"
+                f"nobody answers questions about {name}: is the {who} running? ({error})"
             ) from error
         if reply.headers.get(SERVICE_ERROR):
             try:
@@ -118,11 +125,13 @@ class Fleet:
                 raise AnswerError(reply.headers[SERVICE_ERROR]) from None
         return reply.data
 
-    async def pages(self, name: str, query: Query) -> list[msgspec.Raw]:
+    async def pages(
+        self, name: str, query: Query, *, who: str = "pool-manager"
+    ) -> list[msgspec.Raw]:
         """Every item of an answer, page after page, as JSON."""
         items: list[msgspec.Raw] = []
         for _ in range(PAGES_MAX):
-            page = _page.decode(await self.ask(name, query))
+            page = _page.decode(await self.ask(name, query, who=who))
             items.extend(page.items)
             if not page.next:
                 return items

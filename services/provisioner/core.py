@@ -191,9 +191,17 @@ def gone(record: InstanceRecord, now: datetime) -> InstanceRecord:
     return replace(record, state="terminated", terminated_at=now)
 
 
-def leaked(record: InstanceRecord, reason: str) -> InstanceRecord:
-    """The record of an instance that should be gone and is not."""
-    return replace(record, state="leaked", error=reason[:ERROR_CHARS_MAX])
+def tried(record: InstanceRecord, reason: str, now: datetime, *, leak: bool) -> InstanceRecord:
+    """The record of an instance that was to be removed, once more in vain."""
+    if record.state not in GOING:
+        return record
+    return replace(
+        record,
+        state="leaked" if leak else record.state,
+        error=reason[:ERROR_CHARS_MAX],
+        removal_tries=record.removal_tries + 1,
+        tried_at=now,
+    )
 
 
 def is_leak(
@@ -351,7 +359,8 @@ def _judge_record(
 ) -> SweepAction | None:
     if record.state in GOING:
         since = record.terminating_at or record.intended_at
-        return Again(key) if seen.now - since >= seen.grace else None
+        due = record.state == "leaked" or seen.now - since >= seen.grace
+        return Again(key) if due else None
     if record.state != "running" or record.provider not in seen.listed:
         return None
     since = record.running_at or record.intended_at

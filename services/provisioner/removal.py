@@ -137,14 +137,18 @@ class Remover:
         """Keep the reason where people see it; call it a leak when it is one."""
         log.info("still there", extra={"instance": key, "reason": standing.reason})
         after = timedelta(seconds=self._timing.leak_after_seconds)
-        if core.is_leak(record, standing.kind, self._clock.now(), after):
+        now = self._clock.now()
+        leak = core.is_leak(record, standing.kind, now, after)
+        if leak:
             await self._tell(record, standing.reason)
+        # That a cloud takes a minute to remove a machine is no news, and not written each time.
+        if leak or record.state == "leaked" or standing.kind is not None:
+            reason = standing.reason
 
-            def leak(now: InstanceRecord | None) -> InstanceRecord | None:
-                ours = now is not None and now.state == "terminating"
-                return core.leaked(now, standing.reason) if now is not None and ours else None
+            def note(found: InstanceRecord | None) -> InstanceRecord | None:
+                return found and core.tried(found, reason, now, leak=leak)
 
-            await self._store.change(key, leak)
+            await self._store.change(key, note)
 
     async def _tell(self, record: InstanceRecord, reason: str) -> None:
         """Publish the leak; before the record says so, as a crash between must not silence it."""

@@ -19,6 +19,7 @@ from services.provisioner.provider import Environment, Provider
 from services.provisioner.removal import Timing
 from services.provisioner.steps import Steps
 from services.provisioner.store import InstanceStore
+from services.provisioner.sweep_asked import SweepAsked
 from services.provisioner.sweeper import LEASE_NAME, Sweeper
 from services.runtime.bus import Endpoint, Headers
 from services.runtime.leases import Lease
@@ -92,6 +93,7 @@ def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
         endpoints={
             subjects.query("instances"): answer_instances(store),
             subjects.ENROLL: enroller.answer,
+            **SweepAsked(bus, clock, sweeper, lease, context.replica).endpoints,
         },
         close=close,
     )

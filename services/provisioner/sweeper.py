@@ -7,7 +7,8 @@ that nobody finished. It never touches another fleet's instances, nor a launch u
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -38,6 +39,16 @@ _fleet: "msgspec.json.Decoder[Any]" = decoder(FleetRecord)
 _node: "msgspec.json.Decoder[Any]" = decoder(NodeRecord)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a sweep has found, before anything is done."""
+
+    seen: core.Sighting
+    actions: tuple[core.SweepAction, ...]
+    unlisted: Mapping[str, str]
+    """Provider -> why it could not be listed."""
+
+
 class Sweeper:
     """The sweep of one replica."""
 
@@ -60,6 +71,7 @@ class Sweeper:
         self._timing = timing
         self._observed = observed
         self._first_seen: dict[tuple[str, str], datetime] = {}
+        self._alone = asyncio.Lock()
 
     async def run(self, lease: Lease) -> None:
         """Sweep whenever it is due and the lease is ours, for ever."""
@@ -77,25 +89,35 @@ class Sweeper:
 
     async def sweep(self) -> tuple[core.SweepAction, ...]:
         """One sweep; what it did, or tried."""
-        actions = await self.plan()
+        look, _ = await self.swept()
+        return look.actions
+
+    async def swept(self) -> tuple[Look, list[str]]:
+        """One sweep; what it found, and what came of each action."""
         gate = asyncio.Semaphore(AT_ONCE_MAX)
 
-        async def one(action: core.SweepAction) -> None:
+        async def one(action: core.SweepAction) -> str:
             async with gate:
                 try:
-                    await self._perform(action)
+                    return "done" if await self._perform(action) else "still stands"
                 except NavarchError as error:
                     log.warning("left for the next sweep", extra={"reason": str(error)})
+                    return str(error)
 
-        async with asyncio.TaskGroup() as group:
-            for action in actions:
-                group.create_task(one(action))
-        return actions
+        async with self._alone:
+            look = await self.look()
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(action)) for action in look.actions]
+            return look, [each.result() for each in tasks]
 
     async def plan(self) -> tuple[core.SweepAction, ...]:
         """What a sweep would do now; touches nothing."""
+        return (await self.look()).actions
+
+    async def look(self) -> Look:
+        """What stands at providers and in records, and what a sweep would do; touches nothing."""
         fleet = await self._bus.get(POOLS, FLEET_KEY)
-        listed = await self._list()
+        listed, unlisted = await self._list()
         # Only now: an intention is recorded before its provider is asked.
         records = await self._store.all()
         now = self._clock.now()
@@ -110,22 +132,29 @@ class Sweeper:
             now=now,
             grace=timedelta(seconds=self._timing.sweep_grace_seconds),
         )
-        return core.sweep(sighting, self._timing.sweep_removals_max)
+        return Look(sighting, core.sweep(sighting, self._timing.sweep_removals_max), unlisted)
 
-    async def _list(self) -> dict[str, list[Instance]]:
+    def observes(self, pool: str) -> bool:
+        """Whether nothing of this pool is removed, only told."""
+        return self._observed(pool)
+
+    async def _list(self) -> tuple[dict[str, list[Instance]], dict[str, str]]:
+        """What each provider lists; and which could not be listed, and why."""
         names = list(self._providers.calls)
         found = await asyncio.gather(
             *(self._providers.calls[name].listed() for name in names), return_exceptions=True
         )
         listed: dict[str, list[Instance]] = {}
+        unlisted: dict[str, str] = {}
         for name, result in zip(names, found, strict=True):
             if isinstance(result, ProviderError):
                 log.warning("not listed", extra={"provider": name, "reason": str(result)})
+                unlisted[name] = str(result)
             elif isinstance(result, BaseException):
                 raise result
             else:
                 listed[name] = result
-        return listed
+        return listed, unlisted
 
     def _remember(self, listed: dict[str, list[Instance]], now: datetime) -> None:
         """Count the age of what is listed from when it was seen first; forget what is gone."""
@@ -152,27 +181,29 @@ class Sweeper:
         nodes = {each.key: each.value for each in await self._bus.entries(NODES)}
         return frozenset(key for key in keys if key in nodes and _lives(nodes[key]))
 
-    async def _perform(self, action: core.SweepAction) -> None:
+    async def _perform(self, action: core.SweepAction) -> bool:
+        """Do it; False where what should go still stands."""
         if isinstance(action, core.Remove | core.RemoveSurplus) and self._observed(
             action.instance.pool
         ):
             await self._remover.tell_only(action.provider, action.instance, action.why)
-            return
+            return True
         log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
         match action:
             case core.Remove(key, provider, instance):
                 await self._store.change(key, self._standing(provider, instance))
-                await self._remover.once(key)
+                return await self._remover.once(key)
             case core.RemoveSurplus(provider, instance):
-                await self._remover.at_once(provider, instance.provider_id)
+                return await self._remover.at_once(provider, instance.provider_id)
             case core.Again(key):
-                await self._remover.once(key)
+                return await self._remover.once(key)
             case core.Adopt(key, instance):
                 await self._store.change(key, self._adopting(instance))
             case core.Restore(key, provider, instance):
                 await self._store.change(key, self._restoring(provider, instance))
             case core.Note(key, error):
                 await self._store.change(key, _noting(error))
+        return True
 
     def _standing(self, provider: str, instance: Instance) -> Any:
         """Record that it is to go, so that people see it until it is gone."""

@@ -1,0 +1,165 @@
+"""Instances, leaks and sweeps as text for people. Pure: values in, rows and sentences out."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from schemas.records import InstanceRecord
+from schemas.sweeps import SweepAnswer, SweepLine
+from services.cli.saying import moment, span
+
+HOUR_SECONDS: Final = 3600
+INSTANCE_HEADERS: Final = (
+    *("instance", "pool", "provider", "id", "state", "age", "$/hour", "remarks"),
+)
+LEAKED_HEADERS: Final = (
+    *("instance", "pool", "provider", "id", "since", "tries", "last try", "$/hour", "so far"),
+    "last error",
+)
+SWEEP_HEADERS: Final = ("does", "instance", "pool", "provider", "id", "when", "because")
+
+
+def age(seconds: float) -> str:
+    """How old something is, in its two largest units."""
+    whole, parts = max(int(seconds), 0), []
+    for unit, size in (("d", 86_400), ("h", HOUR_SECONDS), ("m", 60), ("s", 1)):
+        count, whole = divmod(whole, size)
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"
+
+
+def instance_rows(records: Iterable[InstanceRecord], now: datetime) -> list[tuple[str, ...]]:
+    """One row an instance, those that should be gone first, then the dearest."""
+    ordered = sorted(
+        records, key=lambda each: (each.state != "leaked", -each.dollars_per_hour, each.instance)
+    )
+    return [
+        (
+            each.instance,
+            each.pool,
+            each.provider,
+            each.provider_id or "-",
+            each.state,
+            age((now - each.intended_at).total_seconds()),
+            _dollars(each.dollars_per_hour),
+            each.error or "-",
+        )
+        for each in ordered
+    ]
+
+
+def total(records: Sequence[InstanceRecord]) -> str:
+    """How many there are, and what they cost together."""
+    standing = [each for each in records if each.state != "terminated"]
+    if not standing:
+        return "No instance stands."
+    return f"{_count(len(standing), 'instance')}{_cost(standing)}."
+
+
+def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[str, ...]]:
+    """One row a leak, the dearest so far first."""
+    ordered = sorted(leaked, key=lambda each: (-_so_far(each, now), each.instance))
+    return [
+        (
+            each.instance,
+            each.pool,
+            each.provider,
+            each.provider_id or "-",
+            moment(_since(each)),
+            str(each.removal_tries or "-"),
+            moment(each.tried_at) if each.tried_at else "-",
+            _dollars(each.dollars_per_hour),
+            _dollars(_so_far(each, now)),
+            each.error or "-",
+        )
+        for each in ordered
+    ]
+
+
+def leaked_total(records: Sequence[InstanceRecord], now: datetime) -> str:
+    """What the leaks cost together; and what else is on its way out."""
+    leaked = [each for each in records if each.state == "leaked"]
+    going = sum(each.state == "terminating" for each in records)
+    rest = f" {_count(going, 'more instance')} {_are(going)} being removed." if going else ""
+    if not leaked:
+        return f"Nothing is leaked.{rest}"
+    so_far = sum(_so_far(each, now) for each in leaked)
+    spent = f", ${so_far:.2f} so far" if so_far else ""
+    again = "Removing is tried again and again; `navarch sweep` tries now."
+    return f"{_count(len(leaked), 'instance')} leaked{_cost(leaked)}{spent}. {again}{rest}"
+
+
+def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
+    """One row for each thing."""
+    return [
+        (
+            each.verb,
+            each.instance,
+            each.pool or "-",
+            each.provider,
+            each.provider_id or "-",
+            _when(each, performed=answer.performed),
+            f"{each.reason}; not done: {each.held_back}" if each.held_back else each.reason,
+        )
+        for each in answer.lines
+    ]
+
+
+def sweep_words(answer: SweepAnswer) -> list[str]:
+    """What the table does not say."""
+    words = [
+        f"{provider} could not be listed, and nothing is concluded about it: {reason}"
+        for provider, reason in sorted(answer.unlisted.items())
+    ]
+    if not answer.fleet_known:
+        words.append("The fleet's id is not known yet, so nothing at any provider is touched.")
+    if not answer.lines and not words:
+        words.append("Providers and records agree: there is nothing to do.")
+    if answer.performed and any(each.outcome not in {"", "done"} for each in answer.lines):
+        words.append("What could not be done is tried again; why: `navarch leaked`.")
+    if answer.lines and not answer.performed:
+        words.append(
+            f"Nothing was touched. {answer.replica} does it by itself when it is due; "
+            "`navarch sweep` does at once what is due now."
+        )
+    return words
+
+
+def _when(line: SweepLine, *, performed: bool) -> str:
+    if line.held_back:
+        return "-"
+    if line.waits_seconds:
+        return f"in {span(line.waits_seconds)}"
+    return (line.outcome or "-") if performed else "now"
+
+
+def _since(record: InstanceRecord) -> datetime:
+    return record.terminating_at or record.intended_at
+
+
+def _so_far(record: InstanceRecord, now: datetime) -> float:
+    """What it has cost since it was to go."""
+    return record.dollars_per_hour * (now - _since(record)).total_seconds() / HOUR_SECONDS
+
+
+def _cost(records: Iterable[InstanceRecord]) -> str:
+    """Their price together, and how many have none."""
+    prices = [each.dollars_per_hour for each in records]
+    unknown = prices.count(0.0)
+    if unknown == len(prices):
+        return ", no price known"
+    without = f", {unknown} of them without a known price" if unknown else ""
+    return f", ${sum(prices):.2f} an hour{without}"
+
+
+def _dollars(value: float) -> str:
+    return f"{value:.2f}" if value else "-"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

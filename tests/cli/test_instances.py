@@ -1,0 +1,214 @@
+"""`navarch instances`, `leaked` and `sweep` against a real provisioner and a fake cloud."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from schemas.messages import encode
+from schemas.records import FLEET_KEY, FleetRecord, InstanceRecord
+from schemas.settings import PluginSettings, PoolSpec, Settings
+from schemas.sweeps import SweepAnswer, SweepLine
+from schemas.topology import POOLS
+from services.cli import instances_text
+from services.provisioner.provider import Environment
+from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.service import build
+from services.provisioner.store import InstanceStore
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.cli.test_commands import navarch
+from tests.provisioner.support import (
+    FLEET,
+    answer_to,
+    provision,
+    request,
+    start_step,
+    terminate,
+)
+from tests.provisioner.test_core import NOW, record
+from tests.support.inprocess import Running, eventually
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def cloud(
+    server: EmbeddedServer, bus: NatsBus, tmp_path: Path
+) -> AsyncIterator[FakeProvider]:
+    """Two replicas of the provisioner; one node runs, one cannot be removed, one is nobody's."""
+    await bus.put(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
+    options = {"file": str(tmp_path / "cloud.sqlite"), "dollars_per_hour": 32.5}
+    fake = FakeProvider(
+        options=FakeProvider.Options(**options),
+        environment=Environment(
+            name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path
+        ),
+    )
+    settings = Settings(
+        fleet=FLEET,
+        data_dir=str(tmp_path),
+        providers={"fake": PluginSettings(type="fake", options=options)},
+        pools={"web": PoolSpec(provider="fake", instance_type="h100", min_nodes=1, max_nodes=9)},
+    )
+    async with AsyncExitStack() as stack:
+        for replica in (1, 2):
+            running = Running(server.url, "provisioner", build, settings, replica)
+            await stack.enter_async_context(running)
+        for node in ("web-1", "web-2"):
+            sequence = await start_step(bus, provision(node))
+            await answer_to(bus, f"scale-up-{node}", sequence)
+        fake.order(Order(call="terminate", kind="AUTH", times=1000, instance="web-2"))
+        await start_step(bus, terminate("web-2"))
+
+        async def leaked() -> bool:
+            found = await InstanceStore(bus).get("web.web-2")
+            return found is not None and found.state == "leaked" and found.removal_tries > 1
+
+        await eventually(leaked)
+        await fake.provision(request("web-3"))
+        yield fake
+    await fake.close()
+
+
+async def test_people_see_what_costs_money_and_what_should_not(
+    server: EmbeddedServer, bus: NatsBus, cloud: FakeProvider
+) -> None:
+    """The leak stands first, with its tries and price; a sweep tells what it would do with each."""
+    url = server.url
+    code, listed, _ = await navarch("instances", url=url)
+    rows = [line.split() for line in listed.splitlines()]
+    assert (0, ["web-2", "web", "fake", "fake-000002", "leaked"]) == (code, rows[1][:5])
+    assert (["web-1", "web", "fake", "fake-000001", "running"], "32.50") == (
+        rows[2][:5],
+        rows[2][6],
+    )
+    assert "2 instances, $65.00 an hour." == listed.splitlines()[-1]
+
+    _, told, _ = await navarch("leaked", url=url)
+    assert "AUTH: ordered for terminate" in told
+    assert "1 instance leaked, $32.50 an hour, $0.0" in told
+    _, data, _ = await navarch("leaked", "-o", "json", url=url)
+    assert ["web-2"] == [each["instance"] for each in msgspec.json.decode(data)]
+
+    answers = []
+    for _ in range(4):
+        _, data, _ = await navarch("sweep", "--dry-run", "-o", "json", url=url)
+        answers.append(msgspec.json.decode(data, type=SweepAnswer))
+    assert 1 == len({each.replica for each in answers}), "whoever is asked, one answers"
+    lines = {each.instance: each for each in answers[-1].lines}
+    assert {"web-2": "terminate", "web-3": "terminate"} == {k: v.verb for k, v in lines.items()}
+    assert ("no record of it", True) == (lines["web-3"].reason, lines["web-3"].waits_seconds > 0)
+    assert ["web-1", "web-2", "web-3"] == sorted(each.name for each in await cloud.list())
+
+    code, shown, _ = await navarch("sweep", url=url)
+    assert (0, True) == (code, "no record of it" in shown)
+    cloud.relent()
+
+    async def gone() -> bool:
+        found = await InstanceStore(bus).get("web.web-2")
+        return found is not None and found.state == "terminated"
+
+    await eventually(gone)
+    assert "Nothing is leaked.\n" == (await navarch("leaked", url=url))[1]
+    assert "web-2" in (await navarch("instances", "--all", url=url))[1]
+
+
+async def test_without_a_provisioner_it_says_who_does_not_answer(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """And not another service's name."""
+    code, _, told = await navarch("sweep", "--dry-run", url=server.url)
+    assert (1, True) == (code, "is the provisioner running?" in told)
+    assert bus.connected
+
+
+def leak(**changes: object) -> InstanceRecord:
+    """A record that has been leaked for two hours."""
+    return replace(
+        record("leaked", provider_id="i-1", dollars_per_hour=10.0, removal_tries=7, tried_at=NOW),
+        **({"terminating_at": NOW - timedelta(hours=2)} | changes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([], "Nothing is leaked."),
+        ([record("terminating")], "Nothing is leaked. 1 more instance is being removed."),
+        ([leak()], "1 instance leaked, $10.00 an hour, $20.00 so far. "),
+        ([leak(dollars_per_hour=0.0)], "1 instance leaked, no price known. "),
+        (
+            [leak(), leak(instance="web-2", dollars_per_hour=0.0)],
+            "2 instances leaked, $10.00 an hour, 1 of them without a known price, $20.00 so far. ",
+        ),
+    ],
+)
+def test_what_leaks_cost_is_said_as_far_as_it_is_known(
+    records: list[InstanceRecord], said: str
+) -> None:
+    """No price is not taken for free."""
+    assert instances_text.leaked_total(records, NOW).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0s"), (59, "59s"), (61, "1m1s"), (7200, "2h0m"), (90_061, "1d1h"), (-1, "0s")],
+)
+def test_an_age_has_two_units(seconds: float, said: str) -> None:
+    """The largest; a clock that is behind makes nothing negative."""
+    assert said == instances_text.age(seconds)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({}, ["Providers and records agree: there is nothing to do."]),
+        ({"unlisted": {"aws": "AUTH: no"}}, ["aws could not be listed, and nothing is"]),
+        ({"fleet_known": False}, ["The fleet's id is not known yet"]),
+    ],
+)
+def test_what_a_sweep_could_not_see_is_said(answer: dict[str, object], words: list[str]) -> None:
+    """An empty table is not all's well where a provider did not answer."""
+    said = SweepAnswer(**({"replica": "p-1", "at": NOW, "performed": False} | answer))
+    lines = instances_text.sweep_words(said)
+    assert [True] * len(words) == [
+        line.startswith(word) for line, word in zip(lines, words, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "performed", "when"),
+    [
+        ({}, False, "now"),
+        ({"waits_seconds": 45.0}, False, "in 45.0 s"),
+        ({"held_back": "observes"}, False, "-"),
+        ({"outcome": "done"}, True, "done"),
+        ({"waits_seconds": 45.0}, True, "in 45.0 s"),
+    ],
+)
+def test_when_something_is_done_is_said(
+    line: dict[str, object], performed: bool, when: str
+) -> None:
+    """Before a sweep when it is due, after it what came of it."""
+    plain = {"verb": "terminate", "pool": "web", "instance": "web-1", "provider": "fake"}
+    lines = (SweepLine(**(plain | {"reason": "no record of it"} | line)),)
+    answer = SweepAnswer(replica="p-1", at=NOW, performed=performed, lines=lines)
+    [row] = instances_text.sweep_rows(answer)
+    assert when == row[5]
+
+
+def test_records_come_with_the_leaks_and_the_dearest_first() -> None:
+    """What costs for nothing, then what costs most."""
+    records = [
+        record("running", instance="web-3", dollars_per_hour=1.0),
+        record("running", instance="web-2", dollars_per_hour=2.0),
+        leak(),
+    ]
+    rows = instances_text.instance_rows(records, NOW)
+    assert ["web-1", "web-2", "web-3"] == [row[0] for row in rows]
+    assert "1h0m" == rows[1][5]

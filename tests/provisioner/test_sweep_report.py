@@ -1,0 +1,109 @@
+"""What people are told of a sweep: each thing that is due, what waits, and what is held back."""
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.sweeps import SweepLine
+from services.provisioner import core
+from services.provisioner.sweep_report import OBSERVES, TOO_MANY, report
+from tests.provisioner.test_core import FLEET, KEY, LONG_AGO, NOW, instance, record, sighting
+
+JUST_NOW = NOW - timedelta(seconds=15)
+
+
+def told(seen: core.Sighting, removals_max: int = 50, **given: object) -> list[SweepLine]:
+    """The report of a sweep that is only planned."""
+    observes = given.get("observes", lambda _: False)
+    return list(report(seen, core.sweep(seen, removals_max), observes, given.get("outcomes", ())))
+
+
+@pytest.mark.parametrize(
+    ("seen", "verb", "because", "waits"),
+    [
+        (sighting({}, (instance(),)), "terminate", "no record of it", 0),
+        (sighting({}, (instance(),), seen=JUST_NOW), "terminate", "no record of it", 45),
+        (
+            sighting({}, (instance(),), living=frozenset({KEY})),
+            *("adopt", "its node is in service, and its record is lost", 0),
+        ),
+        (
+            sighting({KEY: record()}, (instance(),)),
+            *("adopt", "it was made for a launch that nobody has finished", 0),
+        ),
+        (
+            sighting({KEY: record("running")}, (instance(), instance("i-2"))),
+            *("terminate", "its record names i-1", 0),
+        ),
+        (
+            sighting({KEY: record("terminating", provider_id="i-1")}, (instance(),)),
+            *("terminate", "it should be gone, and is listed", 0),
+        ),
+        (
+            sighting({KEY: record("leaked", provider_id="i-1", error="AUTH: no")}, (instance(),)),
+            *("terminate", "it should be gone, and is listed: AUTH: no", 0),
+        ),
+        (
+            sighting({KEY: record("terminating", provider_id="i-1")}, ()),
+            *("forget", "its provider lists it no more", 0),
+        ),
+        (
+            sighting({KEY: record("terminating", terminating_at=JUST_NOW)}, ()),
+            *("forget", "its provider lists it no more", 45),
+        ),
+        (
+            sighting({KEY: record("running", running_at=JUST_NOW)}, ()),
+            *("note", "not listed by its provider", 45),
+        ),
+        (sighting({KEY: record("terminated")}, (instance(),)), "terminate", "is gone", 0),
+    ],
+)
+def test_each_thing_is_told_with_its_reason_and_how_long_it_waits(
+    seen: core.Sighting, verb: str, because: str, waits: float
+) -> None:
+    """One line; what is younger than the grace is told as well, and that it waits."""
+    [line] = told(seen)
+    assert (verb, waits, "web", "web-1", "fake") == (
+        *(line.verb, line.waits_seconds),
+        *(line.pool, line.instance, line.provider),
+    )
+    assert because in line.reason
+
+
+def test_where_nothing_differs_nothing_is_told() -> None:
+    """Another fleet's instances, and those that run as recorded."""
+    ours, theirs = instance(), instance("i-9", name="web-9", fleet="other")
+    assert [] == told(sighting({KEY: record("running")}, (ours, theirs)))
+
+
+def test_a_provider_that_could_not_be_listed_is_said_to_leave_it_unknown() -> None:
+    """A removal is tried all the same."""
+    seen = core.Sighting(
+        fleet=FLEET,
+        records={KEY: record("leaked", error="AUTH: no")},
+        listed={},
+        first_seen={},
+        living=frozenset(),
+        now=NOW,
+        grace=timedelta(seconds=60),
+    )
+    [line] = told(seen)
+    assert ("terminate", True) == (line.verb, "nobody knows whether it stands" in line.reason)
+
+
+def test_what_is_held_back_says_why() -> None:
+    """A pool that observes, and the bound on what one sweep removes."""
+    three = tuple(replace(instance(f"i-{n}"), name=f"web-{n}") for n in range(3))
+    seen = sighting({}, three)
+    assert [OBSERVES] * 3 == [each.held_back for each in told(seen, observes=lambda _: True)]
+    assert ["", TOO_MANY, TOO_MANY] == [each.held_back for each in told(seen, 1)]
+
+
+def test_what_came_of_it_stands_beside_it() -> None:
+    """Each outcome with its own line, whatever waits between them."""
+    gone = record("terminating", instance="web-2", provider_id="i-2", terminating_at=JUST_NOW)
+    stands = record("leaked", instance="web-3", provider_id="i-3")
+    records = {KEY: record("leaked", provider_id="i-1"), "web.web-2": gone, "web.web-3": stands}
+    lines = told(sighting(records, (), seen=LONG_AGO), outcomes=("done", "AUTH: no"))
+    assert ["done", "", "AUTH: no"] == [each.outcome for each in lines]
