@@ -14,11 +14,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from schemas.duration import Duration
 from services.provisioner.provider import Environment
 from services.provisioner.providers.aws import AwsProvider
+from services.provisioner.providers.azure import AzureProvider
 from services.provisioner.providers.docker import DockerProvider
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.local import LocalProvider, stop_all
+from tests.provisioner import azure_server
+from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.docker_server import DockerServer
 from tests.provisioner.docker_server import serving as serving_docker
 from tests.provisioner.gcp_server import GcpServer
@@ -231,6 +234,49 @@ async def make_gcp(
         }
         options = GcpProvider.Options(**(plain | changes))
         made.append(GcpProvider(options=options, environment=place(tmp_path)))
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def azure() -> AsyncIterator[AzureServer]:
+    """A strict Azure."""
+    async with azure_server.serving() as api:
+        yield api
+
+
+@pytest.fixture
+async def make_azure(
+    azure: AzureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., AzureProvider]]:
+    """Makes the Azure provider anew, on that server, with changed options where wanted."""
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", azure_server.SECRET)
+    made: list[AzureProvider] = []
+
+    def again(
+        transport: httpx.AsyncBaseTransport | None = None, **changes: object
+    ) -> AzureProvider:
+        plain = {
+            "subscription": azure_server.SUBSCRIPTION,
+            "resource_group": azure_server.GROUP,
+            "location": "eastus",
+            "image": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/gpu",
+            "subnet": azure_server.SUBNET,
+            "tenant": azure_server.TENANT,
+            "client_id": azure_server.CLIENT,
+            "ssh_key": "ssh-ed25519 A",
+            "base_url": azure.url,
+            "login_url": azure.url,
+            "metadata_url": azure.url,
+            "poll_interval": Duration(0),
+        }
+        options = AzureProvider.Options(**(plain | changes))
+        made.append(
+            AzureProvider(options=options, environment=place(tmp_path), transport=transport)
+        )
         return made[-1]
 
     yield again

@@ -53,6 +53,13 @@ ROWS = (
         refused=(({"region": "eu-1"}, "INVALID"),),
     ),
     Row(
+        kind="azure",
+        asks={"region": "eastus", "zone": "1", "instance_type": "Standard_ND96isr_H100_v5"},
+        url="base_url",
+        impatient=SOON,
+        refused=(({"region": "westus"}, "INVALID"), ({"zone": "eastus-1"}, "INVALID")),
+    ),
+    Row(
         kind="gcp",
         asks=PLACE,
         url="base_url",

@@ -7,7 +7,6 @@ lost answers and deaths between calls. Not proven: the real service, which no te
 import itertools
 from collections.abc import Callable
 
-import httpx
 import pytest
 
 from schemas.duration import Duration
@@ -26,6 +25,7 @@ from tests.provisioner.lambda_server import (
     LambdaServer,
 )
 from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps
+from tests.provisioner.transports import MortalTransport
 
 Make = Callable[..., LambdaProvider]
 LAUNCH = "/instance-operations/launch"
@@ -48,23 +48,6 @@ def make(make_lambda: Make) -> Make:
 def wanted(name: str = "web-1", **changes: object):
     """A launch that the server knows."""
     return request(name, **({"region": "us-west-2", "instance_type": "gpu_1x_a10"} | changes))
-
-
-class MortalTransport(httpx.AsyncHTTPTransport):
-    """Dies before a request goes out or after its answer came in, at one point of its life."""
-
-    def __init__(self, life: Life) -> None:
-        """Live as long as that."""
-        super().__init__()
-        self._life = life
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Pass it on, and maybe die."""
-        self._life.point()
-        answer = await super().handle_async_request(request)
-        await answer.aread()
-        self._life.point()
-        return answer
 
 
 # --- requests and answers ------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Google machine the metadata server hands one out. Tokens live an hour; each is u
 before its end.
 """
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +14,13 @@ import jwt
 import msgspec
 
 from services.provisioner.errors import ProviderError
+from services.provisioner.providers.token_cache import TokenCache
 from services.runtime.errors import ConfigurationError
 
 SCOPE: Final = "https://www.googleapis.com/auth/compute"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 METADATA_PATH: Final = "/computeMetadata/v1/instance/service-accounts/default/token"
 LIFETIME_SECONDS: Final = 3600
-RENEW_SECONDS: Final = 225
-"""So long before its end a token is renewed."""
 
 
 class ServiceAccountKey(msgspec.Struct, frozen=True):
@@ -32,11 +30,6 @@ class ServiceAccountKey(msgspec.Struct, frozen=True):
     private_key: str
     private_key_id: str = ""
     token_uri: str = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
-
-
-class _Token(msgspec.Struct, frozen=True):
-    access_token: str
-    expires_in: int
 
 
 def read_key(file: str, name: str) -> ServiceAccountKey:
@@ -63,36 +56,15 @@ class TokenSource:
         self._client = client
         self._key = key
         self._metadata_url = metadata_url
-        self._token = ""
-        self._until = 0.0
-        self._renewing = asyncio.Lock()
+        remedy = "" if key else "; outside of Google Cloud set credentials_file"
+        self._cache = TokenCache(self._ask, remedy)
 
     async def token(self) -> str:
         """The token; ProviderError where none can be had."""
-        async with self._renewing:
-            if time.monotonic() >= self._until:
-                fresh = await self._fetch()
-                self._token = fresh.access_token
-                self._until = time.monotonic() + fresh.expires_in - RENEW_SECONDS
-            return self._token
+        return await self._cache.token()
 
-    async def _fetch(self) -> _Token:
-        try:
-            answer = await (self._by_key(self._key) if self._key else self._by_metadata())
-        except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
-            remedy = "" if self._key else "; outside of Google Cloud set credentials_file"
-            raise ProviderError("TRANSIENT", f"no access token: {what}{remedy}") from error
-        if answer.is_server_error:
-            raise ProviderError("TRANSIENT", f"no access token: HTTP {answer.status_code}")
-        if not answer.is_success:
-            raise ProviderError(
-                "AUTH", f"no access token: HTTP {answer.status_code}: {answer.text[:200]}"
-            )
-        try:
-            return msgspec.json.decode(answer.content, type=_Token)
-        except msgspec.DecodeError as error:
-            raise ProviderError("TRANSIENT", f"no access token: {error}") from error
+    async def _ask(self) -> httpx.Response:
+        return await (self._by_key(self._key) if self._key else self._by_metadata())
 
     async def _by_key(self, key: ServiceAccountKey) -> httpx.Response:
         now = int(time.time())

@@ -1,0 +1,252 @@
+"""Azure: virtual machines of one resource group.
+
+A machine's name is derived from the intention and is made only where none of that name stands
+(`If-None-Match: *`), so a repeated launch meets the one that stands and adopts it. An accepted
+launch can still fail: its operation is read to the end, and what a failed one leaves is removed,
+because its name, interface and address would stand in the way of the next try. Interfaces and
+addresses that a crash left without a machine are listed, and go as instances do.
+"""
+
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from services.provisioner.providers import azure_vm as vm
+from services.provisioner.providers.azure_auth import Endpoints, read_principal, token_source
+from services.provisioner.providers.azure_errors import AzureError, error_of
+from services.provisioner.providers.azure_http import AzureClient, is_status
+from services.provisioner.tags import FLEET_TAG, TOKEN_TAG
+
+COMPUTE: Final = "2026-04-01"
+NETWORK: Final = "2026-03-01"
+"""Versions of the API; what is sent was checked against these."""
+TRIES_MAX: Final = 3
+"""Of one launch whose parts are removed under its hands."""
+VIEW: Final = {"$expand": "instanceView"}
+FAILED: Final = "Failed"
+DELETING: Final = "Deleting"
+UNDER_WAY: Final = frozenset({"Creating", DELETING})
+LOST: Final = frozenset({"NetworkInterfaceNotFound", "InvalidResourceReference"})
+"""Of a launch whose interface a removal took meanwhile, or which names a thing that is not."""
+IN_DOUBT: Final = frozenset({"TRANSIENT", "NETWORK", "THROTTLE"})
+
+
+class AzureProvider:
+    """Virtual machines of one resource group."""
+
+    Options = vm.AzureOptions
+
+    def __init__(
+        self,
+        *,
+        options: vm.AzureOptions,
+        environment: Environment,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Read the secret where there is one; connect nowhere yet."""
+        self.options = options
+        self._name = environment.name
+        self._http = httpx.AsyncClient(timeout=float(options.timeout), transport=transport)
+        principal = read_principal(
+            self._name,
+            tenant=options.tenant,
+            client_id=options.client_id,
+            secret_env=options.client_secret_env,
+            secret_file=options.client_secret_file,
+        )
+        endpoints = Endpoints(
+            login_url=options.login_url,
+            metadata_url=options.metadata_url,
+            audience=options.audience,
+        )
+        self._azure = AzureClient(
+            self._http,
+            token_source(self._http, principal, endpoints, options.client_id),
+            base_url=options.base_url,
+            market=options.market,
+            poll_seconds=float(options.poll_interval),
+        )
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A derived name is as good as a token."""
+        return Capabilities(idempotency_token=True, reboot=True)
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Launch a machine and read the operation to its end; or adopt the one that stands."""
+        vm.check(request, self.options, self._name)
+        name = vm.machine_name(request)
+        for _ in range(TRIES_MAX):
+            machine = await self._settled(name, request) or await self._launched(name, request)
+            if machine is not None:
+                return await self._instance(name, machine)
+        raise ProviderError("TRANSIENT", f"{name} is removed as fast as it is launched")
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove a machine; where there is none, what a launch has left of it."""
+        if not vm.NAME.fullmatch(provider_id):
+            return
+        try:
+            answer = await self._azure.send("DELETE", self._vm(provider_id), version=COMPUTE)
+        except AzureError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        else:
+            if answer.status_code != HTTPStatus.NO_CONTENT:
+                # Accepted: disk, interface and address go with it.
+                return
+        await self._remove_network(provider_id)
+
+    async def reboot(self, instance: Instance) -> None:
+        """Restart it in its place; INVALID where it does not stand."""
+        path = f"{self._vm(instance.provider_id)}/restart"
+        await self._azure.send("POST", path, version=COMPUTE)
+
+    async def list(self) -> list[Instance]:
+        """Every machine with a fleet's tag, and what stands of one without its machine."""
+        # Machines last: one that is made meanwhile must not look as if its interface were left.
+        nics = await self._azure.pages(self._nic(""), version=NETWORK)
+        addresses = await self._azure.pages(self._ip(""), version=NETWORK)
+        machines = await self._azure.pages(self._vm(""), version=COMPUTE, query=VIEW)
+        return vm.instances(machines, nics, addresses)
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._http.aclose()
+
+    # --- a launch --------------------------------------------------------------------------------
+
+    async def _settled(self, name: str, request: ProvisionRequest) -> Any:
+        """The machine of this name once it is made; None where none stands, failed ones removed."""
+        while True:
+            machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
+            if machine is None:
+                return None
+            tags = machine.get("tags") or {}
+            if (tags.get(FLEET_TAG), tags.get(TOKEN_TAG)) != (request.fleet, request.token):
+                raise ProviderError(
+                    "INVALID", f"a machine {name} that is not ours stands; remove or rename it"
+                )
+            state = vm.state_of(machine)
+            if state == FAILED and not _runs(machine):
+                await self._remove(name)
+                return None
+            if state not in UNDER_WAY:
+                return machine
+            await self._azure.pause()
+
+    async def _launched(self, name: str, request: ProvisionRequest) -> Any:
+        """The machine, just made; None where it must be looked for again."""
+        try:
+            nic = await self._network(name, request)
+            answer = await self._azure.send(
+                "PUT",
+                self._vm(name),
+                version=COMPUTE,
+                body=vm.machine_body(request, self.options, nic),
+                headers={"If-None-Match": "*"},
+            )
+            await self._azure.finish(answer)
+        except AzureError as error:
+            if error.status == HTTPStatus.PRECONDITION_FAILED:
+                return None
+            if error.code in LOST and await self._is_lost(name):
+                return None
+            if error.kind not in IN_DOUBT:
+                await self._give_way(name, error)
+            raise
+        machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
+        if machine is not None and vm.state_of(machine) == FAILED and not _runs(machine):
+            failure = error_of(0, vm.failure_of(machine), self.options.market)
+            await self._give_way(name, failure)
+            raise failure
+        return machine
+
+    async def _network(self, name: str, request: ProvisionRequest) -> str:
+        """The id of the machine's interface, made with its address where one is wanted."""
+        address = ""
+        if self.options.public_address:
+            address = self._ip(name)
+            body = vm.address_body(request, self.options)
+            await self._azure.finish(
+                await self._azure.send("PUT", address, version=NETWORK, body=body)
+            )
+        nic = self._nic(name)
+        body = vm.nic_body(request, self.options, address)
+        await self._azure.finish(await self._azure.send("PUT", nic, version=NETWORK, body=body))
+        return nic
+
+    async def _is_lost(self, name: str) -> bool:
+        return await self._azure.get(self._nic(name), version=NETWORK) is None
+
+    async def _give_way(self, name: str, error: ProviderError) -> None:
+        """Remove what a failed launch left; where that fails the launch is in doubt."""
+        try:
+            machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
+            if machine is None:
+                await self._remove_network(name)
+            elif vm.state_of(machine) == FAILED and not _runs(machine):
+                await self._remove(name)
+        except ProviderError as again:
+            raise ProviderError(
+                "TRANSIENT",
+                f"{error.message}; what the launch left could not be removed: {again.message}",
+                retry_after=again.retry_after,
+            ) from again
+
+    async def _remove(self, name: str) -> None:
+        """Remove a machine and wait until nothing of it stands."""
+        await self._azure.finish(await self._azure.send("DELETE", self._vm(name), version=COMPUTE))
+        await self._remove_network(name)
+
+    async def _remove_network(self, name: str) -> None:
+        """The interface first: while it stands it holds the address."""
+        for path in (self._nic(name), self._ip(name)):
+            try:
+                await self._azure.finish(await self._azure.send("DELETE", path, version=NETWORK))
+            except ProviderError as error:
+                if not is_status(error, HTTPStatus.NOT_FOUND):
+                    raise
+
+    async def _instance(self, name: str, machine: Any) -> Instance:
+        """The machine with its address, where Azure has told one by now."""
+        nic = await self._azure.get(self._nic(name), version=NETWORK) or {}
+        address: Any = {}
+        if self.options.public_address:
+            address = await self._azure.get(self._ip(name), version=NETWORK) or {}
+        return vm.instance(
+            machine,
+            {str(nic.get("id", "")).lower(): nic},
+            {str(address.get("id", "")).lower(): address},
+        )
+
+    # --- paths -----------------------------------------------------------------------------------
+
+    def _path(self, kind: str, name: str) -> str:
+        group = (
+            f"/subscriptions/{self.options.subscription}"
+            f"/resourceGroups/{self.options.resource_group}/providers/{kind}"
+        )
+        return f"{group}/{name}" if name else group
+
+    def _vm(self, name: str) -> str:
+        return self._path("Microsoft.Compute/virtualMachines", name)
+
+    def _nic(self, name: str) -> str:
+        return self._path("Microsoft.Network/networkInterfaces", name and f"{name}{vm.NIC}")
+
+    def _ip(self, name: str) -> str:
+        return self._path("Microsoft.Network/publicIPAddresses", name and f"{name}{vm.ADDRESS}")
+
+
+def _runs(machine: Any) -> bool:
+    """A machine whose last change failed, and which runs all the same, is not ours to remove."""
+    return vm.instance(machine, {}, {}).status == "running"

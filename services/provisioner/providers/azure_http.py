@@ -1,0 +1,168 @@
+"""Azure Resource Manager over HTTP: requests, pages, and operations that take their time.
+
+A request that was accepted goes on after its answer, which names where to look for the end: a
+monitor (`Azure-AsyncOperation`) that tells the state, or a place (`Location`) that answers 202
+until it is done. Nothing but the endpoint itself is ever sent the token.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from services.provisioner.errors import ProviderError
+from services.provisioner.providers.azure_errors import Market, error_of
+from services.provisioner.providers.token_cache import TokenCache
+
+WAIT_MAX_SECONDS: Final = 30.0
+"""Of what Azure asks to wait between two looks."""
+LOOKS_FAILED_MAX: Final = 5
+"""In a row, before an operation is given up: it may have ended either way."""
+PAGES_MAX: Final = 10_000
+DONE: Final = "Succeeded"
+ENDED: Final = frozenset({"Failed", "Canceled"})
+
+
+class AzureClient:
+    """One subscription's Resource Manager."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        tokens: TokenCache,
+        *,
+        base_url: str,
+        market: Market,
+        poll_seconds: float,
+    ) -> None:
+        """`poll_seconds`: between looks, where Azure names no other."""
+        self._client = client
+        self._tokens = tokens
+        self._base_url = base_url.rstrip("/")
+        self._market: Market = market
+        self._poll_seconds = poll_seconds
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        version: str = "",
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        query: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        """One request, by path or by an address that Azure gave; an AzureError if refused."""
+        url = self._address(path)
+        token = await self._tokens.token()
+        params = (query or {}) | ({"api-version": version} if version else {})
+        try:
+            answer = await self._client.request(
+                method,
+                url,
+                # None keeps the query that an address of Azure's brings along.
+                params=params or None,
+                json=body,
+                headers={"Authorization": f"Bearer {token}"} | (headers or {}),
+            )
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        if not answer.is_success:
+            raise error_of(answer.status_code, _read(answer), self._market, retry_after(answer))
+        return answer
+
+    async def get(self, path: str, *, version: str, query: dict[str, str] | None = None) -> Any:
+        """A resource; None where there is none."""
+        try:
+            answer = await self.send("GET", path, version=version, query=query)
+        except ProviderError as error:
+            if is_status(error, HTTPStatus.NOT_FOUND):
+                return None
+            raise
+        return _read(answer)
+
+    async def pages(
+        self, path: str, *, version: str, query: dict[str, str] | None = None
+    ) -> list[Any]:
+        """Every entry of a list, to the end of its last page."""
+        found: list[Any] = []
+        page = _read(await self.send("GET", path, version=version, query=query))
+        for _ in range(PAGES_MAX):
+            if not isinstance(page, dict) or not isinstance(page.get("value"), list):
+                raise ProviderError("TRANSIENT", f"GET {path}: an answer that is no list")
+            found += page["value"]
+            if not page.get("nextLink"):
+                return found
+            page = _read(await self.send("GET", page["nextLink"]))
+        raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
+
+    async def finish(self, answer: httpx.Response) -> None:
+        """Wait until what a request began has ended; raise what it failed of."""
+        monitor = answer.headers.get("Azure-AsyncOperation", "")
+        place = answer.headers.get("Location", "")
+        failed = 0
+        while monitor or place:
+            await asyncio.sleep(self._wait(answer))
+            try:
+                answer = await self.send("GET", monitor or place)
+            except ProviderError as error:
+                failed += 1
+                if failed == LOOKS_FAILED_MAX:
+                    # Whatever keeps us from looking, it may have ended either way.
+                    raise ProviderError(
+                        "TRANSIENT", f"an operation whose end cannot be seen: {error.message}"
+                    ) from error
+                await asyncio.sleep(min(error.retry_after or 0.0, WAIT_MAX_SECONDS))
+                continue
+            failed = 0
+            said = _read(answer)
+            state = said.get("status", "") if monitor and isinstance(said, dict) else ""
+            if state in ENDED:
+                raise error_of(0, said if "error" in said else _no_reason(state), self._market)
+            if state == DONE or (not monitor and answer.status_code != HTTPStatus.ACCEPTED):
+                return
+
+    async def pause(self) -> None:
+        """Wait for as long as between two looks."""
+        await asyncio.sleep(self._poll_seconds)
+
+    def _wait(self, answer: httpx.Response) -> float:
+        asked = retry_after(answer)
+        return min(self._poll_seconds if asked is None else asked, WAIT_MAX_SECONDS)
+
+    def _address(self, path: str) -> str:
+        if path.startswith("/"):
+            return f"{self._base_url}{path}"
+        if path.startswith(f"{self._base_url}/"):
+            return path
+        raise ProviderError("TRANSIENT", f"an address that is not Azure's: {path[:200]}")
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def is_status(error: ProviderError, status: HTTPStatus) -> bool:
+    """Whether an error is an answer with this status."""
+    return getattr(error, "status", 0) == status
+
+
+def retry_after(answer: httpx.Response) -> float | None:
+    """How long the answer asks to wait; None where it names no seconds."""
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else None
+
+
+def _read(answer: httpx.Response) -> Any:
+    try:
+        return msgspec.json.decode(answer.content or b"{}")
+    except msgspec.DecodeError as error:
+        if not answer.is_success:
+            return {"error": {"message": answer.text[:200]}}
+        raise ProviderError("TRANSIENT", f"an answer that cannot be read: {error}") from error
+
+
+def _no_reason(state: str) -> dict[str, Any]:
+    return {"error": {"code": "", "message": f"the operation is {state} and names no reason"}}

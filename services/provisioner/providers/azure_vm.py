@@ -1,0 +1,342 @@
+"""What is asked of Azure for one node, and what its answers say of one. Pure.
+
+A node is a machine, its disk, its network interface and, where asked for, its public address, all
+called after it; Azure is told to delete the others with the machine.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Instance, InstanceStatus, ProvisionRequest
+from services.provisioner.providers.azure_errors import Market
+from services.provisioner.tags import FLEET_TAG, tagged, tags_of
+
+NAME: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}")
+NODE_CHARS_MAX: Final = 50
+"""Of a node's name in its machine's; Azure takes 64 with the rest."""
+DIGEST_CHARS: Final = 12
+NIC: Final = "-nic"
+ADDRESS: Final = "-ip"
+DISK: Final = "-disk"
+ZONE: Final = re.compile(r"[1-9][0-9]?")
+URN_PARTS: Final = 4
+LABEL_CHARS_MAX: Final = 512
+VALUE_CHARS_MAX: Final = 256
+LABELS_MAX: Final = 50
+LABEL_REFUSED: Final = frozenset("<>%&\\?/")
+PROVISIONING: Final = "ProvisioningState/failed/"
+
+POWER: Final[dict[str, InstanceStatus]] = {
+    "PowerState/starting": "pending",
+    "PowerState/running": "running",
+    "PowerState/stopping": "stopping",
+    "PowerState/stopped": "stopped",
+    "PowerState/deallocating": "stopping",
+    "PowerState/deallocated": "stopped",
+}
+"""Azure's power state -> ours; a stopped machine costs as a running one, a deallocated its disk."""
+STATES: Final[dict[str, InstanceStatus]] = {
+    "Creating": "pending",
+    "Deleting": "stopping",
+    "Failed": "stopped",
+}
+"""Its provisioning state -> ours, where no power state is told; whatever else stands may cost."""
+
+
+class AzureOptions(Setting, frozen=True, kw_only=True):
+    """`providers: {azure: {subscription: …, resource_group: gpus, location: eastus, …}}`."""
+
+    subscription: str
+    resource_group: str
+    """That holds the nodes and nothing of another provider's; must exist."""
+    location: str
+    image: str
+    """Resource id of an image, or `publisher:offer:sku:version`."""
+    subnet: str
+    """Resource id."""
+    tenant: str = ""
+    """Of the service principal; empty: the managed identity of the machine this runs on."""
+    client_id: str = ""
+    client_secret_env: str = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
+    """Environment variable that holds the principal's secret."""
+    client_secret_file: str = ""
+    """File that holds it instead."""
+    market: Market = "on-demand"
+    max_price: Annotated[float, msgspec.Meta(ge=-1)] = -1
+    """Spot only, in dollars per hour; -1: whatever it costs, up to the on-demand price."""
+    admin_user: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "navarch"
+    ssh_key: str = ""
+    """Public key, for pools that name none under `ssh_keys`; Azure needs one."""
+    security_group: str = ""
+    """Resource id; empty: the subnet's own rules."""
+    public_address: bool = False
+    identity: str = ""
+    """Resource id of the user-assigned identity that the node itself runs as; empty: none."""
+    root_gb: Annotated[int, msgspec.Meta(ge=0, le=4095)] = 0
+    """0: as the image has it."""
+    disk_type: Literal["Premium_LRS", "StandardSSD_LRS", "Standard_LRS"] = "Premium_LRS"
+    base_url: str = "https://management.azure.com"
+    audience: str = "https://management.azure.com"
+    """For what tokens are asked; another in another cloud than the public one."""
+    login_url: str = "https://login.microsoftonline.com"
+    metadata_url: str = "http://169.254.169.254"
+    timeout: Duration = Duration(30)
+    """Of one request; waiting for an operation takes as long as the launch may."""
+    poll_interval: Duration = Duration(5)
+    """Between two looks at an operation, where Azure names no other."""
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+def machine_name(request: ProvisionRequest) -> str:
+    """The machine's name: the node's, and what tells the intention from any other."""
+    about = f"{request.fleet}/{request.token}".encode()
+    digest = hashlib.sha256(about).hexdigest()[:DIGEST_CHARS]
+    return f"{request.name[:NODE_CHARS_MAX].strip('-')}-{digest}"
+
+
+def check(request: ProvisionRequest, options: AzureOptions, provider: str) -> None:
+    """Raise INVALID with the remedy where the pool asks what Azure cannot do."""
+    if request.region not in ("", options.location):
+        raise ProviderError(
+            "INVALID",
+            f"pool {request.pool} wants region {request.region}, provider {provider} is "
+            f"{options.location}; add a provider of type azure for it",
+        )
+    if request.zone and not ZONE.fullmatch(request.zone):
+        raise ProviderError(
+            "INVALID", f"zone {request.zone!r} of pool {request.pool}: at Azure write 1, 2 or 3"
+        )
+    if not NAME.fullmatch(machine_name(request)):
+        raise ProviderError("INVALID", f"{request.name!r} is no name at Azure; rename the pool")
+    if not _keys(request, options):
+        raise ProviderError(
+            "INVALID",
+            f"Azure needs an SSH public key and pool {request.pool} names none; set `ssh_keys` of "
+            f"the pool, or `ssh_key` of provider {provider}",
+        )
+    tags = tags_of(request)
+    if len(tags) > LABELS_MAX:
+        raise ProviderError("INVALID", f"pool {request.pool} has too many labels for Azure")
+    for key, value in tags.items():
+        if (
+            not 0 < len(key) <= LABEL_CHARS_MAX
+            or len(value) > VALUE_CHARS_MAX
+            or LABEL_REFUSED & set(key)
+        ):
+            raise ProviderError(
+                "INVALID",
+                f"label {key}={value} of pool {request.pool} is none at Azure: no {_refused()} in "
+                f"its name, {VALUE_CHARS_MAX} characters at most in its value",
+            )
+
+
+def address_body(request: ProvisionRequest, options: AzureOptions) -> dict[str, Any]:
+    """A public address."""
+    return {
+        "location": options.location,
+        "tags": tags_of(request),
+        "sku": {"name": "Standard"},
+        "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"},
+    }
+
+
+def nic_body(request: ProvisionRequest, options: AzureOptions, address_id: str) -> dict[str, Any]:
+    """A network interface; with a public address where one is named."""
+    inner: dict[str, Any] = {
+        "subnet": {"id": options.subnet},
+        "privateIPAllocationMethod": "Dynamic",
+    }
+    if address_id:
+        inner["publicIPAddress"] = {"id": address_id, "properties": {"deleteOption": "Delete"}}
+    outer: dict[str, Any] = {"ipConfigurations": [{"name": "primary", "properties": inner}]}
+    if options.security_group:
+        outer["networkSecurityGroup"] = {"id": options.security_group}
+    return {"location": options.location, "tags": tags_of(request), "properties": outer}
+
+
+def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) -> dict[str, Any]:
+    """The machine."""
+    name = machine_name(request)
+    disk: dict[str, Any] = {
+        "name": f"{name}{DISK}",
+        "createOption": "FromImage",
+        "deleteOption": "Delete",
+        "managedDisk": {"storageAccountType": options.disk_type},
+    }
+    if options.root_gb:
+        disk["diskSizeGB"] = options.root_gb
+    system: dict[str, Any] = {
+        "computerName": request.name[:NODE_CHARS_MAX].strip("-"),
+        "adminUsername": options.admin_user,
+        "linuxConfiguration": {
+            "disablePasswordAuthentication": True,
+            "ssh": {
+                "publicKeys": [
+                    {"path": f"/home/{options.admin_user}/.ssh/authorized_keys", "keyData": key}
+                    for key in _keys(request, options)
+                ]
+            },
+        },
+    }
+    if request.user_data:
+        system["customData"] = base64.b64encode(request.user_data.encode()).decode()
+    properties: dict[str, Any] = {
+        "hardwareProfile": {"vmSize": request.instance_type},
+        "storageProfile": {"imageReference": _image(options.image), "osDisk": disk},
+        "osProfile": system,
+        "networkProfile": {
+            "networkInterfaces": [
+                {"id": nic_id, "properties": {"primary": True, "deleteOption": "Delete"}}
+            ]
+        },
+    }
+    if options.market == "spot":
+        properties |= {
+            "priority": "Spot",
+            "evictionPolicy": "Delete",
+            "billingProfile": {"maxPrice": options.max_price},
+        }
+    body: dict[str, Any] = {
+        "location": options.location,
+        "tags": tags_of(request),
+        "properties": properties,
+    }
+    if request.zone:
+        body["zones"] = [request.zone]
+    if options.identity:
+        body["identity"] = {
+            "type": "UserAssigned",
+            "userAssignedIdentities": {options.identity: {}},
+        }
+    return body
+
+
+def _keys(request: ProvisionRequest, options: AzureOptions) -> tuple[str, ...]:
+    return request.ssh_keys or ((options.ssh_key,) if options.ssh_key else ())
+
+
+def _refused() -> str:
+    return " ".join(sorted(LABEL_REFUSED))
+
+
+def _image(image: str) -> dict[str, str]:
+    parts = image.split(":")
+    if len(parts) == URN_PARTS and not image.startswith("/"):
+        return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))
+    lowered = image.lower()
+    if lowered.startswith("/communitygalleries/"):
+        return {"communityGalleryImageId": image}
+    if lowered.startswith("/sharedgalleries/"):
+        return {"sharedGalleryImageId": image}
+    return {"id": image}
+
+
+# --- what is answered ----------------------------------------------------------------------------
+
+
+def state_of(machine: Any) -> str:
+    """Its provisioning state."""
+    return str(machine.get("properties", {}).get("provisioningState", ""))
+
+
+def failure_of(machine: Any) -> dict[str, Any]:
+    """What a machine that failed says it failed of, as an error's body."""
+    for each in _statuses(machine):
+        code = str(each.get("code", ""))
+        if code.startswith(PROVISIONING):
+            text = each.get("message") or each.get("displayStatus", "")
+            return {"error": {"code": code.removeprefix(PROVISIONING), "message": text}}
+    return {"error": {"code": "", "message": "the machine failed and names no reason"}}
+
+
+def instances(
+    machines: Iterable[Any], nics: Iterable[Any], addresses: Iterable[Any]
+) -> list[Instance]:
+    """Every machine, and every interface or address of ours whose machine does not stand.
+
+    Such a leftover is shown as a stopped instance: a removal takes it away, and none adopts it.
+    """
+    by_nic = {_key(each): each for each in nics}
+    by_address = {_key(each): each for each in addresses}
+    found = {each["name"].lower(): instance(each, by_nic, by_address) for each in machines}
+    for suffix, leftovers in ((NIC, by_nic), (ADDRESS, by_address)):
+        for each in leftovers.values():
+            name = each["name"].lower()
+            machine = name.removesuffix(suffix)
+            if name.endswith(suffix) and machine not in found:
+                found[machine] = tagged(
+                    Instance(
+                        name=machine,
+                        provider_id=machine,
+                        status="stopped",
+                        region=each.get("location", ""),
+                    ),
+                    each.get("tags") or {},
+                )
+    return [each for each in found.values() if FLEET_TAG in each.tags]
+
+
+def instance(machine: Any, nics: dict[str, Any], addresses: dict[str, Any]) -> Instance:
+    """A machine, with its address where its interface is among those given."""
+    properties = machine.get("properties", {})
+    created = properties.get("timeCreated")
+    made = Instance(
+        name=machine["name"],
+        provider_id=machine["name"].lower(),
+        status=_status(machine),
+        instance_type=properties.get("hardwareProfile", {}).get("vmSize", ""),
+        region=machine.get("location", ""),
+        zone=next(iter(machine.get("zones") or ()), ""),
+        address=_address(properties, nics, addresses),
+        created_at=_moment(created) if created else None,
+    )
+    return tagged(made, machine.get("tags") or {})
+
+
+def _status(machine: Any) -> InstanceStatus:
+    state = state_of(machine)
+    if state == "Deleting":
+        return "stopping"
+    for each in _statuses(machine):
+        if str(each.get("code", "")).startswith("PowerState/"):
+            # A state that is new to us belongs to something that stands.
+            return POWER.get(each["code"], "running")
+    return STATES.get(state, "running")
+
+
+def _statuses(machine: Any) -> list[Any]:
+    view = machine.get("properties", {}).get("instanceView") or {}
+    return list(view.get("statuses") or ())
+
+
+def _address(properties: Any, nics: dict[str, Any], addresses: dict[str, Any]) -> str:
+    """The public one, or else the private one, of the first interface."""
+    named = properties.get("networkProfile", {}).get("networkInterfaces") or [{}]
+    nic = nics.get(str(named[0].get("id", "")).lower(), {})
+    configurations = nic.get("properties", {}).get("ipConfigurations") or [{}]
+    inner = configurations[0].get("properties", {})
+    public = addresses.get(str((inner.get("publicIPAddress") or {}).get("id", "")).lower(), {})
+    outside: str = public.get("properties", {}).get("ipAddress") or ""
+    inside: str = inner.get("privateIPAddress") or ""
+    return outside or inside
+
+
+def _key(resource: Any) -> str:
+    """Azure's ids differ in case from answer to answer."""
+    return str(resource.get("id", "")).lower()
+
+
+def _moment(text: str) -> datetime:
+    """Azure writes seven digits of a second, of which we keep six."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))

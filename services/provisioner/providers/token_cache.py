@@ -1,0 +1,62 @@
+"""Access tokens that are kept until shortly before their end, however many ask for one.
+
+Clouds hand them out at an endpoint of their own, in OAuth's form: a token and its seconds.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+import httpx
+import msgspec
+
+from services.provisioner.errors import ProviderError
+
+RENEW_SECONDS: Final = 225
+"""So long before its end a token is renewed."""
+TEXT_CHARS_MAX: Final = 200
+
+
+class _Token(msgspec.Struct, frozen=True):
+    access_token: str
+    expires_in: int
+
+
+class TokenCache:
+    """Hands out an access token that is good for a while yet."""
+
+    def __init__(self, ask: Callable[[], Awaitable[httpx.Response]], remedy: str = "") -> None:
+        """`ask` sends the request; `remedy` is what to do where nobody answers it."""
+        self._ask = ask
+        self._remedy = remedy
+        self._token = ""
+        self._until = 0.0
+        self._renewing = asyncio.Lock()
+
+    async def token(self) -> str:
+        """The token; ProviderError where none can be had."""
+        async with self._renewing:
+            if time.monotonic() >= self._until:
+                fresh = await self._fetch()
+                self._token = fresh.access_token
+                self._until = time.monotonic() + fresh.expires_in - RENEW_SECONDS
+            return self._token
+
+    async def _fetch(self) -> _Token:
+        try:
+            answer = await self._ask()
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise ProviderError("TRANSIENT", f"no access token: {what}{self._remedy}") from error
+        if answer.is_server_error or answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+            raise ProviderError("TRANSIENT", f"no access token: HTTP {answer.status_code}")
+        if not answer.is_success:
+            text = answer.text[:TEXT_CHARS_MAX]
+            raise ProviderError("AUTH", f"no access token: HTTP {answer.status_code}: {text}")
+        try:
+            # A number may come as a string.
+            return msgspec.json.decode(answer.content, type=_Token, strict=False)
+        except msgspec.DecodeError as error:
+            raise ProviderError("TRANSIENT", f"no access token: {error}") from error

@@ -1,0 +1,395 @@
+"""Azure, held to the models of Microsoft's SDK by a server that refuses the rest.
+
+Proven: paths, versions, parameters, fields and values are such as the models know; operations are
+followed to their end; lost answers and deaths between requests leave one machine, and its removal
+leaves nothing. Not proven: Azure itself.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from schemas.duration import Duration
+from services.provisioner.errors import ProviderError
+from services.provisioner.providers.azure import AzureProvider
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.provisioner.azure_server import AzureServer
+from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps, terminate
+from tests.provisioner.transports import LosingTransport, MortalTransport
+
+Make = Callable[..., AzureProvider]
+SIZE = "Standard_ND96isr_H100_v5"
+LAUNCH = "virtualMachines.createOrUpdate"
+REQUESTS_MAX = 40
+AFTER_EACH_REQUEST = range(2, 2 * REQUESTS_MAX, 2)
+"""Moments of a life; before the next request is the same, as far as Azure is concerned."""
+
+
+def wanted(name: str = "web-1", **changes: object):
+    """A launch."""
+    return request(name, **({"zone": "1", "instance_type": SIZE} | changes))
+
+
+def only(azure: AzureServer):
+    """The one machine that stands."""
+    [machine] = azure.machines.values()
+    return machine
+
+
+# --- requests and answers ------------------------------------------------------------------------
+
+
+async def test_a_launch_carries_all_that_finds_it_again(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """Tags, place, size, address and age come back from the launch and from the list."""
+    provider = make_azure(
+        public_address=True, root_gb=200, security_group="/nsg", identity="/identity"
+    )
+    made = await provider.provision(
+        wanted(labels={"team": "vision"}, ssh_keys=("ssh-ed25519 B",), user_data="#cloud-config")
+    )
+    [listed] = await provider.list()
+    for each in (made, listed):
+        assert ("web-1", "web", "token-of-web-1", FLEET) == (
+            *(each.name, each.pool, each.token, each.fleet),
+        )
+        assert ("1", "eastus", "192.0.2.9") == (each.zone, each.region, each.address)
+        assert (SIZE, "vision", "running") == (each.instance_type, each.tags["team"], each.status)
+        assert each.created_at is not None
+    system = only(azure)["properties"]["osProfile"]
+    assert "I2Nsb3VkLWNvbmZpZw==" == system["customData"]
+    [key] = system["linuxConfiguration"]["ssh"]["publicKeys"]
+    assert ("ssh-ed25519 B", "/home/navarch/.ssh/authorized_keys") == (key["keyData"], key["path"])
+
+
+async def test_without_a_public_address_the_private_one_is_told(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """And none is made."""
+    made = await make_azure().provision(wanted())
+    assert ("10.0.0.4", {}) == (made.address, azure.resources["publicIPAddresses"])
+
+
+async def test_a_removal_takes_disk_interface_and_address_along(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """By the delete options that the launch has set: nothing stays and costs."""
+    provider = make_azure(public_address=True)
+    made = await provider.provision(wanted())
+    assert 4 == len(azure.standing)
+    await provider.terminate(made.provider_id)
+    assert set() == azure.standing
+
+
+@pytest.mark.parametrize(
+    ("market", "price", "expected"),
+    [
+        ("spot", -1, ("Spot", "Delete", {"maxPrice": -1})),
+        ("spot", 12.5, ("Spot", "Delete", {"maxPrice": 12.5})),
+        ("on-demand", -1, (None, None, None)),
+    ],
+)
+async def test_a_spot_machine_is_deleted_when_it_is_taken(
+    azure: AzureServer, make_azure: Make, market: str, price: float, expected: tuple[object, ...]
+) -> None:
+    """Not only stopped, when its disk would cost on; and at the price that was set."""
+    await make_azure(market=market, max_price=price).provision(wanted())
+    said = only(azure)["properties"]
+    assert expected == tuple(
+        said.get(each) for each in ("priority", "evictionPolicy", "billingProfile")
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "reference"),
+    [
+        ("canonical:ubuntu:22_04-lts:latest", {"publisher": "canonical", "sku": "22_04-lts"}),
+        ("/subscriptions/s/images/i", {"id": "/subscriptions/s/images/i"}),
+        ("/CommunityGalleries/g/Images/i", {"communityGalleryImageId": None}),
+        ("/SharedGalleries/g/Images/i", {"sharedGalleryImageId": None}),
+    ],
+)
+async def test_an_image_is_named_in_any_of_azures_ways(
+    azure: AzureServer, make_azure: Make, image: str, reference: dict[str, str | None]
+) -> None:
+    """By id, by gallery, or by publisher, offer, sku and version."""
+    await make_azure(image=image).provision(wanted())
+    sent = only(azure)["properties"]["storageProfile"]["imageReference"]
+    assert reference == {key: value and sent[key] for key, value in reference.items()}
+
+
+async def test_pages_are_read_to_the_end(azure: AzureServer, make_azure: Make) -> None:
+    """A list that is not whole would forget machines."""
+    provider = make_azure()
+    for number in range(9):
+        await provider.provision(wanted(f"web-{number}"))
+    azure.calls.clear()
+    assert {f"web-{n}" for n in range(9)} == {each.name for each in await provider.list()}
+    assert 3 == azure.calls.count("virtualMachines.list")
+
+
+@pytest.mark.parametrize(
+    ("power", "status"),
+    [
+        ("starting", "pending"),
+        ("running", "running"),
+        ("stopping", "stopping"),
+        ("stopped", "stopped"),
+        ("deallocating", "stopping"),
+        ("deallocated", "stopped"),
+        ("newly-invented", "running"),
+    ],
+)
+async def test_each_power_state_has_its_status(
+    azure: AzureServer, make_azure: Make, power: str, status: str
+) -> None:
+    """One in a state that we do not know may cost anything."""
+    provider = make_azure()
+    await provider.provision(wanted())
+    azure.run(only(azure), power)
+    [listed] = await provider.list()
+    assert status == listed.status
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"region": "westus"}, "add a provider of type azure"),
+        ({"zone": "eastus-1"}, "write 1, 2 or 3"),
+        ({"name": "Web_1"}, "no name at Azure"),
+        ({"labels": {"a/b": "x"}}, "label a/b=x of pool web is none at Azure"),
+        ({"labels": {"a": "x" * 257}}, "256 characters at most"),
+    ],
+)
+async def test_what_azure_cannot_do_is_refused_before_it_is_asked(
+    azure: AzureServer, make_azure: Make, changes: dict[str, object], says: str
+) -> None:
+    """INVALID names the remedy, and no request goes out."""
+    with pytest.raises(ProviderError, match=says) as refused:
+        await make_azure().provision(wanted(**changes))
+    assert ("INVALID", []) == (refused.value.kind, azure.calls)
+    with pytest.raises(ProviderError, match="needs an SSH public key"):
+        await make_azure(ssh_key="").provision(wanted())
+
+
+async def test_a_machine_of_somebody_else_under_the_name_is_not_adopted(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """Its tags are not ours, so it is not ours to use or to remove, whatever its state."""
+    await make_azure().provision(wanted())
+    only(azure)["tags"] = {"team": "other"}
+    for state in ("Succeeded", "Failed"):
+        only(azure)["properties"] |= {"provisioningState": state, "instanceView": {}}
+        with pytest.raises(ProviderError, match="that is not ours"):
+            await make_azure().provision(wanted())
+    assert "virtualMachines.delete" not in azure.calls
+
+
+async def test_nothing_but_azure_is_sent_the_token(make_azure: Make) -> None:
+    """An address in an answer that leads elsewhere is not followed."""
+    provider = make_azure()
+    with pytest.raises(ProviderError, match="not Azure's"):
+        await provider._azure.send("GET", "https://elsewhere.example/monitors/1")
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "market", "kind"),
+    [
+        ("AllocationFailed", "on-demand", "CAPACITY"),
+        ("SkuNotAvailable", "spot", "CAPACITY"),
+        ("SkuNotAvailable", "on-demand", "UNSUPPORTED"),
+        ("OSProvisioningClientError", "on-demand", "INVALID"),
+    ],
+)
+async def test_an_accepted_launch_that_fails_later_is_told_and_leaves_nothing(
+    azure: AzureServer, make_azure: Make, code: str, market: str, kind: str
+) -> None:
+    """Its machine, disk, interface and address are gone when the error is told."""
+    azure.failures = [code]
+    with pytest.raises(ProviderError) as failed:
+        await make_azure(market=market, public_address=True).provision(wanted())
+    assert (kind, set()) == (failed.value.kind, azure.standing)
+
+
+async def test_a_refused_launch_leaves_neither_interface_nor_address(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """What was made for it is removed before the refusal is told."""
+    azure.refuse(LAUNCH, 409, "QuotaExceeded")
+    with pytest.raises(ProviderError) as refused:
+        await make_azure(public_address=True).provision(wanted())
+    assert ("QUOTA", set()) == (refused.value.kind, azure.standing)
+
+
+async def test_a_failed_launch_that_cannot_be_cleared_stays_in_doubt(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """Then it is listed and not adopted, and the next try clears it and launches."""
+    provider = make_azure()
+    azure.failures = ["AllocationFailed"]
+    azure.refuse("virtualMachines.delete", 409, "ScopeLocked")
+    with pytest.raises(ProviderError, match=r"AllocationFailed.*ScopeLocked") as doubtful:
+        await provider.provision(wanted())
+    assert doubtful.value.rule.in_doubt
+    [left] = await provider.list()
+    assert "stopped" == left.status
+    made = await provider.provision(wanted(zone="2"))
+    assert ("running", "2", 1) == (made.status, made.zone, len(azure.machines))
+
+
+async def test_an_operation_is_followed_through_faults_of_its_monitor(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """They say nothing of the operation, unless they do not end: then it is in doubt."""
+    for status, code in ((503, ""), (429, ""), (404, "NotFound"), (401, "ExpiredToken")):
+        azure.refuse("monitor", status, code)
+    assert "running" == (await make_azure().provision(wanted())).status
+    for _ in range(5):
+        azure.refuse("monitor", 503, "ServiceUnavailable")
+    with pytest.raises(ProviderError, match="whose end cannot be seen") as lost:
+        await make_azure().provision(wanted("web-2"))
+    assert lost.value.rule.in_doubt
+
+
+async def test_a_launch_waits_for_the_removal_of_the_one_before(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """It is listed as stopping until then; a new one is made when it is gone."""
+    azure.slow_removals = True
+    provider = make_azure()
+    first = await provider.provision(wanted())
+    await provider.terminate(first.provider_id)
+    [going] = await provider.list()
+    assert "stopping" == going.status
+    again = await provider.provision(wanted())
+    assert (first.provider_id, "running", 1) == (
+        *(again.provider_id, again.status),
+        len(azure.machines),
+    )
+
+
+async def test_what_a_crash_left_without_a_machine_is_listed_and_removed(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """An interface and an address: shown as a stopped instance of their node, which none adopts."""
+    provider = make_azure(public_address=True)
+    await provider.provision(wanted())
+    azure.machines.clear()
+    azure.disks.clear()
+    for left in (("nic", "ip"), ("ip",)):
+        [shown] = await provider.list()
+        assert ("web-1", FLEET, "stopped") == (shown.name, shown.fleet, shown.status)
+        if "nic" in left:
+            azure.resources["networkInterfaces"].clear()
+    await make_azure().terminate(shown.provider_id)
+    assert set() == azure.standing
+    assert [] == await provider.list()
+
+
+async def test_interfaces_and_addresses_of_others_are_left_alone(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """What carries no fleet's tag is not listed."""
+    await make_azure(public_address=True).provision(wanted())
+    azure.machines.clear()
+    for kind in azure.resources.values():
+        for each in kind.values():
+            each["tags"] = {}
+    assert [] == await make_azure().list()
+
+
+# --- through the provisioner ---------------------------------------------------------------------
+
+
+def launch(node: str, **changes: object):
+    """The provision step's command."""
+    return provision(node, **({"instance_type": SIZE, "zones": ("1",)} | changes))
+
+
+async def test_a_launch_killed_anywhere_and_undone_leaves_nothing(
+    bus: NatsBus, azure: AzureServer, make_azure: Make
+) -> None:
+    """Not even an interface that was made for a machine that never was."""
+    for point in AFTER_EACH_REQUEST:
+        node = f"web-{point}"
+        killed = False
+        try:
+            await steps(
+                bus, make_azure(MortalTransport(Life(point)), public_address=True)
+            ).provision(launch(node))
+        except Killed:
+            killed = True
+        await steps(bus, make_azure()).provision_undo(terminate(node))
+        assert set() == azure.standing
+        if not killed:
+            return
+    pytest.fail("the launch has more points than this test tries")
+
+
+async def test_a_launch_of_which_any_answer_is_lost_makes_one_machine(
+    bus: NatsBus, azure: AzureServer, make_azure: Make
+) -> None:
+    """Each request in turn takes effect and seems to time out; its removal leaves nothing."""
+    for number in range(1, REQUESTS_MAX):
+        losing = LosingTransport(number)
+        outputs = await steps(bus, make_azure(losing, public_address=True)).provision(
+            launch(f"web-{number}")
+        )
+        assert [outputs.provider_id] == list(azure.machines)
+        await steps(bus, make_azure()).terminate(terminate(f"web-{number}"))
+        assert set() == azure.standing
+        if not losing.lost:
+            assert number > 10
+            return
+    pytest.fail("the launch has more requests than this test tries")
+
+
+@pytest.mark.parametrize("lost", ["answer", "silence"])
+async def test_a_launch_that_is_accepted_and_not_answered_is_adopted(
+    bus: NatsBus, azure: AzureServer, make_azure: Make, lost: str
+) -> None:
+    """A 503 after the fact, or no answer ever: one machine, and it is ours; the network is slow."""
+    azure.latency = 0.005
+    if lost == "answer":
+        azure.refuse(LAUNCH, 503, "ServiceUnavailable", after_success=True)
+    else:
+        azure.silent.add(LAUNCH)
+    outputs = await steps(bus, make_azure(timeout=Duration(0.3))).provision(launch("web-1"))
+    assert [outputs.provider_id] == list(azure.machines)
+    assert 1 == azure.calls.count(LAUNCH)
+
+
+async def test_without_capacity_in_one_zone_the_next_is_taken(
+    bus: NatsBus, azure: AzureServer, make_azure: Make
+) -> None:
+    """Under the same name, which the failed machine has given up; without any the step fails."""
+    azure.failures = ["ZonalAllocationFailed"]
+    outputs = await steps(bus, make_azure()).provision(launch("web-1", zones=("1", "2")))
+    assert ("2", ["2"]) == (outputs.zone, only(azure)["zones"])
+    azure.failures = ["AllocationFailed"]
+    with pytest.raises(StepFailure) as failed:
+        await steps(bus, make_azure()).provision(launch("web-2"))
+    assert ("CAPACITY", 1) == (failed.value.error, len(azure.machines))
+
+
+async def test_launches_and_removals_at_once_leave_what_is_listed(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """An interface that goes under a launch's hands is made again."""
+    provider = make_azure()
+    for number in range(4):
+        asked = wanted(f"web-{number}")
+        made = await provider.provision(asked)
+        await provider.terminate(made.provider_id)
+        await asyncio.gather(
+            provider.provision(asked), *(provider.terminate(made.provider_id) for _ in range(3))
+        )
+    for each in await provider.list():
+        await provider.terminate(each.provider_id)
+    assert set() == azure.standing
