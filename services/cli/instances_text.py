@@ -21,7 +21,8 @@ SWEEP_HEADERS: Final = ("does", "instance", "pool", "provider", "id", "when", "b
 
 def age(seconds: float) -> str:
     """How old something is, in its two largest units."""
-    whole, parts = max(int(seconds), 0), []
+    whole = max(int(seconds), 0)
+    parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", HOUR_SECONDS), ("m", 60), ("s", 1)):
         count, whole = divmod(whole, size)
         if count or parts:
