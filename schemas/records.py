@@ -83,6 +83,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     name: str
     spec: PoolSpec
     desired: int
+    scaled_at: UtcTime | None = None
+    """When the desired size was changed last, by whomever; the autoscaler's cooldown counts it."""
     serial: int = 0
     """Counts the nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}

@@ -207,6 +207,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     cooldown: Duration = Duration(300)
     autoscaling: dict[str, Any] | None = None
+    """`type` (reactive, queue, scheduled, predictive, composite, or a plugin) and its options."""
+    metrics: dict[str, Any] | None = None
+    """`type` (http, or a plugin) and its options: where an autoscaler learns how many jobs wait."""
     health: HealthSpec = HealthSpec()
     budget: BudgetSpec = BudgetSpec()
     admission: AdmissionSpec = AdmissionSpec()
@@ -301,6 +304,8 @@ NOTIFIER_PLUGINS: Final = "navarch.notifiers"
 ALERT_CHANNEL_PLUGINS: Final = "navarch.alert_channels"
 HEALTH_CHECK_PLUGINS: Final = "navarch.health_checks"
 REMEDIATOR_PLUGINS: Final = "navarch.remediators"
+AUTOSCALER_PLUGINS: Final = "navarch.autoscalers"
+METRICS_SOURCE_PLUGINS: Final = "navarch.metrics_sources"
 SCHEDULER_PLUGINS: Final = "navarch.schedulers"
 """Entry-point groups in which plugins are found by name."""
 

@@ -38,6 +38,11 @@ def node_event(pool: str, node: str, fact: str) -> str:
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.{token(fact, 'fact')}"
 
 
+def telemetry_of(pool: str) -> str:
+    """The samples of one pool's nodes."""
+    return f"{ROOT}.node.{token(pool, 'pool')}.*.telemetry"
+
+
 def node_event_wildcard(fact: str) -> str:
     """One kind of fact, about any node."""
     return f"{ROOT}.node.*.*.event.{token(fact, 'fact')}"

@@ -178,7 +178,7 @@ def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> 
         nodes=payload.nodes,
         reason=f"asked by {payload.by or 'somebody'}",
     )
-    wanted = msgspec.structs.replace(record, desired=payload.nodes)
+    wanted = msgspec.structs.replace(record, desired=payload.nodes, scaled_at=now)
     return Answer(event=scaled, record=asked_again(wanted))
 
 

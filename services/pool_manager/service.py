@@ -22,6 +22,8 @@ from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_T
 from services.pool_manager import applying, nodes
 from services.pool_manager.admitting.hardware_list import HardwareList
 from services.pool_manager.answers import Answer, Asked
+from services.pool_manager.autoscaling.finding import Finder
+from services.pool_manager.autoscaling.service import Autoscaling
 from services.pool_manager.effects import Effects
 from services.pool_manager.mending.remediators import Remediators
 from services.pool_manager.pool_requests import PoolRequests
@@ -89,6 +91,17 @@ class PoolManager:
             context.settings_file,
         )
         self._lease = Lease(context.bus, context.clock, "pool-resync", context.replica)
+        self._finder = Finder(context.settings.pools, context.settings_file)
+        self._autoscaling = Autoscaling(
+            context.bus,
+            context.clock,
+            self.store,
+            self._lease,
+            self._finder,
+            context.settings,
+            self._reconciler.publish,
+            self._reconciler.reconcile,
+        )
         self._verifier = Verifier(
             context.bus, context.clock, self.store, self._lease, self._reconciler.reconcile
         )
@@ -125,13 +138,19 @@ class PoolManager:
                 self._lease.keep,
                 self._resync_for_ever,
                 self._verifier.run,
+                self._autoscaling.run,
             ),
             endpoints={
                 **Queries(self.store, self._clock).endpoints(),
                 **self._hardware.endpoints(),
             },
-            close=self._lease.release,
+            close=self._close,
         )
+
+    async def _close(self) -> None:
+        """Give back what is held."""
+        await self._finder.close()
+        await self._lease.release()
 
     async def _look(self, state: SagaState) -> NodeRecord | None:
         """The node a waiting step is about: the one that comes, else the one that comes back."""

@@ -29,6 +29,7 @@ from schemas.sagas import SagaStarted, saga_codec
 from schemas.topology import EVENTS, HEALTH, NODES, POOLS, SAGAS
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
+from services.pool_manager.autoscaling.sources import Load
 from services.pool_manager.service import build as build_pool_manager
 from services.pool_manager.sizing.opening import open_for
 from services.provisioner.provider import Instance
@@ -292,6 +293,10 @@ class Stage:
         """A pool's GPUs and its queue are like that from now on."""
         if params.utilization is not None:
             self.machines.load(pool, params.utilization)
+        if params.pending_jobs is not None or params.queue_depth is not None:
+            self.workload.loads[pool] = Load(
+                pending_jobs=params.pending_jobs, queue_depth=params.queue_depth
+            )
 
     async def take_away(self, pool: str, name: str) -> str:
         """End a node for good, as `scale` does, but this one; why not, where it cannot be.

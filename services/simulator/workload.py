@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas.settings import Setting
+from services.pool_manager.autoscaling.sources import Load, SourceError
 from services.runtime.clock import Clock
 from services.simulator.member import Life
 from services.simulator.virtual import MEMBER
@@ -28,6 +29,8 @@ class Workload:
     """Until then no call is answered."""
     endless_until: float = 0.0
     """Drains that begin before this never end."""
+    loads: dict[str, Load] = field(default_factory=dict)
+    """Pool -> its queue."""
     chance: Any = None
 
     def __post_init__(self) -> None:
@@ -67,6 +70,28 @@ class Workload:
     def is_drained(self, node: str) -> bool:
         """Whether no work is left."""
         return self.world.now() >= self.drained_at.get(node, float("inf"))
+
+
+class SimulatedMetrics:
+    """The metrics source plugin: how many jobs wait, as `set_load` says."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """None: the scenario decides."""
+
+    def __init__(self, *, options: Options) -> None:
+        """Find the workload system of this world."""
+        del options
+        self._workload: Workload = WORLD.get().parts["workload"]
+
+    async def load(self, pool: str) -> Load:
+        """Say it."""
+        workload = self._workload
+        if workload.world.now() < workload.away_until:
+            raise SourceError("the workload system is away")
+        return workload.loads.get(pool, Load())
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
 
 class SimulatedNotifier:

@@ -15,6 +15,7 @@ from schemas.duration import Duration
 from schemas.names import InvalidNameError, token
 from schemas.requests import REQUESTS
 from schemas.settings import Settings
+from services.pool_manager.autoscaling.finding import Found
 from services.runtime.configuration import Document, Path_, convert, read_document, settings_of
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario import format as f
@@ -22,6 +23,7 @@ from services.simulator.scenario.checking import Known, problems
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PROVIDER_TYPE: Final = "services.simulator.cloud:SimulatedProvider"
+METRICS_TYPE: Final = "services.simulator.workload:SimulatedMetrics"
 NOTIFIER_TYPE: Final = "services.simulator.workload:SimulatedNotifier"
 OWN_POOL: Final = "fleet"
 FLEET: Final = "simulated"
@@ -32,7 +34,9 @@ POOL_DEFAULTS: Final[dict[str, Any]] = {
     "min_nodes": 0,
     "max_nodes": f.FLEET_MAX,
 }
-SECTIONS: Final = frozenset({"agent", "alerts", "budget", "defaults", "health_policy", "mode"})
+SECTIONS: Final = frozenset(
+    {"agent", "alerts", "budget", "defaults", "health_policy", "mode", "server"}
+)
 """Of the configuration: what `settings` may hold. The rest is the simulation's own."""
 KEYS: Final = (
     *("name", "description", "seed", "duration", "replace_fatal", "fleet", "pools", "settings"),
@@ -193,7 +197,7 @@ class _Reading:
                 text = f"is not a section that a scenario can set; those are {known}"
                 self._wrong.append(self._error(("settings", key), text))
         pools = {
-            name: {**POOL_DEFAULTS, **spec} if isinstance(spec, dict) else spec
+            name: pool_text(spec) if isinstance(spec, dict) else spec
             for name, spec in self._mapping(raw, "pools").items()
         }
         providers = {f.CLOUD, *(node.provider for node in fleet)}
@@ -212,10 +216,20 @@ class _Reading:
         good = {
             name: spec
             for name, spec in pools.items()
-            if self._try(partial(self._settings, {**base, "pools": {name: spec}}))
+            if self._try(partial(self._pool, name, {**base, "pools": {name: spec}}))
         }
         read = self._try(partial(self._settings, {**base, "pools": {**own, **good}}))
         return read or Settings(), tuple(own)
+
+    def _pool(self, name: str, value: dict[str, Any]) -> Settings:
+        """One pool's configuration, its plugins included."""
+        settings = self._settings(value)
+        try:
+            Found(settings.pools[name], name, None, make=False)
+        except ConfigurationError as error:
+            problem = str(error).partition(": ")[2] or str(error)
+            raise self._error(("pools", name, "autoscaling"), problem) from error
+        return settings
 
     def _settings(self, value: dict[str, Any]) -> Settings:
         lines = {
@@ -258,6 +272,12 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     duration: Duration | None = None
     replace_fatal: bool = False
+
+
+def pool_text(spec: dict[str, Any]) -> dict[str, Any]:
+    """A pool as it stands in the file, with what a simulation adds. Pure."""
+    asks = "autoscaling" in spec or "autoscaler" in spec or "scaling" in spec
+    return {**POOL_DEFAULTS, **({"metrics": {"type": METRICS_TYPE}} if asks else {}), **spec}
 
 
 def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Event:

@@ -1,0 +1,77 @@
+"""Where a pool's queue comes from: the contract of a MetricsSource, and the one over HTTP.
+
+What the GPUs do is known from telemetry; how many jobs wait only the workload system knows. A
+plugin is a class of this shape with an inner struct `Options`, found by entry point
+(`navarch.metrics_sources`) or as `module:Class`, and constructed with `options=`.
+"""
+
+from typing import Annotated, Final, Protocol
+
+import httpx
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+
+ANSWER_BYTES_MAX: Final = 65_536
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source knows; None: it does not."""
+
+    pending_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Waiting for nodes."""
+    queue_depth: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Waiting or running."""
+    utilization: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
+    """In percent; takes the place of what telemetry says."""
+
+
+class SourceError(Exception):
+    """A source cannot say anything now."""
+
+
+class MetricsSource(Protocol):
+    """Knows how a pool is used."""
+
+    async def load(self, pool: str) -> Load:
+        """Ask; SourceError where there is no answer. Bounded in time by the caller as well."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is held."""
+        ...
+
+
+class HttpSource:
+    """Asks a URL, which answers `{"pending_jobs": 3, "queue_depth": 12}`."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        url: str
+        """`?pool=<pool>` is added."""
+        headers: dict[str, str] = msgspec.field(default_factory=dict)
+        timeout: Duration = Duration(10)
+
+    def __init__(self, *, options: Options) -> None:
+        """Ask as the options say; nothing is opened yet."""
+        self._url = options.url
+        self._client = httpx.AsyncClient(headers=options.headers, timeout=float(options.timeout))
+
+    async def load(self, pool: str) -> Load:
+        """Ask once; the next interval asks again."""
+        try:
+            response = await self._client.get(self._url, params={"pool": pool})
+            response.raise_for_status()
+            if len(response.content) > ANSWER_BYTES_MAX:
+                raise SourceError(f"{self._url} answers more than {ANSWER_BYTES_MAX} bytes")
+            return msgspec.json.decode(response.content, type=Load)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise SourceError(f"{self._url}: {error}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SourceError(f"{self._url} answers no load: {error}") from error
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()

@@ -1,0 +1,61 @@
+"""An autoscaler in a package of its own, installed as its users would, and tried by a scenario."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from services.simulator.scenario.reading import ScenarioError, read_text
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tests" / "plugins" / "office_hours"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The package as pip leaves it behind: its module, and what its pyproject.toml says of it.
+
+    Done by hand, since a build needs tools that not every environment has.
+    """
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]
+    site = tmp_path / "site"
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(metadata, "utf-8")
+    points = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in each.items())
+        for group, each in project["entry-points"].items()
+    )
+    (info / "entry_points.txt").write_text(points, "utf-8")
+    module = PACKAGE / "navarch_office_hours.py"
+    (site / module.name).write_bytes(module.read_bytes())
+    return site
+
+
+@pytest.mark.slow
+def test_a_plugin_is_tried_by_a_scenario(installed, tmp_path):
+    """Nothing in Navarch knows of it: an entry point and a name in the pool are all it takes."""
+    run = subprocess.run(
+        [sys.executable, "-m", "services.cli", "simulator", "run", str(PACKAGE / "scenario.yaml")],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "") == (run.returncode, run.stderr), run.stdout
+    assert "autoscaler office-hours: outside of office hours" in run.stdout
+
+
+def test_without_the_package_the_scenario_is_refused():
+    """With its line, and what is known."""
+    text = (PACKAGE / "scenario.yaml").read_text("utf-8")
+    with pytest.raises(ScenarioError) as raised:
+        read_text("scenario.yaml", text)
+    told = raised.value.problems[0]
+    assert told.startswith("scenario.yaml:14: pools.research.autoscaling")
+    assert "no navarch.autoscalers named 'office-hours'" in told
