@@ -99,6 +99,23 @@ def validate(files: Files) -> None:
         raise typer.Exit(code)
 
 
+@commands.command("interactive")
+def interactive(
+    file: Annotated[
+        Path | None, typer.Argument(help="A scenario, for its fleet and pools.", show_default=False)
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=100, help="Without a file: so many.")
+    ] = 3,
+    seed: Annotated[str, typer.Option("--seed", help="Another draw of what is random.")] = "",
+) -> None:
+    """Play with a fleet by hand: break things, let time pass, look."""
+    from services.cli import interactive as playing  # noqa: PLC0415
+
+    if code := playing.play(file, nodes, seed):
+        raise typer.Exit(code)
+
+
 def _commit() -> str:
     """The commit of the checkout that this runs from; empty where it is none."""
     try:

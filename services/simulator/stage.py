@@ -93,7 +93,7 @@ class Stage:
         """What was published about nodes and pools, and when."""
         self.sagas: list[SagaStarted] = []
         self.world.watchers.append(self._stored)
-        self._started = False
+        self.started = False
 
     def _kind_of(self, instance: Instance) -> Kind:
         kinds, others = self._beginning.kinds, self._beginning.others
@@ -132,14 +132,14 @@ class Stage:
 
     async def start(self) -> None:
         """Start the fleet; the second time, whatever was stopped of it."""
-        if self._started:
+        if self.started:
             for node in list(self.machines.nodes.values()):
                 if isinstance(node, Machine) and node.out:
                     self.machines.recover(node, "power_off")
                     if node.out:
                         self.machines.restart(node)
             return
-        self._started = True
+        self.started = True
         for record in self._beginning.records:
             await self.operator.bus.create(POOLS, pool_key(record.name), encode(record))
         for each in self.services.values():

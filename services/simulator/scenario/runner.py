@@ -209,6 +209,9 @@ def words(event: f.Event) -> str:
         if key in ("failure_type", "command_type", "verb", "message", "expected_status"):
             shown += [str(value)] if value else []
         elif value not in (None, {}, "") and value != defaults.get(key):
+            if isinstance(value, dict):
+                shown += [f"{inner}={each}" for inner, each in value.items()]
+                continue
             text = format_duration(value) if isinstance(value, Duration) else value
             shown.append(f"{key}={text}")
     return " ".join(part for part in (event.action, event.target, *shown) if part)

@@ -1,0 +1,133 @@
+"""`navarch simulator interactive`: a fleet in virtual time that somebody plays with by hand.
+
+Time stands still while nothing is typed. It works on a terminal, and from a pipe: one command a
+line, the end of the input is the end.
+"""
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from services.cli import printing, render, scenarios
+from services.simulator import virtual
+from services.simulator.scenario.outcome import Outcome
+from services.simulator.scenario.reading import read_file, read_text
+from services.simulator.scenario.runner import Player
+from services.simulator.scenario.typing_in import HELP, TypedError, event_of
+
+if TYPE_CHECKING:
+    from services.simulator.scenario.format import Scenario
+
+PROMPT: Final = "navarch> "
+STEP: Final = "step 10s"
+OWN: Final = """
+name: interactive
+pools: {{training: {{min_nodes: {nodes}, max_nodes: {most}, drain_timeout: 1m}}}}
+fleet: [{fleet}]
+"""
+
+
+def play(file: Path | None, nodes: int, seed: str) -> int:
+    """Play with a file's fleet, or with one of so many nodes."""
+    if file is not None:
+        scenario = read_file(file)
+    else:
+        named = ", ".join(f"{{id: node-{n}, pool: training}}" for n in range(1, nodes + 1))
+        scenario = read_text("(own)", OWN.format(nodes=nodes, most=nodes + 2, fleet=named))
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return virtual.run(lambda: Session(scenario, seed or str(scenario.seed)).run())
+    finally:
+        logging.disable(before)
+
+
+class Session:
+    """One fleet and the person at it. To be used inside a virtual loop."""
+
+    def __init__(self, scenario: "Scenario", seed: str) -> None:
+        """Put the stage up."""
+        self._player = Player(scenario, seed)
+        self._pools = frozenset(scenario.configuration.pools)
+        self._ids = frozenset(node.id for node in scenario.fleet)
+        self._told = 0
+        self._steps = 0
+
+    async def run(self) -> int:
+        """Take commands until the end; the exit code is 1 where an assertion did not hold."""
+        await self._player.stage.open()
+        printing.say("A simulated fleet; nothing runs before `start`. Type help, or quit.")
+        while (line := self._line()) is not None and line not in ("quit", "exit"):
+            await self._take(line or STEP)
+        self._player.stage.close()
+        return 0 if all(step.ok for step in self._player.steps) else 1
+
+    def _line(self) -> str | None:
+        """What was typed; None at the end."""
+        try:
+            if sys.stdin.isatty():
+                return input(f"{scenarios.clock(self._player.stage.world.now())} {PROMPT}").strip()
+        except EOFError:
+            return None
+        text = sys.stdin.readline()
+        return text.partition("#")[0].strip() if text else None
+
+    async def _take(self, line: str) -> None:
+        colour = printing.colour()
+        match line:
+            case "help" | "?":
+                printing.say(HELP)
+            case "nodes":
+                rows = [
+                    (each.node, each.pool, each.status, each.health, each.reason)
+                    for each in self._player.standings().values()
+                ]
+                headers = ("node", "pool", "status", "health", "reason")
+                printing.say(render.columns(headers, rows, colour=colour))
+            case "pools":
+                self._say_pools(colour=colour)
+            case "story":
+                for text in scenarios.story(self._outcome(0, 0), colour=colour):
+                    printing.say(text)
+            case _:
+                await self._event(line, colour=colour)
+
+    async def _event(self, line: str, *, colour: bool) -> None:
+        known = self._ids | {record.node for record in self._player.stage.nodes()}
+        try:
+            event = event_of(line, known, self._pools)
+        except TypedError as error:
+            printing.say(f"! {error}")
+            return
+        free = ("start_fleet", "wait", "log")
+        if not self._player.stage.started and event.action not in free:
+            printing.say("! nothing runs yet; type start")
+            return
+        await self._player.play(event)
+        for text in scenarios.story(self._outcome(self._told, self._steps), colour=colour):
+            printing.say(text)
+        self._told, self._steps = len(self._player.stage.story), len(self._player.steps)
+
+    def _outcome(self, told: int, steps: int) -> Outcome:
+        """What happened since."""
+        stage = self._player.stage
+        return Outcome(
+            name="",
+            seed="",
+            seconds=stage.world.now(),
+            digest="",
+            steps=tuple(self._player.steps[steps:]),
+            story=tuple(stage.story[told:]),
+        )
+
+    def _say_pools(self, *, colour: bool) -> None:
+        rows = []
+        for name in sorted(self._pools):
+            record = self._player.stage.pool(name)
+            if record is not None:
+                reason = record.breaker.reason
+                open_ = ", ".join(record.open) or "-"
+                rows.append((name, str(record.desired), record.breaker.state, open_, reason))
+        headers = ("pool", "desired", "breaker", "open sagas", "")
+        printing.say(render.columns(headers, rows, colour=colour))

@@ -1,0 +1,106 @@
+"""`navarch simulator run`, `validate`, `interactive`: what people and programs see of scenarios."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = ROOT / "config" / "scenarios" / "xid-stays-unhealthy.yaml"
+
+FAILS = """
+name: fails
+fleet: [{id: node-1}]
+events:
+  - {action: start_fleet}
+  - {at: 1m, action: assert, target: node-1, params: {expected_status: cordoned}}
+assertions:
+  - {type: node_count, expected: 2, message: there are two}
+"""
+
+TYPED = """
+inject node-1 xid_error    # before anything runs
+start
+wait node-1 active timeout=1m
+inject node-1 xid_error xid_code=79 gpu_index=2
+wait node-1 terminated timeout=3m
+inject node-2 no_capacity
+fly
+nodes
+pools
+assert node-2 active
+"""
+
+
+def navarch(*words: str, typed: str = "") -> tuple[int, str]:
+    """What `navarch` says to these words."""
+    result = CliRunner().invoke(app, ["simulator", *words], input=typed)
+    return result.exit_code, result.output
+
+
+def test_run_tells_the_story_and_what_holds():
+    """In virtual time; the exit code is that of the assertions."""
+    code, said = navarch("run", str(GOOD))
+    assert code == 0
+    assert "1:00.0   node-1" in said
+    assert "unhealthy: XID 48: uncorrectable memory error (GPU 3)" in said
+    assert "holds  nobody replaces these nodes" in said
+    assert "xid-stays-unhealthy: passed: 4 assertions, simulated 4:00" in said
+
+
+def test_a_scenario_that_fails_says_what_it_found(tmp_path):
+    """One line for each thing that does not hold, and exit code 1."""
+    file = tmp_path / "fails.yaml"
+    file.write_text(FAILS, "utf-8")
+    code, said = navarch("run", "--quiet", str(file))
+    failed = [line for line in said.splitlines() if line.startswith("FAILED")]
+    assert (1, 2) == (code, len(failed))
+    assert "node-1 is active" in failed[0]
+    assert failed[1] == "FAILED: there are two; found: 1"
+
+
+def test_run_answers_programs_in_json():
+    """Steps, assertions, nodes and the story, with the hash of the history."""
+    code, said = navarch("run", "--output", "json", str(GOOD))
+    told = json.loads(said)
+    assert (0, True, 4) == (code, told["ok"], len(told["assertions"]))
+    assert {each["node"]: each["status"] for each in told["nodes"]} == {
+        "node-1": "active",
+        "node-2": "active",
+    }
+    assert any(each["what"] == "fault" for each in told["story"])
+
+
+def test_validate_plays_nothing(tmp_path):
+    """It says what is in order, and every line that is not."""
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("name: a\nflet: []\nevents: [{action: fly}]\n", "utf-8")
+    code, said = navarch("validate", str(GOOD), str(wrong))
+    assert code == 1
+    assert f"{GOOD}: xid-stays-unhealthy is in order: 2 nodes" in said
+    assert f"{wrong}:2: flet: unknown key" in said
+    assert f"{wrong}:3: events.0.action: Invalid enum value 'fly'" in said
+
+
+def test_a_fleet_can_be_played_with_by_hand():
+    """From a pipe too; what makes no sense is said and passed over."""
+    code, said = navarch("interactive", "--nodes", "2", typed=TYPED)
+    assert code == 0
+    assert "! nothing runs yet; type start" in said
+    assert "XID 79 on GPU 2" in said
+    assert "! params.failure_type: no_capacity is nothing that befalls 'node-2'" in said
+    assert "! 'fly' is not understood; type help" in said
+    lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert lines["node-1"][2] == "terminated"
+    assert lines["training"][:3] == ["training", "2", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"), [("", 0), ("quit\n", 0), ("start\nassert all lost\n", 1)]
+)
+def test_it_ends_cleanly(typed, code):
+    """At the end of the input, on quit, and with the exit code of what was asserted."""
+    assert navarch("interactive", typed=typed)[0] == code
