@@ -3,6 +3,7 @@
 from typing import Literal
 
 from schemas.messages import Codec, Message
+from schemas.reasons import ProviderErrorKind
 
 
 class FleetEvent(Message, frozen=True, kw_only=True):
@@ -22,7 +23,22 @@ class ConsumerLag(FleetEvent, frozen=True, kw_only=True, tag="io.navarch.metrics
     reason: str = ""
 
 
-FACTS: dict[type[FleetEvent], str] = {ConsumerLag: "lag"}
+class UnknownError(
+    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.unknown_error"
+):
+    """A provider answered with an error that Navarch has no row for; told once for each code."""
+
+    provider: str
+    code: str
+    """As the provider spells it; the exception's name where a plugin let one out."""
+    call: str
+    """What it was asked: provision, terminate, list …"""
+    message: str
+    taken_as: ProviderErrorKind = "TRANSIENT"
+    """The kind it is treated as until it has a row."""
+
+
+FACTS: dict[type[FleetEvent], str] = {ConsumerLag: "lag", UnknownError: "unknown-error"}
 """The last token of each event's subject."""
 
 fleet_codec = Codec(FACTS)

@@ -47,6 +47,8 @@ def _tell(message: Message | UnknownType | Invalid) -> Told:
         case f.ConsumerLag():
             mood: Mood = "bad" if message.status == "lagging" else "good"
             return Told(message.durable, message.status, message.reason, mood)
+        case f.UnknownError(provider=provider, code=code, message=said):
+            return Told(provider, "unknown error", f"{code}: {said}", "bad")
         case UnknownType(type=kind):
             return Told(
                 "", "unknown", f"a message of type {kind}, which this release does not know"

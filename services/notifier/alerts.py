@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from schemas.fleet_events import ConsumerLag
+from schemas.fleet_events import ConsumerLag, UnknownError
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
 from schemas.pool_events import (
@@ -46,7 +46,7 @@ class Alert:
     time: datetime
 
 
-def alert_of(event: Message) -> Alert | None:  # noqa: C901 - one case a fact
+def alert_of(event: Message) -> Alert | None:  # noqa: C901, PLR0912 - one case a fact
     """What people are told of this fact; None where it is no news to them."""
     match event:
         case Verdict():
@@ -77,6 +77,8 @@ def alert_of(event: Message) -> Alert | None:  # noqa: C901 - one case a fact
             return _breaker(event)
         case ConsumerLag():
             return _lag(event)
+        case UnknownError():
+            return _unknown_error(event)
         case Incident():
             return _incident(event)
         case SagaFailed() | SagaIsStuck():
@@ -195,6 +197,24 @@ def _lag(event: ConsumerLag) -> Alert:
         text=f"{_because(event.reason).strip()}{then}",
         pool="",
         key=f"lag/{event.durable}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _unknown_error(event: UnknownError) -> Alert:
+    kind = event.taken_as
+    then = "tried again" if kind == "TRANSIENT" else f"taken for {kind}, by its status alone"
+    return Alert(
+        severity="warning",
+        title=f"{event.provider} answered {event.call} with an error that is not known here",
+        text=(
+            f"Code {event.code}: {event.message.rstrip('.')}. It is {then}. If it does not pass, "
+            "act on what it says; and report the code, so that it gets a row of its own. This "
+            "code is not told again."
+        ),
+        pool="",
+        key=f"unknown-error/{event.provider}/{event.code}",
         event=event.id,
         time=event.time,
     )

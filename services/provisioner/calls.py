@@ -7,7 +7,7 @@ one is under way all get the next one, which began after each of them asked.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from services.provisioner.errors import ProviderError
@@ -24,13 +24,24 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Tell = Callable[[str, str, ProviderError], Awaitable[None]]
+"""Tells people of an error without a row: of which provider, in which call."""
+
+
+async def tell_nobody(provider: str, call: str, error: ProviderError) -> None:
+    """For whoever has nobody to tell."""
+    del provider, call, error
+
 
 class ProviderCalls:
     """One provider, called with time-outs."""
 
-    def __init__(self, provider: Provider, *, call_timeout_seconds: float) -> None:
+    def __init__(
+        self, provider: Provider, *, call_timeout_seconds: float, tell: Tell = tell_nobody
+    ) -> None:
         """Give `terminate` and `list` so long; `provision` is told how long it has."""
         self.provider = provider
+        self._tell = tell
         self._timeout = call_timeout_seconds
         self._running: asyncio.Task[list[Instance]] | None = None
         self._next: asyncio.Task[list[Instance]] | None = None
@@ -81,7 +92,9 @@ class ProviderCalls:
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await call
-        except ProviderError:
+        except ProviderError as error:
+            if error.unknown:
+                await self._tell(name, what, error)
             raise
         except TimeoutError as error:
             raise ProviderError(
@@ -90,9 +103,12 @@ class ProviderCalls:
         except Exception as error:
             # A plugin's defect must not end the service; it is shown, and tried again.
             log.exception("provider failed", extra={"provider": name, "call": what})
-            raise ProviderError(
-                "TRANSIENT", f"{name} failed in {what}: {type(error).__name__}: {error}"
-            ) from error
+            kind = type(error).__name__
+            failed = ProviderError(
+                "TRANSIENT", f"{name} failed in {what}: {kind}: {error}", unknown=kind
+            )
+            await self._tell(name, what, failed)
+            raise failed from error
 
 
 class Providers:

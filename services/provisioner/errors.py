@@ -31,6 +31,8 @@ class Rule:
     """Only a person can put it right."""
 
 
+SERVER_ERROR: Final = 500
+
 RULES: Final[dict[ProviderErrorKind, Rule]] = {
     "CAPACITY": Rule(
         scope="offering",
@@ -78,12 +80,17 @@ class ProviderError(NavarchError):
         *,
         scope: str = "",
         retry_after: float | None = None,
+        unknown: str = "",
     ) -> None:
-        """Say what kind it is, what exactly is blocked, and how long the provider says to wait."""
+        """Say what kind it is, what exactly is blocked, and how long the provider says to wait.
+
+        `unknown` is the provider's own code where there is no row for it: people are told.
+        """
         super().__init__(f"{kind}: {message}")
         self.kind: ProviderErrorKind = kind
         self.message = message
         self.scope = scope or RULES[kind].scope
+        self.unknown = unknown
         self.retry_after = retry_after
         """Seconds; None where the provider names none."""
 
@@ -91,3 +98,13 @@ class ProviderError(NavarchError):
     def rule(self) -> Rule:
         """What this kind of error allows."""
         return RULES[self.kind]
+
+
+def unknown_of(code: str, status: int, *, known: bool) -> str:
+    """The code that people are told of; empty where there is a row, or a server just failed.
+
+    What a code without a row means is guessed from the status, and must not pass for known.
+    """
+    if known or (not code and status >= SERVER_ERROR):
+        return ""
+    return code or f"HTTP {status}"

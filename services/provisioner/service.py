@@ -21,6 +21,7 @@ from services.provisioner.steps import Steps
 from services.provisioner.store import InstanceStore
 from services.provisioner.sweep_asked import SweepAsked
 from services.provisioner.sweeper import LEASE_NAME, Sweeper
+from services.provisioner.unknown_errors import UnknownErrors
 from services.runtime.bus import Endpoint, Headers
 from services.runtime.leases import Lease
 from services.runtime.plugins import load_plugin
@@ -33,9 +34,12 @@ log = logging.getLogger(__name__)
 async def build(context: Context) -> Service:
     """Make the service with the providers of the configuration."""
     timing = Timing()
+    unknown = UnknownErrors(context.bus, context.clock)
     providers = Providers(
         {
-            each.name: ProviderCalls(each, call_timeout_seconds=timing.call_timeout_seconds)
+            each.name: ProviderCalls(
+                each, call_timeout_seconds=timing.call_timeout_seconds, tell=unknown.tell
+            )
             for each in load_providers(context)
         }
     )

@@ -89,6 +89,12 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "seconds": 74.2,
         "reason": "12400 messages wait (10000 may), the oldest for 74 s (60 may pass)",
     },
+    "UnknownError": {
+        "provider": "lambda",
+        "code": "global/new-refusal",
+        "call": "provision",
+        "message": "HTTP 400: global/new-refusal The account is on hold.",
+    },
     "DeadLetter": {
         "id": "dead-REQUESTS-pool-requests-17",
         "reason": "Expected `int`, got `str` - at `$.nodes`",

@@ -6,7 +6,7 @@ Source: the error codes of the EC2 API reference, and what public autoscalers ha
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import ProviderError
+from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "InsufficientInstanceCapacity": "CAPACITY",
@@ -62,7 +62,6 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 
 ABSENT: Final = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 """A removal that is answered so has nothing to remove."""
-SERVER_ERROR: Final = 500
 TEXT_CHARS_MAX: Final = 300
 
 
@@ -78,4 +77,8 @@ def error_of(answer: Any) -> ProviderError:
     text = str(answer.get("Error", {}).get("Message", ""))[:TEXT_CHARS_MAX]
     known = code in KINDS or status >= SERVER_ERROR
     note = "" if known else " (a code that is not known here)"
-    return ProviderError(KINDS.get(code, "TRANSIENT"), f"{code}: {text}{note}")
+    return ProviderError(
+        KINDS.get(code, "TRANSIENT"),
+        f"{code}: {text}{note}",
+        unknown=unknown_of(code, status, known=code in KINDS),
+    )

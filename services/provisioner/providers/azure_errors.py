@@ -10,7 +10,7 @@ allocation failures and on Resource Manager errors, and codes that public autosc
 from typing import Any, Final, Literal
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import ProviderError, Scope
+from services.provisioner.errors import SERVER_ERROR, ProviderError, Scope, unknown_of
 
 Market = Literal["on-demand", "spot"]
 
@@ -106,7 +106,6 @@ STATUSES: Final[dict[int, ProviderErrorKind]] = {
 }
 """HTTP status -> kind, where no code is known."""
 THROTTLED: Final = 429
-SERVER_ERROR: Final = 500
 TEXT_CHARS_MAX: Final = 300
 DEEP_MAX: Final = 5
 """Of details within details."""
@@ -124,9 +123,10 @@ class AzureError(ProviderError):
         code: str = "",
         scope: str = "",
         retry_after: float | None = None,
+        unknown: str = "",
     ) -> None:
         """Keep what the provider itself must look at."""
-        super().__init__(kind, message, scope=scope, retry_after=retry_after)
+        super().__init__(kind, message, scope=scope, retry_after=retry_after, unknown=unknown)
         self.status = status
         self.code = code
 
@@ -162,6 +162,7 @@ def error_of(
     elif not known:
         kind = STATUSES.get(status, "TRANSIENT")
     where = f"HTTP {status} {code}".strip() if status else code
+    by_status = status in STATUSES and not code
     sure = known or status in STATUSES or status >= SERVER_ERROR
     note = "" if sure else " (a code that is not known here)"
     return AzureError(
@@ -171,6 +172,7 @@ def error_of(
         code=code,
         scope=scope or "",
         retry_after=retry_after,
+        unknown=unknown_of(code, status, known=known or status == THROTTLED or by_status),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import ProviderError
+from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
 
 PHRASES: Final[dict[str, ProviderErrorKind]] = {
     "no such image": "INVALID",
@@ -35,7 +35,6 @@ STATUSES: Final[dict[int, ProviderErrorKind]] = {
     429: "THROTTLE",
 }
 """HTTP status -> kind, where no phrase is known."""
-SERVER_ERROR: Final = 500
 TEXT_CHARS_MAX: Final = 300
 
 
@@ -59,4 +58,6 @@ def error_of(status: int, body: bytes) -> ProviderError:
     kind = said or STATUSES.get(status) or "TRANSIENT"
     known = said is not None or status in STATUSES or status >= SERVER_ERROR
     note = "" if known else " (a status that is not known here)"
-    return ProviderError(kind, f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}")
+    # The engine has no codes: a status stands for one.
+    unknown = unknown_of("", status, known=known)
+    return ProviderError(kind, f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}", unknown=unknown)

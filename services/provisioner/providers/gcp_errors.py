@@ -8,7 +8,7 @@ pages and the codes that public autoscalers have met in practice.
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import ProviderError
+from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": "CAPACITY",
@@ -54,7 +54,6 @@ STATUSES: Final[dict[int, ProviderErrorKind]] = {
     429: "THROTTLE",
 }
 """HTTP status -> kind, where no reason is known."""
-SERVER_ERROR: Final = 500
 TEXT_CHARS_MAX: Final = 300
 
 
@@ -70,7 +69,12 @@ def error_of(status: int, body: Any) -> ProviderError:
     kind = KINDS.get(reason) or STATUSES.get(status) or "TRANSIENT"
     text = str(body.get("error", {}).get("message", ""))[:TEXT_CHARS_MAX]
     known = reason in KINDS or status in STATUSES or status >= SERVER_ERROR
-    return ProviderError(kind, _said(f"HTTP {status} {reason}".strip(), text, known=known))
+    by_status = status in STATUSES and not reason
+    return ProviderError(
+        kind,
+        _said(f"HTTP {status} {reason}".strip(), text, known=known),
+        unknown=unknown_of(reason, status, known=reason in KINDS or by_status),
+    )
 
 
 def operation_error(operation: Any) -> ProviderError | None:
@@ -82,7 +86,12 @@ def operation_error(operation: Any) -> ProviderError | None:
     first = next((each for each in errors if each.get("code") in KINDS), errors[0])
     code = str(first.get("code", ""))
     text = str(first.get("message", ""))[:TEXT_CHARS_MAX]
-    return ProviderError(KINDS.get(code, "TRANSIENT"), _said(code, text, known=code in KINDS))
+    known = code in KINDS
+    return ProviderError(
+        KINDS.get(code, "TRANSIENT"),
+        _said(code, text, known=known),
+        unknown="" if known else code,
+    )
 
 
 def _said(code: str, text: str, *, known: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import ProviderError
+from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "global/invalid-api-key": "AUTH",
@@ -35,7 +35,6 @@ STATUSES: Final[dict[int, ProviderErrorKind]] = {
     429: "THROTTLE",
 }
 """HTTP status -> kind, where the body names no code that is known."""
-SERVER_ERROR: Final = 500
 TEXT_CHARS_MAX: Final = 300
 
 
@@ -60,6 +59,10 @@ def error_of(status: int, body: bytes, retry_after: float | None = None) -> Prov
     known = said.code in KINDS or status in STATUSES or status >= SERVER_ERROR
     text = " ".join(part for part in (said.code, said.message, said.suggestion) if part)
     note = "" if known else " (a code that is not known here)"
+    by_status = status in STATUSES and (throttled is not None or not said.code)
     return ProviderError(
-        kind, f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}", retry_after=retry_after
+        kind,
+        f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}",
+        retry_after=retry_after,
+        unknown=unknown_of(said.code, status, known=said.code in KINDS or by_status),
     )

@@ -1,0 +1,202 @@
+"""An error code without a row is taken for a passing one, and people are told of it, once."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from schemas import subjects
+from schemas.fleet_events import FACTS, UnknownError, fleet_codec
+from schemas.topology import EVENTS
+from services.notifier.alerts import alert_of
+from services.provisioner.calls import ProviderCalls
+from services.provisioner.errors import ProviderError
+from services.provisioner.providers import (
+    aws_errors,
+    azure_errors,
+    docker_errors,
+    gcp_errors,
+    lambda_errors,
+)
+from services.provisioner.providers.fake import Order
+from services.provisioner.unknown_errors import UnknownErrors
+from services.runtime.clock import SystemClock
+from services.runtime.errors import Unavailable
+from services.runtime.nats_bus import NatsBus
+from tests.provisioner.support import fake
+
+TellerOf = Callable[[int, str], ProviderError]
+
+
+def aws(status: int, code: str) -> ProviderError:
+    """As EC2 words it."""
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return aws_errors.error_of(answer)
+
+
+def gcp(status: int, code: str) -> ProviderError:
+    """As Compute Engine words it."""
+    errors = [{"reason": code}] if code else []
+    return gcp_errors.error_of(status, {"error": {"errors": errors}})
+
+
+def gcp_operation(status: int, code: str) -> ProviderError:
+    """As a finished operation words it."""
+    del status
+    found = gcp_errors.operation_error({"error": {"errors": [{"code": code}]}})
+    assert found is not None
+    return found
+
+
+def azure(status: int, code: str) -> ProviderError:
+    """As Azure words it."""
+    return azure_errors.error_of(status, {"error": {"code": code, "message": "m"}}, "on-demand")
+
+
+def lambda_cloud(status: int, code: str) -> ProviderError:
+    """As Lambda words it."""
+    body = json.dumps({"error": {"code": code, "message": "m", "suggestion": ""}})
+    return lambda_errors.error_of(status, body.encode())
+
+
+def docker(status: int, code: str) -> ProviderError:
+    """The engine has no codes."""
+    del code
+    return docker_errors.error_of(status, b'{"message": "what is this"}')
+
+
+@pytest.mark.parametrize(
+    ("teller", "status", "code", "told"),
+    [
+        (aws, 400, "InsufficientInstanceCapacity", ""),
+        (aws, 400, "BrandNewLimit", "BrandNewLimit"),
+        (aws, 503, "BrandNewOutage", "BrandNewOutage"),
+        (gcp, 400, "quotaExceeded", ""),
+        (gcp, 400, "brandNew", "brandNew"),
+        (gcp, 403, "", ""),
+        (gcp, 418, "", "HTTP 418"),
+        (gcp, 502, "", ""),
+        (gcp_operation, 0, "ZONE_RESOURCE_POOL_EXHAUSTED", ""),
+        (gcp_operation, 0, "BRAND_NEW", "BRAND_NEW"),
+        (azure, 409, "BrandNewConflict", "BrandNewConflict"),
+        (azure, 429, "BrandNewThrottle", ""),
+        (azure, 503, "", ""),
+        (lambda_cloud, 400, "global/quota-exceeded", ""),
+        (lambda_cloud, 400, "global/brand-new", "global/brand-new"),
+        (lambda_cloud, 401, "global/brand-new", "global/brand-new"),
+        (lambda_cloud, 401, "", ""),
+        (lambda_cloud, 429, "global/brand-new", ""),
+        (lambda_cloud, 418, "", "HTTP 418"),
+        (docker, 409, "", ""),
+        (docker, 418, "", "HTTP 418"),
+        (docker, 500, "", ""),
+    ],
+)
+def test_what_has_no_row_is_named(teller: TellerOf, status: int, code: str, told: str) -> None:
+    """By its code, or by its status where there is none; a server that just fails is no news."""
+    assert told == teller(status, code).unknown
+
+
+@pytest.mark.parametrize(
+    ("teller", "codes", "status"),
+    [
+        (aws, aws_errors.KINDS, 400),
+        (gcp, gcp_errors.KINDS, 400),
+        (gcp_operation, gcp_errors.KINDS, 0),
+        (azure, azure_errors.KINDS, 400),
+        (lambda_cloud, lambda_errors.KINDS, 400),
+    ],
+)
+def test_every_row_is_known(teller: TellerOf, codes: dict[str, str], status: int) -> None:
+    """No code of a table is ever told."""
+    assert [] == [code for code in codes if teller(status, code).unknown]
+
+
+async def told(bus: NatsBus) -> list[tuple[str, str, str]]:
+    """Provider, code and call of what was told."""
+    stored = await bus.read(EVENTS.name, subjects.fleet_event(FACTS[UnknownError]))
+    events = [fleet_codec.decode(each.data) for each in stored]
+    return [(e.provider, e.code, e.call) for e in events if isinstance(e, UnknownError)]
+
+
+class Odd:
+    """A provider that answers with codes nobody knows, and raises what nobody expects."""
+
+    name = "odd"
+
+    def __init__(self, *codes: str) -> None:
+        self._codes = list(codes)
+
+    async def list(self) -> list[object]:
+        """Fail once of each code, and then of a defect."""
+        if self._codes:
+            raise ProviderError("TRANSIENT", "HTTP 400: on hold.", unknown=self._codes.pop(0))
+        raise KeyError("instances")
+
+
+async def test_each_code_is_told_once_by_whoever_meets_it(bus: NatsBus) -> None:
+    """Again, at the same time, at another replica or after a restart: it is told already."""
+    first, second = UnknownErrors(bus, SystemClock()), UnknownErrors(bus, SystemClock())
+    calls = [
+        ProviderCalls(Odd("new", "new", "other"), call_timeout_seconds=5, tell=each.tell)
+        for each in (first, second)
+    ]
+    for _ in range(5):
+        results = await asyncio.gather(*(each.listed() for each in calls), return_exceptions=True)
+        assert [True, True] == [isinstance(each, ProviderError) for each in results]
+    await UnknownErrors(bus, SystemClock()).tell(
+        "odd", "list", ProviderError("TRANSIENT", "m", unknown="new")
+    )
+    expected = [("odd", "KeyError", "list"), ("odd", "new", "list"), ("odd", "other", "list")]
+    assert expected == sorted(await told(bus))
+
+
+class Away:
+    """A bus that is away."""
+
+    async def read(self, *_: object) -> list[object]:
+        """Nobody answers."""
+        raise Unavailable("no responders")
+
+
+async def test_a_bus_that_is_away_hides_no_error(bus: NatsBus) -> None:
+    """The call fails as it failed, and the code is told when the bus is back."""
+    teller = UnknownErrors(Away(), SystemClock())
+    calls = ProviderCalls(Odd("new"), call_timeout_seconds=5, tell=teller.tell)
+    with pytest.raises(ProviderError, match="on hold"):
+        await calls.listed()
+    teller._bus = bus
+    await teller.tell("odd", "list", ProviderError("TRANSIENT", "m", unknown="new"))
+    assert [("odd", "new", "list")] == await told(bus)
+
+
+async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
+    """A fault that was ordered has its kind."""
+    provider = fake(faults=(Order(call="list", kind="THROTTLE"),))
+    teller = UnknownErrors(bus, SystemClock())
+    with pytest.raises(ProviderError):
+        await ProviderCalls(provider, call_timeout_seconds=5, tell=teller.tell).listed()
+    assert [] == await told(bus)
+
+
+@pytest.mark.parametrize(
+    ("taken_as", "says"),
+    [("TRANSIENT", "It is tried again."), ("AUTH", "It is taken for AUTH, by its status alone.")],
+)
+def test_the_alert_says_what_becomes_of_it(taken_as: str, says: str) -> None:
+    """Provider, code and what the provider said; and that it is told this once."""
+    event = UnknownError(
+        id="e1",
+        time="2026-01-02T03:04:05Z",
+        provider="lambda",
+        code="global/new",
+        call="provision",
+        message="HTTP 400: on hold.",
+        taken_as=taken_as,
+    )
+    alert = alert_of(event)
+    assert alert is not None
+    assert ("warning", "unknown-error/lambda/global/new") == (alert.severity, alert.key)
+    assert "lambda answered provision with an error that is not known here" == alert.title
+    assert f"Code global/new: HTTP 400: on hold. {says}" in alert.text
