@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from schemas.settings import Settings
 from services.health_monitor.catalog import load_xids
 from services.health_monitor.policy_file import load_policy, policy_path
 from services.simulator import virtual
@@ -23,9 +24,9 @@ class Planned:
     failures: tuple[failures.Failure, ...]
 
 
-def plan(spec: StressSpec) -> Planned:
+def plan(spec: StressSpec, health_policy: str = "") -> Planned:
     """Make the fleet and all that befalls it, from the specification's seed."""
-    policy = load_policy(policy_path("", None))
+    policy = load_policy(policy_path(health_policy, None))
 
     @cache
     def fatal(type_: FailureType, xid: int) -> bool:
@@ -41,19 +42,20 @@ def simulate(
     *,
     name: str = "stress",
     description: str = "",
+    base: Settings | None = None,
     passed: Callable[[float], None] = lambda _: None,
 ) -> Report:
     """Live through it; `passed` is told the virtual seconds that have passed.
 
     Of the specification's files only the log is written here, while the run goes on.
     """
-    planned = plan(spec)
+    planned = plan(spec, base.health_policy if base is not None else "")
     names = {each.code: each.description for each in load_xids().codes}
     with logbook(spec.log_file) as book:
 
         async def live() -> Report:
             told = book.told if book is not None else None
-            run = StressRun(spec, planned.fleet, planned.failures, str(spec.seed), told)
+            run = StressRun(spec, planned.fleet, planned.failures, str(spec.seed), told, base)
             await run.run(passed)
             return composing.compose(
                 name,

@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.names import InvalidNameError, pool_name
-from schemas.settings import Setting
+from schemas.settings import PoolSpec, Setting
 from services.runtime.configuration import Document, Path_, convert
 
 NODES_MAX: Final = 20_000
@@ -24,6 +24,11 @@ DEPTH_MAX: Final = 10
 LIST_MAX: Final = 1_000
 XID_MAX: Final = 1_000
 PERCENT: Final = 100.0
+
+POOL_OWN: Final = frozenset(
+    {"provider", "instance_type", "min_nodes", "max_nodes", "gpu_count", "labels", "autoscaling"}
+)
+"""Of a pool's configuration, what a stress run makes by itself."""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
@@ -94,6 +99,8 @@ class FleetSpec(Setting, frozen=True, kw_only=True):
     nodes_per_rack: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 16
     """Of one provider and zone: what fails together at scope `rack`."""
     startup: StartupSpec = StartupSpec()
+    pool: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What every pool is like besides, as in the configuration: `budget`, `health` …"""
 
 
 class FailureTypeSpec(Setting, frozen=True, kw_only=True):
@@ -202,6 +209,12 @@ def check(document: Document, spec: StressSpec, path: Path_) -> None:
     """Refuse what no decoder sees: references to what is not there, times that do not fit."""
     for place, problem in problems(spec):
         raise document.error((*path, *place), problem)
+    pool = spec.fleet_gen.pool
+    for key in POOL_OWN & set(pool):
+        problem = "is made of the templates; it cannot be set for all pools"
+        raise document.error((*path, "fleet_gen", "pool", key), problem)
+    needed = {"provider": "any", "instance_type": "any", "min_nodes": 0, "max_nodes": 0}
+    convert(document, needed | pool, PoolSpec, (*path, "fleet_gen", "pool"))
 
 
 def problems(spec: StressSpec) -> Iterator[tuple[Path_, str]]:

@@ -20,8 +20,6 @@ from services.pool_manager.world import DISRUPTIVE
 from services.runtime.bus import Stored
 from services.simulator.stress.failures import Failure
 
-BUDGET: Final = BudgetSpec()
-"""What a pool may have out of service, where nothing else is configured."""
 STEPS_MAX: Final = 60
 """Of one repair; a longer story is cut off."""
 REASON_CHARS_MAX: Final = 200
@@ -167,8 +165,9 @@ class Budget:
 class Recording:
     """What is noted while the run goes on."""
 
-    def __init__(self, pools: dict[str, int]) -> None:
-        """Follow pools of these sizes."""
+    def __init__(self, pools: Mapping[str, int], budgets: Mapping[str, BudgetSpec]) -> None:
+        """Follow pools of these sizes and budgets."""
+        self._specs = budgets
         self.begun = 0.0
         self.counts: Counter[str] = Counter()
         self.struck: Counter[str] = Counter()
@@ -340,7 +339,7 @@ class Recording:
     def sample(self, at: float, interval: float, wanted: Mapping[str, int], machines: int) -> None:
         """Note how the fleet stands; `wanted`: of each pool, as was asked for."""
         for pool, budget in self.budgets.items():
-            budget.limit = limit(BUDGET.max_unavailable, wanted.get(pool, 0))
+            budget.limit = limit(self._specs[pool].max_unavailable, wanted.get(pool, 0))
             if self._out(pool) >= budget.limit:
                 budget.full_seconds += interval
         since, self._since = self._since, Counter()

@@ -42,7 +42,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     availability: float
     """Share of the wanted nodes' time in which they were in service, once the fleet had come up."""
     up_at: float | None
-    """When all that was wanted was in service first; None: never."""
+    """When 95 % of what was wanted was in service first; None: never."""
     failures: int
     recoveries: int
     """Failures that passed by themselves."""

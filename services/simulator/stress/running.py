@@ -5,10 +5,13 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from schemas import subjects
 from schemas.messages import encode
 from schemas.records import FLEET_KEY, FleetRecord
 from schemas.requests import ScaleRequest
+from schemas.settings import Settings
 from schemas.topology import POOLS
 from services.runtime.bus import Stored
 from services.runtime.configuration import parse_settings
@@ -41,8 +44,12 @@ class StressRun:
         failures: tuple[Failure, ...],
         seed: str,
         told: Callable[[float, str], None] | None = None,
+        base: Settings | None = None,
     ) -> None:
-        """Put the world together; nothing moves yet. `told` hears the story, line by line."""
+        """Put the world together; nothing moves yet.
+
+        `told` hears the story, line by line; of `base` the budget, mode and health policy count.
+        """
         self._spec = spec
         self._fleet = fleet
         self._failures = failures
@@ -61,11 +68,16 @@ class StressRun:
             self.clouds[provider] = cloud
             self.world.parts[f"cloud/{provider}"] = cloud
         settings = parse_settings("(stress)", json.dumps(settings_of(spec, fleet)), {})
+        if base is not None:
+            settings = msgspec.structs.replace(
+                settings, budget=base.budget, mode=base.mode, health_policy=base.health_policy
+            )
         self.services = [
             Supervised(self.world, name, build, settings) for name, build in BUILDS.items()
         ]
         sizes = {pool: len(fleet.of_pool(pool)) for pool in fleet.pools}
-        self.recording = Recording(sizes)
+        budgets = {name: pool.budget for name, pool in settings.pools.items()}
+        self.recording = Recording(sizes, budgets)
         self._wanted: dict[str, int] = {}
         self._begun = 0.0
         self.world.watchers.append(self._stored)
@@ -140,6 +152,7 @@ def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:
     launch = max(
         LAUNCH_SECONDS_MIN, 2 * cold_start_max(spec.fleet_gen.startup, spec.chaos.recovery)
     )
+    given = spec.fleet_gen.pool
     return {
         "fleet": FLEET,
         "providers": {
@@ -155,7 +168,11 @@ def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:
                 "max_nodes": len(fleet.of_pool(pool)),
                 "labels": template.labels,
                 "launch_timeout": f"{launch:.0f}s",
-                "health": {"auto_replace": spec.chaos.recovery.replace_fatal},
+                **given,
+                "health": {
+                    "auto_replace": spec.chaos.recovery.replace_fatal,
+                    **given.get("health", {}),
+                },
             }
             for pool, template in fleet.pools.items()
         },

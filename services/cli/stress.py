@@ -1,0 +1,160 @@
+"""`navarch simulator run` on a stress scenario: a bar meanwhile, then its reports and figures."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from services.cli import printing, render
+from services.cli.printing import Format
+
+if TYPE_CHECKING:
+    from services.simulator.scenario.format import Assertion, Scenario
+    from services.simulator.stress.report import Report
+
+
+def run(
+    scenario: "Scenario", seed: str, output: Format, told: list[dict[str, Any]], *, quiet: bool
+) -> bool:
+    """Live through it, write its reports and say what came of it; False: not as was expected."""
+    from services.simulator.stress import entry, report  # noqa: PLC0415 - heavy
+
+    _refuse(scenario)
+    spec = scenario.stress
+    if seed:
+        spec = msgspec.structs.replace(spec, seed=_number(seed))
+    _writable(spec.report_file, spec.html_report_file, spec.log_file)
+    began = time.monotonic()
+    with _bar(float(spec.duration)) as passed:
+        found = entry.simulate(
+            spec,
+            name=scenario.name,
+            description=scenario.description,
+            base=scenario.configuration,
+            passed=passed,
+        )
+    wall = time.monotonic() - began
+    data = report.encode(found)
+    written = [("log", spec.log_file)] if spec.log_file else []
+    if spec.report_file:
+        Path(spec.report_file).write_bytes(data)
+        written.append(("report", spec.report_file))
+    if spec.html_report_file:
+        from services.simulator.stress import page  # noqa: PLC0415 - heavy
+
+        Path(spec.html_report_file).write_text(page.render(found), encoding="utf-8")
+        written.append(("page", spec.html_report_file))
+    wrong = list(_wrong(scenario.assertions, found))
+    if output is Format.JSON:
+        told.append({"file": scenario.file, "ok": not wrong, **msgspec.to_builtins(found)})
+        return not wrong
+    if not quiet:
+        for line in lines(found):
+            printing.say(line)
+        for what, path in written:
+            printing.say(f"{what:<14}{path}")
+    for line in wrong:
+        printing.say(f"FAILED: {line}")
+    printing.say(
+        f"{found.name}: {'FAILED' if wrong else 'passed'}: {found.summary.nodes_wanted:,} nodes, "
+        f"simulated {found.seconds:.0f} s in {wall:.1f} s "
+        f"(seed {found.seed}, history {found.history[:16]})"
+    )
+    return not wrong
+
+
+def lines(found: "Report") -> Iterator[str]:
+    """The report's figures, for people."""
+    summary, repair = found.summary, found.repair_seconds
+    most = ", ".join(f"{count} {name}" for name, count in found.failures.by_type.items())
+    repaired = (
+        f"{summary.replacements:,}, {summary.replacements_open:,} under way, "
+        f"{summary.replacements_failed:,} undone; {summary.machines_made:,} machines made"
+    )
+    rows = [
+        ("in service", f"{summary.availability:.2%} of the wanted nodes' time once they were up"),
+        ("healthy", f"{summary.nodes_at_end:,} at the end, {summary.healthy_least:,} at the least"),
+        ("failures", f"{summary.failures:,}: {most or 'none'}"),
+        ("passed", f"{summary.recoveries:,} by themselves"),
+        ("repaired", repaired),
+        (
+            "repair time",
+            f"p50 {repair.p50:.0f} s, p99 {repair.p99:.0f} s, longest {repair.max:.0f} s",
+        ),
+    ]
+    opened = sum(sum(each.breaker_opened.values()) for each in found.budget)
+    if opened:
+        spent = sum(each.breaker_open_seconds for each in found.budget)
+        rows.append(("breakers", f"opened {opened} times, {spent:.0f} s together"))
+    yield render.columns(("", ""), rows, colour=False).partition("\n")[2]
+
+
+@contextmanager
+def _bar(seconds: float) -> Iterator[Callable[[float], None]]:
+    """Show how far it is, where somebody watches; on stderr, so that stdout stays the answer."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (
+        TextColumn("simulated {task.fields[clock]}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=seconds, clock="0:00")
+
+        def passed(now: float) -> None:
+            minutes, rest = divmod(round(now), 60)
+            progress.update(task, completed=now, clock=f"{minutes}:{rest:02d}", refresh=True)
+
+        yield passed
+
+
+def _refuse(scenario: "Scenario") -> None:
+    """A stress run makes its own fleet and its own failures."""
+    others = {each.action for each in scenario.events} - {"log"}
+    if others or scenario.fleet:
+        what = "a `fleet`" if scenario.fleet else f"events ({', '.join(sorted(others))})"
+        raise typer.BadParameter(f"{scenario.file}: beside `stress` there can be no {what}")
+    for each in scenario.assertions:
+        if each.type != "node_count":
+            raise typer.BadParameter(
+                f"{scenario.file}: {each.type} cannot be asserted of a stress run; node_count can"
+            )
+
+
+def _wrong(assertions: "tuple[Assertion, ...]", found: "Report") -> Iterator[str]:
+    """What is not as asserted: nodes in service at the end; `expected` is how many at least."""
+    last = found.timeline[-1]
+    serving = int(last["healthy"] + last["degraded"])
+    for each in assertions:
+        least = each.at_least if each.at_least is not None else each.expected
+        if least is not None and serving < int(least):
+            yield each.message or f"{serving} nodes are in service where {least} should be"
+        if each.at_most is not None and serving > each.at_most:
+            yield each.message or f"{serving} nodes are in service, more than {each.at_most}"
+    yield from found.defects
+
+
+def _number(seed: str) -> int:
+    try:
+        return int(seed)
+    except ValueError:
+        raise typer.BadParameter(f"{seed!r}: the seed of a stress run is a number") from None
+
+
+def _writable(*paths: str) -> None:
+    """Say now, and not after the run, that a report cannot be written."""
+    for path in filter(None, paths):
+        folder = Path(path).resolve().parent
+        if not folder.is_dir():
+            raise typer.BadParameter(f"{path}: there is no folder {folder}")

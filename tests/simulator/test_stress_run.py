@@ -1,0 +1,227 @@
+"""A whole stress run, small: the services live through it, and the report says what happened."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.app import app
+from services.runtime.configuration import read_document
+from services.simulator.stress import composing, entry, page, report
+from services.simulator.stress.charts import clock, nice
+from services.simulator.stress.failures import Failure
+from services.simulator.stress.format import StressSpec, read
+from services.simulator.stress.recording import Repair
+from services.simulator.stress.report import Report
+
+SMALL = """\
+duration: 5m
+metrics_interval: 5s
+seed: 3
+fleet_gen:
+  total_nodes: 40
+  templates:
+    - {name: h100, weight: 60, gpu_count: 8, price_per_hour: 30}
+    - {name: a100, weight: 40, gpu_count: 4, price_per_hour: 10}
+  providers: {gcp: 50, aws: 50}
+  regions: {east: 100}
+  zones: {east: [east-a, east-b]}
+  startup: {pattern: wave, duration: 20s, batch_size: 10, cold_start_min: 5s, cold_start_max: 10s}
+  pool: {budget: {max_replacements: unlimited}, health: {incident: {hold: 30s}, lost_after: 30s}}
+chaos:
+  failure_rate: 150
+  xid_distribution: {13: 1, 79: 1}
+  failure_types:
+    - {type: xid_error, weight: 4}
+    - {type: temperature, weight: 2}
+    - {type: memory_error, weight: 1}
+    - {type: nvlink_error, weight: 1}
+    - {type: network, weight: 1}
+    - {type: boot_failure, weight: 1}
+    - {type: backend_error, weight: 1}
+  cascading: {probability: 0.3, scope: zone, max_affected_percent: 10}
+  recovery: {probability: 0.8, mean_time: 20s, replace_cold_start: 3s}
+  scheduled_outages:
+    - {name: "zone <b> is away", start_time: 2m, duration: 45s, scope: zone, target: east-b,
+       failure_type: network}
+"""
+
+
+def _spec(text: str = SMALL, **changes: Any) -> StressSpec:
+    document = read_document("stress.yaml", text)
+    return msgspec.structs.replace(read(document, document.value), **changes)
+
+
+@pytest.fixture(scope="module")
+def found() -> Report:
+    """The report of one run."""
+    return entry.simulate(_spec(), name="small")
+
+
+def test_the_services_repair_what_fails(found: Report) -> None:
+    """Fatal failures lead to replacements, others pass, and no service ends by itself."""
+    summary = found.summary
+    assert [] == found.defects
+    assert 40 == summary.nodes_wanted
+    assert summary.up_at is not None
+    assert summary.replacements > 3
+    assert summary.recoveries > 3
+    assert 40 + summary.replacements <= summary.machines_made
+    assert 0.5 < summary.availability < 1
+    assert 0 < summary.dollars_out_of_service < summary.dollars
+    assert {"gpu-off-the-bus", "thermal"} <= {each.name for each in found.rules}
+
+
+def test_the_figures_agree_with_each_other(found: Report) -> None:
+    """Failures by type, by cause and over time are the same failures; so are the repairs."""
+    total = found.summary.failures
+    assert total == sum(found.failures.by_type.values())
+    assert total == sum(found.failures.by_cause.values())
+    assert total == sum(point["failures"] for point in found.timeline)
+    assert found.failures.by_type["xid_error"] == sum(found.failures.by_xid.values())
+    assert found.summary.recoveries == sum(found.failures.recovered_by_type.values())
+    assert found.summary.replacements == found.repair_seconds.count
+    assert found.outages[0].struck == found.failures.by_cause["outage"]
+    for each in found.budget:
+        assert each.most <= each.limit
+    for story in found.slowest:
+        assert story.seconds == pytest.approx(sum(each.seconds for each in story.stages), abs=0.1)
+
+
+def test_the_same_seed_makes_the_same_report_twice(found: Report) -> None:
+    """To the byte, page and all; another seed makes another."""
+    again = entry.simulate(_spec(), name="small")
+    assert report.encode(found) == report.encode(again)
+    assert page.render(found) == page.render(again)
+    other = entry.simulate(_spec(duration=60.0, seed=4), name="small")
+    assert found.history != other.history
+
+
+class _Links(HTMLParser):
+    """Whatever in a page could load something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what has an address, and scripts."""
+        self.found += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset")]
+        self.found += [tag] if tag in ("script", "link", "iframe", "object", "b>") else []
+
+    def handle_data(self, data: str) -> None:
+        """Note what is read."""
+        self.text.append(data)
+
+
+def test_the_page_needs_nothing_else(found: Report) -> None:
+    """No script, no address, nothing to load; names from the file are text and nothing more."""
+    text = page.render(found)
+    links = _Links()
+    links.feed(text)
+    assert [] == links.found
+    assert "url(" not in text
+    assert "@import" not in text
+    words = " ".join(links.text)
+    assert "zone <b> is away" in words
+    assert "gpu-off-the-bus" in words
+    assert 4 == text.count("<svg ")
+
+
+def test_a_report_without_anything_has_a_page() -> None:
+    """Where nothing fails and nothing is repaired, the page says so."""
+    calm = entry.simulate(_spec(SMALL.partition("chaos:")[0], duration=40.0), name="calm")
+    assert 0 == calm.summary.failures
+    assert "Nothing was repaired." in page.render(calm)
+
+
+def test_the_command_writes_its_reports_and_judges(tmp_path: Path) -> None:
+    """`simulator run`: JSON, page and log are written, and the exit code is the assertions'."""
+    indented = "".join(f"  {line}\n" for line in SMALL.replace("5m", "30s", 1).splitlines())
+    indented = indented.replace("start_time: 2m", "start_time: 10s")
+    files = "".join(
+        f"  {key}: {tmp_path / name}\n"
+        for key, name in (
+            ("report_file", "r.json"),
+            ("html_report_file", "r.html"),
+            ("log_file", "r.log"),
+        )
+    )
+    scenario = tmp_path / "stress.yaml"
+    for least, code in ((1, 0), (41, 1)):
+        scenario.write_text(
+            f"name: small\nstress:\n{files}{indented}"
+            f"assertions:\n  - {{type: node_count, at_least: {least}}}\n"
+        )
+        result = CliRunner().invoke(app, ["simulator", "run", str(scenario)])
+        assert code == result.exit_code, result.output
+    written = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report)
+    assert "small" == written.name
+    assert "<svg" in (tmp_path / "r.html").read_text()
+    assert "pool-manager starts" in (tmp_path / "r.log").read_text()
+
+
+def test_what_a_repair_consists_of() -> None:
+    """Its parts follow one another without a gap, from the failure to the last entry."""
+    repair = Repair(
+        saga="replace-a-1",
+        kind="replace",
+        pool="p",
+        node="a",
+        new_node="b",
+        sickness="xid-79",
+        reason="",
+        failed_at=10.0,
+        noticed_at=11.0,
+        began_at=30.0,
+        ended_at=100.0,
+        steps=[
+            (30.0, "cordon", "started"),
+            (31.0, "cordon", "succeeded"),
+            (31.0, "drain", "started"),
+        ],
+    )
+    parts = [(each.name, each.at, each.seconds) for each in composing.stages(repair, 500.0)]
+    assert [
+        ("detect", 10.0, 1.0),
+        ("wait", 11.0, 19.0),
+        ("begin", 30.0, 0.0),
+        ("cordon", 30.0, 1.0),
+        ("drain", 31.0, 69.0),
+    ] == parts
+    assert 90.0 == repair.seconds
+
+
+def test_spreads_and_axes() -> None:
+    """Percentiles are of what there is; axes end on numbers that people count in."""
+    assert (3, 2.0, 2.0, 3.0) == (
+        (spread := composing.spread([3.0, 1.0, 2.0])).count,
+        spread.mean,
+        spread.p50,
+        spread.max,
+    )
+    assert 0 == composing.spread([]).count
+    assert [1.0, 1.2, 120.0, 1_000.0, 6_000.0] == [nice(v) for v in (0, 1.15, 118, 1_000, 5_003)]
+    assert ["0:05", "12:30", "1:00:00"] == [clock(each) for each in (5, 750, 3_600)]
+
+
+def test_cascades_are_counted_by_their_chains() -> None:
+    """A chain is what goes back to one failure; its size counts that one too."""
+
+    def failure(number: int, parent: int, root: int, depth: int) -> Failure:
+        return Failure(
+            number=number, at=1.0, slot=1, type="network", parent=parent, root=root, depth=depth
+        )
+
+    done = [failure(1, 0, 1, 0), failure(2, 1, 1, 1), failure(3, 2, 1, 2), failure(4, 0, 4, 0)]
+    cascades = composing.cascades(done)
+    assert (1, 2, 2, 3) == (
+        cascades.chains,
+        cascades.nodes,
+        cascades.depth_max,
+        cascades.size_max,
+    )
