@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--servers", type=int, choices=(1, 3), default=1, help="3: a cluster of nats-servers"
     )
+    parser.add_argument("--spares", type=int, choices=(0, 1), help="nodes in reserve")
     parser.add_argument("--replicas", type=int, help="of every service (default: 1, on three 2)")
     parser.add_argument(
         "--pause", type=float, default=PAUSE_SECONDS, help="longest pause, in seconds"
@@ -41,8 +42,10 @@ def main() -> int:
     given = parser.parse_args()
     chance = random.Random(given.seed)
     order = given.order or chance.choice(("terminate_first", "provision_first"))
+    spares = chance.choice((0, 1)) if given.spares is None else given.spares
     shape = Shape(
         nodes=NODES,
+        spares=spares,
         order=order,
         replicas=given.replicas or (2 if given.servers > 1 else 1),
         servers=given.servers,
@@ -52,8 +55,8 @@ def main() -> int:
     )
     directory = Path(tempfile.mkdtemp(prefix="navarch-crash-"))
     say(
-        f"{NODES} nodes, {order}, {given.provider} instances, {shape.replicas} of every service, "
-        f"{shape.servers} nats-server, in {directory}"
+        f"{NODES} nodes, {spares} in reserve, {order}, {given.provider} instances, "
+        f"{shape.replicas} of every service, {shape.servers} nats-server, in {directory}"
     )
     tally = asyncio.run(_run(directory, shape, chance, given.rounds, given.pause))
     for problem in tally.problems:

@@ -5,6 +5,7 @@ real ones they lose nothing: what the bus does not take now is said again until 
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,15 +33,21 @@ BEAT_TTL_SECONDS: Final = 6
 GPUS: Final = 8
 GPU: Final = 3
 """The one that breaks."""
-XID: Final = 79
-SEQUENCE: Final = 1
-"""Of the one record in the kernel log of a node that breaks."""
+GONE: Final = 79
+"""The XID of a GPU that has fallen off the bus: its node is replaced."""
+UNCONTAINED: Final = 95
+"""The XID of a memory error that a reset cures."""
+MESSAGES: Final = {GONE: "GPU has fallen off the bus.", UNCONTAINED: "Uncontained: LTC TAG"}
+Acts = Callable[[str, str], None]
+"""Is told of each reset and reboot as it takes effect: step and node."""
 
 
 class Agents:
     """Every agent of the fleet."""
 
-    def __init__(self, bus: NatsBus, pool: str, provider: Provider, boot_seconds: float) -> None:
+    def __init__(
+        self, bus: NatsBus, pool: str, provider: Provider, boot_seconds: float, acted: Acts
+    ) -> None:
         """Nodes of `pool` register `boot_seconds` after their instance was made."""
         self._bus = bus
         self._pool = pool
@@ -50,15 +57,20 @@ class Agents:
         self._boots: dict[str, asyncio.Semaphore] = {}
         self._boot_ids: dict[str, str] = {}
         self._done: dict[str, Acted] = {}
+        self._acted = acted
+        self._rebooted: set[int] = set()
         self.acts: list[tuple[str, str]] = []
-        """(step, node) of every reset and reboot that took effect: one for each key, whoever asks
-        how often."""
+        """(key, node) of every reset and reboot by an agent: one for each key, whoever asks how
+        often. The provider's have no key."""
+        self.unable: set[str] = set()
+        """Nodes whose agents may not reboot them."""
 
     async def run(self) -> None:
         """Give every instance its agent, for ever."""
         try:
             while True:
                 names = self._provider.names()
+                self._reboot_as_the_provider_says()
                 for name in set(names) - set(self._lives):
                     self._lives[name] = asyncio.create_task(self._live(name))
                 for name in set(self._lives) - set(names):
@@ -71,6 +83,19 @@ class Agents:
             for life in self._lives.values():
                 life.cancel()
             await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+    def _reboot_as_the_provider_says(self) -> None:
+        truth = self._provider.truth()
+        standing = dict(truth.standing)
+        for number, provider_id in truth.reboots:
+            if number in self._rebooted:
+                continue
+            self._rebooted.add(number)
+            node = standing.get(provider_id)
+            if node is not None and node in self._boots:
+                self._acted("reboot", node)
+                self.acts.append(("", node))
+                self._boots[node].release()
 
     async def _live(self, node: str) -> None:
         self._boots[node] = asyncio.Semaphore(0)
@@ -87,10 +112,10 @@ class Agents:
             boot += 1
             await self._boot(node, f"boot-{node}" if boot == 1 else f"boot-{node}-{boot}")
             await self._beat(node)
-            while not await self._rebooted(node):
+            while not await self._is_rebooted(node):
                 await self._beat(node)
 
-    async def _rebooted(self, node: str) -> bool:
+    async def _is_rebooted(self, node: str) -> bool:
         """Whether the node is rebooted before its next beat is due."""
         try:
             async with asyncio.timeout(BEAT_SECONDS):
@@ -123,6 +148,10 @@ class Agents:
         )
         await self.say(checked)
 
+    def boot_id(self, node: str) -> str:
+        """The boot that a node is in."""
+        return self._boot_ids[node]
+
     # --- what sagas ask of a node -----------------------------------------------------------------
 
     async def _reset(self, node: str, data: bytes, _: Headers) -> bytes:
@@ -131,6 +160,8 @@ class Agents:
 
     async def _reboot(self, node: str, data: bytes, _: Headers) -> bytes:
         key = msgspec.json.decode(data, type=RebootRequest).key
+        if node in self.unable:
+            return encode(Acted(ok=False, detail="not permitted", boot_id=self._boot_ids[node]))
         if key not in self._done:
             self._boots[node].release()
         return encode(self._act(key, "reboot", node))
@@ -138,7 +169,8 @@ class Agents:
     def _act(self, key: str, step: str, node: str) -> Acted:
         if key not in self._done:
             self._done[key] = Acted(ok=True, at=datetime.now(UTC))
-            self.acts.append((step, node))
+            self.acts.append((key, node))
+            self._acted(step, node)
         return msgspec.structs.replace(self._done[key], boot_id=self._boot_ids[node])
 
     async def _diagnose(self, node: str, data: bytes, _: Headers) -> bytes:
@@ -163,10 +195,10 @@ class Agents:
                 await asyncio.sleep(AGAIN_SECONDS)
 
 
-def fault_of(pool: str, node: str) -> Fault:
-    """A GPU of the node has fallen off the bus."""
+def fault_of(pool: str, node: str, code: int, sequence: int, boot_id: str) -> Fault:
+    """A GPU of the node shows an XID; `sequence`: of the record in the node's kernel log."""
     return Fault(
-        id=f"{node}.kmsg.{SEQUENCE}",
+        id=f"{node}.kmsg.{sequence}",
         time=datetime.now(UTC),
         pool=pool,
         node=node,
@@ -174,17 +206,17 @@ def fault_of(pool: str, node: str) -> Fault:
         system="DCGM_HEALTH_WATCH_PCIE",
         gpu_index=GPU,
         gpu_uuid=f"GPU-{node}-{GPU}",
-        code=XID,
-        message="GPU has fallen off the bus.",
-        metrics={"xid_code": XID},
-        boot_id=f"boot-{node}",
-        sequence=SEQUENCE,
+        code=code,
+        message=MESSAGES[code],
+        metrics={"xid_code": code},
+        boot_id=boot_id,
+        sequence=sequence,
     )
 
 
-def write_fault(kmsg: Path, node: str) -> None:
+def write_fault(kmsg: Path, node: str, code: int, sequence: int) -> None:
     """Let a real agent of a simulated host find the same in its kernel log."""
     pci = simulated_gpus(node, GPUS)[GPU].pci
-    line = f"NVRM: Xid (PCI:{pci}): {XID}, pid=7, name=python, GPU has fallen off the bus."
+    line = f"NVRM: Xid (PCI:{pci}): {code}, pid=7, name=python, {MESSAGES[code]}"
     with kmsg.open("ab") as log:
-        log.write(kmsg_record(SEQUENCE, SEQUENCE, line))
+        log.write(kmsg_record(sequence, sequence, line))

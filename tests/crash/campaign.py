@@ -18,6 +18,7 @@ from tests.crash.plays import PLAYS, REPLACE, Play, moments
 from tests.crash.processes import Replica
 from tests.crash.rig import Moment, Rig, UnsettledError
 from tests.crash.rounds import RESUME_SECONDS_MAX
+from tests.crash.shape import Shape
 
 SERVER: Final = "nats-server"
 BLOWS_MAX: Final = 3
@@ -86,9 +87,10 @@ def draw(
     return blows
 
 
-def choose(chance: random.Random) -> Play:
-    """Draw what a round is about: half of the time its fault alone."""
-    return REPLACE if chance.random() < 1 / 2 else chance.choice(PLAYS[1:])
+def choose(chance: random.Random, shape: Shape) -> Play:
+    """Draw what a round is about: one in four times its fault alone."""
+    fitting = [play for play in PLAYS[1:] if play.fits(shape)]
+    return REPLACE if chance.random() < 1 / 4 else chance.choice(fitting)
 
 
 @dataclass(slots=True)
@@ -164,11 +166,11 @@ class Campaign:
 
     async def _round(self, number: int) -> bool:
         rig, loop = self._rig, asyncio.get_running_loop()
-        play = choose(self._chance)
-        order = rig.shape.order
-        aims = moments(REPLACE, order)
+        play = choose(self._chance, rig.shape)
+        order, spares = rig.shape.order, rig.shape.spares > 0
+        aims = moments(REPLACE, order, spares=spares)
         if play is not REPLACE:
-            aims = [*aims, *moments(play, order)]
+            aims = [*aims, *moments(play, order, spares=spares)]
         blows = draw(self._chance, self._targets(), aims, self._span_seconds, self._pause_seconds)
         await asyncio.gather(*(each.is_ready() for each in rig.replicas))
         begun = loop.time()

@@ -9,7 +9,7 @@ instance that nobody wants and somebody pays for).
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -21,9 +21,10 @@ from schemas.topology import DEAD, EVENTS, INSTANCES, NODES, POOLS, SAGAS
 from services.pool_manager.sagas import DEFINITIONS
 from services.runtime.bus import Bus, Stored
 from services.saga.log import CorruptLogError, SagaState, fold
+from tests.crash import orders
+from tests.crash.orders import Kind
 from tests.crash.provider import Truth
 
-Kind = Literal["lost", "doubled", "leaked"]
 KINDS: Final[tuple[Kind, ...]] = ("lost", "doubled", "leaked")
 
 REPLACE_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -75,6 +76,7 @@ class Evidence:
     """Everything that tells whether the fleet is as it should be."""
 
     nodes_wanted: int
+    spares_wanted: int = 0
     instances_max: int
     """How many may ever stand at once."""
     wishes: tuple[Wish, ...]
@@ -90,6 +92,11 @@ class Evidence:
     """The most instances that were seen to stand at once."""
     orders: Mapping[tuple[str, str], Collection[str]]
     """(event, node) -> the keys under which the workload system was told."""
+    acts: tuple[tuple[str, str], ...] | None = None
+    """(key, node) of each reset and reboot, without key where the provider did it; None: not to be
+    seen."""
+    disturbed: tuple[str, ...] = ()
+    """Nodes that were reset or rebooted with work on them."""
     events: Counter[str]
     """Id of every fact -> how often it is stored."""
     dead: tuple[str, ...] = ()
@@ -99,14 +106,9 @@ async def gather(
     bus: Bus,
     pool: str,
     truth: Truth,
-    *,
-    nodes_wanted: int,
-    instances_max: int,
-    wishes: tuple[Wish, ...],
-    most: int,
-    orders: Mapping[tuple[str, str], Collection[str]],
+    **seen: Any,
 ) -> Evidence:
-    """Read everything."""
+    """Read everything that is stored; `seen`: what else was."""
     logs: dict[str, list[Stored]] = {}
     for stored in await bus.read(SAGAS.name, subjects.SAGAS):
         parsed = subjects.parse_saga(stored.subject)
@@ -116,19 +118,15 @@ async def gather(
     record = await bus.get(POOLS, pool_key(pool))
     assert record is not None, f"pool {pool} has no record"
     return Evidence(
-        nodes_wanted=nodes_wanted,
-        instances_max=instances_max,
-        wishes=wishes,
         pool=_pools.decode(record.value),
         logs={saga: tuple(log) for saga, log in logs.items()},
         replaced=tuple(each for each in replaced if isinstance(each, NodeReplaced)),
         nodes=tuple(_nodes.decode(each.value) for each in await bus.entries(NODES)),
         instances=tuple(_instances.decode(each.value) for each in await bus.entries(INSTANCES)),
         truth=truth,
-        most=most,
-        orders=orders,
         events=Counter(_envelope.decode(each.data).id for each in events),
         dead=tuple(each.subject for each in await bus.read(DEAD.name, subjects.DEAD)),
+        **seen,
     )
 
 
@@ -147,7 +145,7 @@ def differences(seen: Evidence) -> list[Difference]:
         *_replacements(seen),
         *(each for saga in seen.logs for each in _log(saga, seen)),
         *_instances_made(seen),
-        *_told(seen),
+        *_once(seen),
         *_at_odds(seen),
         *(Difference("lost", f"dead letter on {subject}") for subject in seen.dead),
     ]
@@ -292,31 +290,16 @@ def _instances_made(seen: Evidence) -> Iterator[Difference]:
             yield Difference("doubled", f"{name} stands {times} times")
 
 
-ORDERED: Final[Mapping[tuple[str, str], str]] = {
-    **{(step, "started"): step for step in ("cordon", "drain", "uncordon")},
-    **{(step, "succeeded"): step for step in ("cordon", "drain", "uncordon")},
-    **{("cordon", status): "uncordon" for status in ("undo-started", "undo-succeeded")},
-}
-"""What an entry is about -> the order that the workload system has it by."""
-
-
-def _told(seen: Evidence) -> Iterator[Difference]:
-    """The workload system heard each order once in effect, and the fleet each fact once."""
-    must: set[tuple[str, str, str]] = set()
-    may: set[tuple[str, str, str]] = set()
-    for state in _states(seen):
-        for stored in seen.logs[state.saga]:
-            step, status = _place(stored)
-            if event := ORDERED.get((step, status)):
-                order = (event, state.params.node, f"{state.saga}/{step}")
-                may.add(order)
-                if "succeeded" in status:
-                    must.add(order)
-    heard = {(*about, key) for about, keys in seen.orders.items() for key in keys}
-    for event, node, key in sorted(must - heard):
-        yield Difference("lost", f"the workload system never heard {event} {node} ({key})")
-    for event, node, key in sorted(heard - may):
-        yield Difference("doubled", f"the workload system heard {event} {node} for no step ({key})")
+def _once(seen: Evidence) -> Iterator[Difference]:
+    """Each order and each act once in effect, and the fleet told of each fact once."""
+    logs = [
+        (state, [_place(stored) for stored in seen.logs[state.saga]]) for state in _states(seen)
+    ]
+    wrong = [*orders.unlike(logs, seen.orders), *orders.unlike_acts(logs, seen.acts)]
+    for kind, what in wrong:
+        yield Difference(kind, what)
+    for node in seen.disturbed:
+        yield Difference("lost", f"the work of {node} was disturbed by a reset or a reboot")
     for name, times in seen.events.items():
         if times > 1:
             yield Difference("doubled", f"the fact {name} is stored {times} times")
@@ -329,8 +312,13 @@ def _at_odds(seen: Evidence) -> Iterator[Difference]:
     serving = {
         each.node
         for each in seen.nodes
-        if each.state == "active" and not each.cordoned and not each.lost and not each.saga
+        if each.state == "active"
+        and not each.lost
+        and not each.saga
+        # A spare waits cordoned for its turn.
+        and each.cordoned == each.spare
     }
+    spares = sum(1 for each in seen.nodes if each.state == "active" and each.spare)
     for name in sorted(standing - running):
         yield Difference("leaked", f"{name} stands at the provider and no record says it runs")
     for name in sorted(standing & {each.old_node for each in seen.replaced}):
@@ -339,9 +327,12 @@ def _at_odds(seen: Evidence) -> Iterator[Difference]:
         yield Difference("lost", f"{name} runs by its record and does not stand")
     for name in sorted(running ^ serving):
         yield Difference("lost", f"{name} is running or serving, not both")
-    if len(standing) != seen.nodes_wanted:
-        kind: Kind = "leaked" if len(standing) > seen.nodes_wanted else "lost"
-        yield Difference(kind, f"{len(standing)} instances where {seen.nodes_wanted} are wanted")
+    wanted = seen.nodes_wanted + seen.spares_wanted
+    if len(standing) != wanted:
+        kind: Kind = "leaked" if len(standing) > wanted else "lost"
+        yield Difference(kind, f"{len(standing)} instances where {wanted} are wanted")
+    if spares != seen.spares_wanted:
+        yield Difference("lost", f"{spares} spares where {seen.spares_wanted} are wanted")
     for each in seen.instances:
         if each.state not in ("running", "terminated"):
             yield Difference("leaked", f"{each.instance} is {each.state}: {each.error}")

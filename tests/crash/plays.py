@@ -11,11 +11,17 @@ from typing import Final
 
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled
 from schemas.sagas import LaunchSpec, SagaParams
+from tests.crash.agents import UNCONTAINED
 from tests.crash.evidence import DONE, ENDED, steps_of
 from tests.crash.rig import Rig
-from tests.crash.shape import IN_EFFECT, REPLACED, Moment
+from tests.crash.shape import IN_EFFECT, REPLACED, Moment, Shape
 
-WITH_EFFECT: Final = ("cordon", "drain", "uncordon", "terminate", "provision")
+WITH_EFFECT: Final = (
+    *("cordon", "drain", "uncordon", "terminate", "provision"),
+    *("reset", "reboot"),
+)
+RUNGS: Final = ("reset-gpu", "reset-gpu", "reboot")
+"""What the ladder tries on a node with one sickness before it is replaced."""
 UNWOUND: Final = frozenset({"unwound"})
 PASSING: Final = frozenset({"saga-open", "wrong-state", "budget-spent"})
 TOLD: Final = tuple(
@@ -33,12 +39,22 @@ class Play:
     """Brings it about and waits for its end; returns the node it was about."""
     kinds: tuple[str, ...]
     """The sagas in whose moments somebody may be struck."""
+    fits: Callable[[Shape], bool] = lambda _: True
+    """Whether it can be brought about in such a fleet."""
 
 
-def moments_of(kind: str, order: str) -> list[Moment]:
+def moments_of(kind: str, order: str, *, spares: bool = False) -> list[Moment]:
     """Every moment of a saga that goes well, in order."""
     launch = LaunchSpec(fleet="crash", provider="fake", instance_type="simulated")
-    params = SagaParams(pool="training", node="old", new_node="new", launch=launch, order=order)  # type: ignore[arg-type]
+    params = SagaParams(
+        pool="training",
+        node="old",
+        new_node="new",
+        launch=launch,
+        order=order,
+        spare=spares,
+        promotes="spare" if spares and kind == "replace" else "",
+    )
     found = [Moment("saga", "started")]
     for step in steps_of(kind, params):
         found.append(Moment(step, "started"))
@@ -48,10 +64,10 @@ def moments_of(kind: str, order: str) -> list[Moment]:
     return [*found, Moment("saga", "done")]
 
 
-def moments(play: Play, order: str) -> list[Moment]:
+def moments(play: Play, order: str, *, spares: bool = False) -> list[Moment]:
     """Where a blow may be aimed; a moment that does not come is struck at the play's end."""
     fault = [Moment("fault", "stored"), Moment("verdict", "stored"), *TOLD]
-    own = [moment for kind in play.kinds for moment in moments_of(kind, order)]
+    own = [moment for kind in play.kinds for moment in moments_of(kind, order, spares=spares)]
     return [*fault, *own] if "replace" in play.kinds else own
 
 
@@ -93,15 +109,56 @@ async def _drain(rig: Rig) -> str:
 
 
 async def _scale(rig: Rig) -> str:
-    for change, kind in ((1, "scale-up"), (-1, "scale-down")):
+    more = ("promote", "scale-up") if rig.shape.spares else ("scale-up",)
+    for change, kinds in ((1, more), (-1, ("scale-down",))):
         rig.desired_max = max(rig.desired_max, rig.desired + change)
-        before = _ends(rig, kind)
+        before = [_ends(rig, kind) for kind in kinds]
         answer = await rig.ask("scale", nodes=rig.desired + change)
         assert isinstance(answer, Scaled), answer
         rig.desired += change
-        rig.wish(kind)
-        await rig.until(lambda kind=kind, before=before: _ends(rig, kind) > before)  # type: ignore[misc]
+        for kind in kinds:
+            rig.wish(kind)
+
+        def ended(kinds: tuple[str, ...] = kinds, before: list[int] = before) -> bool:
+            now = [_ends(rig, kind) for kind in kinds]
+            return all(after > was for after, was in zip(now, before, strict=True))
+
+        await rig.until(ended)
     return "a node more and one less"
+
+
+async def _reset(rig: Rig) -> str:
+    return await _mended(rig, "reset-gpu")
+
+
+async def _reboot(rig: Rig) -> str:
+    return await _mended(rig, "reboot")
+
+
+async def _reboot_by_provider(rig: Rig) -> str:
+    node = await rig.oldest()
+    assert rig.agents is not None
+    rig.agents.unable.add(node)
+    return await _mended(rig, "reboot")
+
+
+async def _mended(rig: Rig, verb: str) -> str:
+    """Have a node reset or rebooted though it is well, and wait until it serves again."""
+    node = await rig.oldest()
+    await rig.ended(await _asked(rig, verb, node))
+    return node
+
+
+async def _ladder(rig: Rig) -> str:
+    """Let a node fall ill of what a reset may cure; the same again takes the next rung."""
+    node = await rig.oldest()
+    kind = RUNGS[rig.climbed[node] % len(RUNGS)]
+    rig.climbed[node] += 1
+    before = _ends(rig, kind)
+    rig.wish(kind, node)
+    await rig.fault(node, UNCONTAINED)
+    await rig.until(lambda: _ends(rig, kind) > before)
+    return node
 
 
 def _ends(rig: Rig, kind: str) -> int:
@@ -174,15 +231,60 @@ async def _retry(rig: Rig) -> str:
     return node
 
 
+def named(name: str) -> Play:
+    """The play of a name."""
+    return next(play for play in PLAYS if play.name == name)
+
+
+def _without_spares(shape: Shape) -> bool:
+    """Unwound, a replacement leaves its spare in service: there is a node too many, and it goes."""
+    return not shape.spares
+
+
+def _played(shape: Shape) -> bool:
+    """Whether the agents are the rig's own."""
+    return shape.provider == "fake"
+
+
 PLAYS: Final = (
     Play(name="replace", perform=_replace, kinds=("replace",)),
     Play(name="cordon, uncordon", perform=_cordon, kinds=("cordon", "uncordon")),
     Play(name="drain, uncordon", perform=_drain, kinds=("drain", "uncordon")),
-    Play(name="scale up and down", perform=_scale, kinds=("scale-up", "scale-down")),
+    Play(
+        name="scale up and down",
+        perform=_scale,
+        kinds=("scale-up", "scale-down"),
+        fits=_without_spares,
+    ),
     Play(name="drain, cancelled", perform=_cancel, kinds=("drain",)),
-    Play(name="replace, cancelled", perform=_cancel_replace, kinds=("replace",)),
-    Play(name="replace, uncordoned", perform=_uncordon, kinds=("replace", "uncordon")),
+    Play(
+        name="replace, cancelled",
+        perform=_cancel_replace,
+        kinds=("replace",),
+        fits=_without_spares,
+    ),
+    Play(
+        name="replace, uncordoned",
+        perform=_uncordon,
+        kinds=("replace", "uncordon"),
+        fits=_without_spares,
+    ),
     Play(name="drain, cancelled, stuck, retried", perform=_retry, kinds=("drain",)),
+    Play(name="reset", perform=_reset, kinds=("reset-gpu",)),
+    Play(name="reboot", perform=_reboot, kinds=("reboot",)),
+    Play(
+        name="reboot by the provider",
+        perform=_reboot_by_provider,
+        kinds=("reboot",),
+        fits=_played,
+    ),
+    Play(name="ladder", perform=_ladder, kinds=("reset-gpu",)),
+    Play(
+        name="promote, and one less",
+        perform=_scale,
+        kinds=("promote", "scale-up", "scale-down"),
+        fits=lambda shape: shape.spares > 0,
+    ),
 )
 """Every play; a campaign draws among them, and each round ends with a replacement."""
 REPLACE: Final = PLAYS[0]

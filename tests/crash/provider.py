@@ -17,6 +17,8 @@ class Truth:
     standing: tuple[tuple[str, str], ...] = ()
     """(provider id, instance name) of everything that costs money."""
     made: int = 0
+    reboots: tuple[tuple[int, str], ...] = ()
+    """Each reboot that was asked of it: its number, and the instance's id there."""
 
     @property
     def names(self) -> list[str]:
@@ -70,11 +72,13 @@ def _read(database: sqlite3.Connection) -> Truth | None:
             standing = tuple(database.execute("SELECT provider_id, name FROM made"))
             last = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'made'")
             (made,) = last.fetchone() or (0,)
+            calls = database.execute("SELECT number, about FROM calls WHERE call = 'reboot'")
+            reboots = tuple(calls)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             return None
         raise
-    return Truth(standing, made)
+    return Truth(standing, made, reboots)
 
 
 class LocalTruth:

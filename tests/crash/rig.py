@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -30,24 +31,22 @@ from services.runtime.errors import BusError
 from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.topology import set_up
 from tests.crash import evidence
-from tests.crash.agents import Agents, fault_of, write_fault
+from tests.crash.agents import GONE, Agents, fault_of, write_fault
 from tests.crash.evidence import DONE, Difference, Evidence, Wish
 from tests.crash.processes import Replica
 from tests.crash.provider import FakeTruth, LocalTruth, Provider
+from tests.crash.settings import POOL, settings_of
 from tests.crash.shape import IN_EFFECT, REPLACED, Moment, Shape
 from tests.crash.workload import Workload, serving
 from tests.support.cluster import Cluster
 from tests.support.settling import busy
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
-POOL: Final = "training"
 SETTLED_SECONDS_MAX: Final = 90.0
 LOOK_SECONDS: Final = 0.02
 """Between two looks at records that several processes write."""
 WATCH_SECONDS: Final = 0.003
 """Between two looks at which instances stand."""
-LATENCY_SECONDS: Final = 0.03
-"""Of a launch or a termination at the `fake` provider: time to be killed in."""
 
 _nodes = decoder(NodeRecord)
 
@@ -72,7 +71,7 @@ class Rig:
         self.desired = shape.nodes
         """How many nodes the pool was last asked to have."""
         self.desired_max = shape.nodes
-        self.wishes = [Wish("scale-up") for _ in range(shape.nodes)]
+        self.wishes = [Wish("scale-up") for _ in range(shape.nodes + shape.spares)]
         """What was brought about: each must be found once."""
         self.answers: dict[str, PoolEvent] = {}
         """Id of a request -> what it was answered with."""
@@ -90,6 +89,11 @@ class Rig:
         self.bus: NatsBus
         self.agents: Agents | None = None
         self.workload = Workload(self._taken, shape.drain_seconds)
+        self.disturbed: list[str] = []
+        """Nodes that were reset or rebooted with work on them."""
+        self.climbed: Counter[str] = Counter()
+        """How many rungs of the ladder each node has behind it."""
+        self._faults: Counter[str] = Counter()
         self._outside = AsyncExitStack()
 
     # --- life ---------------------------------------------------------------------------------
@@ -98,7 +102,8 @@ class Rig:
         """Start everything and wait until the pool has its size."""
         self.directory.mkdir(parents=True, exist_ok=True)
         await self._outside.enter_async_context(serving(self.workload))
-        (self.directory / "crash.yaml").write_text(json.dumps(self._settings()), "utf-8")
+        self.provider, settings = settings_of(self.shape, self.directory, self.workload)
+        (self.directory / "crash.yaml").write_text(json.dumps(settings), "utf-8")
         try:
             if self._cluster is not None:
                 await self._cluster.__aenter__()
@@ -121,7 +126,9 @@ class Rig:
         )
         await set_up(self.bus, SystemClock(), replicas=self.shape.servers)
         if isinstance(self.provider, FakeTruth):
-            self.agents = Agents(self.bus, POOL, self.provider, self.shape.boot_seconds)
+            self.agents = Agents(
+                self.bus, POOL, self.provider, self.shape.boot_seconds, self._acted
+            )
         following = (
             self._follow_sagas(await self.bus.last_sequence(SAGAS.name)),
             self._follow_events(await self.bus.last_sequence(EVENTS.name)),
@@ -165,43 +172,6 @@ class Rig:
         else:
             await self.server.stop()
         await self._outside.aclose()
-
-    def _settings(self) -> dict[str, Any]:
-        shape, data = self.shape, self.directory / "data"
-        options: dict[str, Any] = {}
-        if shape.provider == "fake":
-            file = self.directory / "provider.json"
-            # Not idempotent: a launch that is repeated blindly would make a second instance.
-            options = {
-                "file": str(file),
-                "idempotent": False,
-                "latency_seconds": LATENCY_SECONDS,
-            }
-            self.provider = FakeTruth(file)
-        else:
-            self.provider = LocalTruth(data / "local")
-        return {
-            "fleet": "crash",
-            "nats": {"replicas": shape.servers},
-            "data_dir": str(data),
-            "providers": {shape.provider: options},
-            "pools": {
-                POOL: {
-                    "provider": shape.provider,
-                    "instance_type": "simulated",
-                    "gpu_count": 8,
-                    "min_nodes": shape.nodes,
-                    "max_nodes": shape.nodes + 2,
-                    "replace_order": shape.order,
-                    "budget": {"max_unavailable": 1, "max_replacements": "unlimited"},
-                    "drain_timeout": "180s",
-                    "launch_timeout": "180s",
-                }
-            },
-            "budget": {"max_unavailable": "100%", "max_replacements": "unlimited"},
-            "notifier": self.workload.settings(),
-            "agent": {"heartbeat_interval": "2s", "heartbeat_ttl": "6s"},
-        }
 
     def replica(self, service: str, number: int = 1) -> Replica:
         """One process of a service."""
@@ -275,6 +245,11 @@ class Rig:
     def _taken(self, event: str, node: str) -> None:
         self._see(Moment(event, IN_EFFECT), node)
 
+    def _acted(self, step: str, node: str) -> None:
+        if not self.workload.is_idle(node):
+            self.disturbed.append(node)
+        self._see(Moment(step, IN_EFFECT), node)
+
     def _see(self, moment: Moment, about: str) -> None:
         for act in self._armed.pop(moment, ()):
             act()
@@ -325,15 +300,22 @@ class Rig:
     # --- faults and rest ----------------------------------------------------------------------
 
     async def break_a_node(self, ends: frozenset[str] = DONE) -> str:
-        """Break the oldest node in service; return its name once the fault is out."""
+        """Break the oldest node in service for good; return its name once the fault is out."""
         oldest = await self.oldest()
         self.broken.append(oldest)
         self.wish("replace", oldest, ends)
-        if self.agents is not None:
-            await self.agents.say(fault_of(POOL, oldest))
-        else:
-            write_fault(self.directory / "data" / "local" / oldest / "kmsg", oldest)
+        await self.fault(oldest, GONE)
         return oldest
+
+    async def fault(self, node: str, code: int) -> None:
+        """Let a GPU of a node show an XID."""
+        self._faults[node] += 1
+        if self.agents is not None:
+            boot_id, number = self.agents.boot_id(node), self._faults[node]
+            await self.agents.say(fault_of(POOL, node, code, number, boot_id))
+        else:
+            kmsg = self.directory / "data" / "local" / node / "kmsg"
+            write_fault(kmsg, node, code, self._faults[node])
 
     async def oldest(self) -> str:
         """The node that has been in service for longest, of those that never broke."""
@@ -343,7 +325,8 @@ class Rig:
                 break
             await asyncio.sleep(LOOK_SECONDS)
         nodes: list[NodeRecord] = [_nodes.decode(each.value) for each in entries]
-        fit = [node for node in nodes if node.state == "active" and node.node not in self.broken]
+        serving = [node for node in nodes if node.state == "active" and not node.spare]
+        fit = [node for node in serving if node.node not in self.broken]
         return min(fit, key=lambda node: (node.admitted_at, node.node)).node
 
     async def evidence(self) -> Evidence:
@@ -354,7 +337,12 @@ class Rig:
             POOL,
             truth,
             nodes_wanted=self.desired,
-            instances_max=self.desired_max + (self.shape.order == "provision_first"),
+            spares_wanted=self.shape.spares,
+            instances_max=self.desired_max
+            + self.shape.spares
+            + (self.shape.order == "provision_first"),
+            acts=tuple(self.agents.acts) if self.agents is not None else None,
+            disturbed=tuple(self.disturbed),
             wishes=tuple(self.wishes),
             most=self.most,
             orders=self.workload.orders,

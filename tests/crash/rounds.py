@@ -6,7 +6,7 @@ nothing doubled, nothing leaked.
 
 import asyncio
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
@@ -22,13 +22,16 @@ Blow = Literal["kill", "frozen", "terminate"]
 """`kill`: -9 as the moment is seen. `frozen`: stopped beforehand, so that it takes the work and
 cannot begin it, and killed as the moment is seen. `terminate`: -15 as the moment is seen."""
 
+Perform = Callable[[Rig], Awaitable[str]]
+"""Brings about what somebody is struck in; returns the node that it is about."""
 Case = tuple[str, Moment]
 """A service, and when it is struck."""
 
 COORDINATOR: Final = "pool-manager"
 PERFORMERS: Final = {
-    **dict.fromkeys(("cordon", "drain"), "notifier"),
+    **dict.fromkeys(("cordon", "drain", "uncordon", "promote", "reserve"), "notifier"),
     **dict.fromkeys(("provision", "bootstrap", "terminate"), "provisioner"),
+    **dict.fromkeys(("reset", "reboot", "check"), "provisioner"),
 }
 """Who performs a step; the coordinator itself sees the others done."""
 WITH_EFFECT: Final = ("cordon", "drain", "terminate", "provision")
@@ -141,8 +144,10 @@ def named(cases: Sequence[Case]) -> str:
     return ", ".join(f"{service} at {moment}" for service, moment in cases)
 
 
-async def strike_services(rig: Rig, cases: Sequence[Case], blow: Blow) -> Outcome:
-    """Strike several services, each at its own moment of one replacement, and start each again."""
+async def strike_services(
+    rig: Rig, cases: Sequence[Case], blow: Blow, perform: Perform = Rig.break_a_node
+) -> Outcome:
+    """Strike several services, each at its own moment of one saga, and start each again."""
     victims = [(rig.replica(service), moment) for service, moment in cases]
     await asyncio.gather(*(victim.is_ready() for victim, _ in victims))
     struck = [
@@ -165,7 +170,7 @@ async def strike_services(rig: Rig, cases: Sequence[Case], blow: Blow) -> Outcom
         return status
 
     node, *statuses = await asyncio.gather(
-        rig.break_a_node(), *(back(victim, done) for victim, done in struck)
+        perform(rig), *(back(victim, done) for victim, done in struck)
     )
     began = max(victim.started_at for victim, _ in victims)
     authors = {victim.service for victim, _ in victims}

@@ -38,3 +38,5 @@ class Shape:
     """Of nats-server: one alone, or a cluster of so many with as many replicas of everything."""
     apart_seconds: float = 0.0
     """How much faster the clock of each second replica's machine is."""
+    spares: int = 0
+    """Nodes kept in reserve."""

@@ -34,6 +34,7 @@ class Workload:
     """The event that is refused for good, each time it is ordered."""
     orders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """(event, node) -> the idempotency keys it was ordered with."""
+    _cordoned: set[str] = field(default_factory=set)
     _drained_at: dict[str, float] = field(default_factory=dict)
 
     async def order(self, request: Request) -> Response:
@@ -47,11 +48,19 @@ class Workload:
         if event == "drain":
             drained_at = asyncio.get_running_loop().time() + self.drain_seconds
             self._drained_at.setdefault(node, drained_at)
+        if event == "cordon":
+            self._cordoned.add(node)
         if event == "uncordon":
+            self._cordoned.discard(node)
             self._drained_at.pop(node, None)
         self.taken(event, node)
         await asyncio.sleep(ANSWER_SECONDS)
         return PlainTextResponse("taken")
+
+    def is_idle(self, node: str) -> bool:
+        """Whether a node has no work and gets none: it was cordoned, and its work has left."""
+        at = self._drained_at.get(node)
+        return node in self._cordoned and at is not None and asyncio.get_running_loop().time() >= at
 
     async def status(self, request: Request) -> Response:
         """Say whether a node is drained."""

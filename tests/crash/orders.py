@@ -1,0 +1,83 @@
+"""What was ordered outside, once each: of the workload system, of agents, of the provider. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from services.saga.log import SagaState
+
+Kind = Literal["lost", "doubled", "leaked"]
+Log = tuple[SagaState, Sequence[tuple[str, str]]]
+"""A saga, and the (step, status) of each of its entries."""
+
+OF_THE_OLD: Final[Mapping[str, str]] = {
+    "cordon": "cordon",
+    "drain": "drain",
+    "vacate": "drain",
+    "uncordon": "uncordon",
+}
+OF_THE_NEW: Final[Mapping[str, str]] = {"reserve": "cordon", "open": "uncordon"}
+"""Step -> the order that the workload system has it by, of the saga's old and of its new node."""
+MENDING: Final = ("reset", "reboot")
+
+
+def unlike(
+    logs: Sequence[Log], heard: Mapping[tuple[str, str], Collection[str]]
+) -> Iterator[tuple[Kind, str]]:
+    """Orders that the workload system never heard, or heard for no step; by event, node and key."""
+    must: set[tuple[str, str, str]] = set()
+    may: set[tuple[str, str, str]] = set()
+    for state, places in logs:
+        for step, status in places:
+            if order := _order(state, step, status):
+                may.add(order)
+                if "succeeded" in status:
+                    must.add(order)
+    were = {(*about, key) for about, keys in heard.items() for key in keys}
+    for event, node, key in sorted(must - were):
+        yield "lost", f"the workload system never heard {event} {node} ({key})"
+    for event, node, key in sorted(were - may):
+        yield "doubled", f"the workload system heard {event} {node} for no step ({key})"
+
+
+def _order(state: SagaState, step: str, status: str) -> tuple[str, str, str] | None:
+    params, key = state.params, f"{state.saga}/{step}"
+    if step == "cordon" and status.startswith("undo"):
+        return ("uncordon", params.node, key) if status != "undo-failed" else None
+    if status not in ("started", "succeeded"):
+        return None
+    if step == "promote":
+        return "uncordon", params.promotes, key
+    if step in OF_THE_NEW:
+        return OF_THE_NEW[step], params.new_node, key
+    return (OF_THE_OLD[step], params.node, key) if step in OF_THE_OLD else None
+
+
+def unlike_acts(
+    logs: Sequence[Log], acts: Sequence[tuple[str, str]] | None
+) -> Iterator[tuple[Kind, str]]:
+    """Resets and reboots without their step, and steps without theirs, or with two.
+
+    A provider that is asked again because its answer was lost may reboot again: it takes no key.
+    """
+    if acts is None:
+        return
+    by_agent = Counter(key for key, _ in acts if key)
+    by_provider = Counter(node for key, node in acts if not key)
+    called_for = set()
+    for state, places in logs:
+        for step in MENDING:
+            if (step, "started") not in places:
+                continue
+            key, node = f"{state.saga}/{step}", state.params.node
+            called_for.add(key)
+            who = state.outputs.get(step, {}).get("by")
+            if who == "agent" and not by_agent[key]:
+                yield "lost", f"{node} was never told to {step} ({key})"
+            if who not in ("agent", "nobody", None) and not by_provider[node]:
+                yield "lost", f"the provider never rebooted {node} ({key})"
+            if who not in ("agent", None) and by_agent[key]:
+                yield "doubled", f"{node} was rebooted by its agent and by {who} ({key})"
+    for key, times in sorted(by_agent.items()):
+        if key not in called_for or times > 1:
+            yield "doubled", f"{key}: {times} times, called for {int(key in called_for)} times"

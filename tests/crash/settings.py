@@ -1,0 +1,52 @@
+"""What the configuration of a fleet that is struck says, and where its provider's truth is."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from tests.crash.provider import FakeTruth, LocalTruth, Provider
+from tests.crash.shape import Shape
+from tests.crash.workload import Workload
+
+POOL: Final = "training"
+LATENCY_SECONDS: Final = 0.03
+"""Of a call at the `fake` provider: time to be killed in."""
+
+
+def settings_of(
+    shape: Shape, directory: Path, workload: Workload
+) -> tuple[Provider, dict[str, Any]]:
+    """The provider, seen from its own side, and the configuration of every service."""
+    data = directory / "data"
+    options: dict[str, Any] = {}
+    provider: Provider = LocalTruth(data / "local")
+    if shape.provider == "fake":
+        file = directory / "provider.db"
+        # Not idempotent: a launch that is repeated blindly would make a second instance.
+        options = {"file": str(file), "idempotent": False, "latency_seconds": LATENCY_SECONDS}
+        provider = FakeTruth(file)
+    budget = {"max_unavailable": 1, "max_replacements": "unlimited"}
+    return provider, {
+        "fleet": "crash",
+        "nats": {"replicas": shape.servers},
+        "data_dir": str(data),
+        "providers": {shape.provider: options},
+        "pools": {
+            POOL: {
+                "provider": shape.provider,
+                "instance_type": "simulated",
+                "gpu_count": 8,
+                "min_nodes": shape.nodes,
+                "max_nodes": shape.nodes + 2,
+                "spares": shape.spares,
+                "replace_order": shape.order,
+                # What breaks for good calls for a replacement, whatever the ladder.
+                "health": {"remediation": "ladder"},
+                "budget": budget,
+                "drain_timeout": "180s",
+                "launch_timeout": "180s",
+            }
+        },
+        "budget": {**budget, "max_unavailable": "100%"},
+        "notifier": workload.settings(),
+        "agent": {"heartbeat_interval": "2s", "heartbeat_ttl": "6s"},
+    }
