@@ -4,6 +4,7 @@
 Pure; the spelling is declared here and nowhere else, because what stands carries it for ever.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,6 +16,9 @@ FLEET_TAG: Final = "navarch-fleet"
 POOL_TAG: Final = "navarch-pool"
 NODE_TAG: Final = "navarch-node"
 TOKEN_TAG: Final = "navarch-token"  # noqa: S105 - a tag's name
+NODE_CHARS_MAX: Final = 50
+"""Of a node's name in a name made of it: what most clouds take, with the rest, is 63."""
+DIGEST_CHARS: Final = 12
 
 
 def tags_of(request: ProvisionRequest) -> dict[str, str]:
@@ -25,6 +29,18 @@ def tags_of(request: ProvisionRequest) -> dict[str, str]:
         NODE_TAG: request.name,
         TOKEN_TAG: request.token,
     }
+
+
+def name_for(request: ProvisionRequest) -> str:
+    """A name that people recognise the node by, and that no other intention has, of any fleet."""
+    about = f"{request.fleet}/{request.token}".encode()
+    digest = hashlib.sha256(about).hexdigest()[:DIGEST_CHARS]
+    return f"{short_name(request)}-{digest}"
+
+
+def short_name(request: ProvisionRequest) -> str:
+    """As much of the node's name as goes into that."""
+    return request.name[:NODE_CHARS_MAX].strip("-")
 
 
 def tagged(instance: Instance, tags: Mapping[str, str]) -> Instance:

@@ -15,13 +15,15 @@ from schemas.duration import Duration
 from services.provisioner.provider import Environment
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.azure import AzureProvider
+from services.provisioner.providers.coreweave import CoreWeaveProvider
 from services.provisioner.providers.docker import DockerProvider
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.local import LocalProvider, stop_all
-from tests.provisioner import azure_server
+from tests.provisioner import azure_server, coreweave_server
 from tests.provisioner.azure_server import AzureServer
+from tests.provisioner.coreweave_server import CoreWeaveServer
 from tests.provisioner.docker_server import DockerServer
 from tests.provisioner.docker_server import serving as serving_docker
 from tests.provisioner.gcp_server import GcpServer
@@ -276,6 +278,41 @@ async def make_azure(
         options = AzureProvider.Options(**(plain | changes))
         made.append(
             AzureProvider(options=options, environment=place(tmp_path), transport=transport)
+        )
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def coreweave() -> AsyncIterator[CoreWeaveServer]:
+    """A strict cluster of CoreWeave's."""
+    async with coreweave_server.serving() as api:
+        yield api
+
+
+@pytest.fixture
+async def make_coreweave(
+    coreweave: CoreWeaveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., CoreWeaveProvider]]:
+    """Makes the CoreWeave provider anew, on that cluster, with changed options where wanted."""
+    monkeypatch.setenv("COREWEAVE_API_TOKEN", coreweave_server.TOKEN)
+    made: list[CoreWeaveProvider] = []
+
+    def again(
+        transport: httpx.AsyncBaseTransport | None = None, **changes: object
+    ) -> CoreWeaveProvider:
+        plain = {
+            "server": coreweave.url,
+            "zone": "US-EAST-04A",
+            "settle": Duration(0.2),
+            "poll_interval": Duration(0),
+        }
+        options = CoreWeaveProvider.Options(**(plain | changes))
+        made.append(
+            CoreWeaveProvider(options=options, environment=place(tmp_path), transport=transport)
         )
         return made[-1]
 

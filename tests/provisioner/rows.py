@@ -60,6 +60,13 @@ ROWS = (
         refused=(({"region": "westus"}, "INVALID"), ({"zone": "eastus-1"}, "INVALID")),
     ),
     Row(
+        kind="coreweave",
+        asks={"instance_type": "gd-8xh100ib-i128", "zone": "US-EAST-04A"},
+        url="server",
+        impatient=SOON,
+        refused=(({"zone": "US-WEST-01A"}, "INVALID"), ({"user_data": "#!/bin/sh"}, "INVALID")),
+    ),
+    Row(
         kind="gcp",
         asks=PLACE,
         url="base_url",

@@ -18,7 +18,7 @@ from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_auth import Endpoints, read_principal, token_source
 from services.provisioner.providers.azure_errors import AzureError, error_of
 from services.provisioner.providers.azure_http import AzureClient, is_status
-from services.provisioner.tags import FLEET_TAG, TOKEN_TAG
+from services.provisioner.tags import FLEET_TAG, TOKEN_TAG, name_for
 
 COMPUTE: Final = "2026-04-01"
 NETWORK: Final = "2026-03-01"
@@ -83,7 +83,7 @@ class AzureProvider:
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch a machine and read the operation to its end; or adopt the one that stands."""
         vm.check(request, self.options, self._name)
-        name = vm.machine_name(request)
+        name = name_for(request)
         for _ in range(TRIES_MAX):
             machine = await self._settled(name, request) or await self._launched(name, request)
             if machine is not None:

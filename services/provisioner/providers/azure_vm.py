@@ -5,7 +5,6 @@ called after it; Azure is told to delete the others with the machine.
 """
 
 import base64
-import hashlib
 import re
 from collections.abc import Iterable
 from datetime import datetime
@@ -18,12 +17,9 @@ from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance, InstanceStatus, ProvisionRequest
 from services.provisioner.providers.azure_errors import Market
-from services.provisioner.tags import FLEET_TAG, tagged, tags_of
+from services.provisioner.tags import FLEET_TAG, name_for, short_name, tagged, tags_of
 
 NAME: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}")
-NODE_CHARS_MAX: Final = 50
-"""Of a node's name in its machine's; Azure takes 64 with the rest."""
-DIGEST_CHARS: Final = 12
 NIC: Final = "-nic"
 ADDRESS: Final = "-ip"
 DISK: Final = "-disk"
@@ -98,13 +94,6 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
 # --- what is asked -------------------------------------------------------------------------------
 
 
-def machine_name(request: ProvisionRequest) -> str:
-    """The machine's name: the node's, and what tells the intention from any other."""
-    about = f"{request.fleet}/{request.token}".encode()
-    digest = hashlib.sha256(about).hexdigest()[:DIGEST_CHARS]
-    return f"{request.name[:NODE_CHARS_MAX].strip('-')}-{digest}"
-
-
 def check(request: ProvisionRequest, options: AzureOptions, provider: str) -> None:
     """Raise INVALID with the remedy where the pool asks what Azure cannot do."""
     if request.region not in ("", options.location):
@@ -117,7 +106,7 @@ def check(request: ProvisionRequest, options: AzureOptions, provider: str) -> No
         raise ProviderError(
             "INVALID", f"zone {request.zone!r} of pool {request.pool}: at Azure write 1, 2 or 3"
         )
-    if not NAME.fullmatch(machine_name(request)):
+    if not NAME.fullmatch(name_for(request)):
         raise ProviderError("INVALID", f"{request.name!r} is no name at Azure; rename the pool")
     if not _keys(request, options):
         raise ProviderError(
@@ -167,7 +156,7 @@ def nic_body(request: ProvisionRequest, options: AzureOptions, address_id: str) 
 
 def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) -> dict[str, Any]:
     """The machine."""
-    name = machine_name(request)
+    name = name_for(request)
     disk: dict[str, Any] = {
         "name": f"{name}{DISK}",
         "createOption": "FromImage",
@@ -177,7 +166,7 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
     if options.root_gb:
         disk["diskSizeGB"] = options.root_gb
     system: dict[str, Any] = {
-        "computerName": request.name[:NODE_CHARS_MAX].strip("-"),
+        "computerName": short_name(request),
         "adminUsername": options.admin_user,
         "linuxConfiguration": {
             "disablePasswordAuthentication": True,

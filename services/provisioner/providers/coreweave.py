@@ -1,0 +1,267 @@
+"""CoreWeave: nodes of one Kubernetes cluster (CKS), each a node pool of its own.
+
+A NodePool is a custom resource of the cluster's API: it says how many nodes are wanted, and which
+of them a smaller number takes away is CoreWeave's choice. So every node has a pool with a target of
+one. The pool's name is derived from the intention and unique in the cluster, which makes a repeated
+launch harmless, and its removal removes exactly that node.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final, Literal
+
+import httpx
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from services.provisioner.providers import coreweave_pool as pools
+from services.provisioner.providers.coreweave_errors import (
+    KubernetesError,
+    error_of,
+    is_settled,
+    judge,
+)
+from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
+from services.provisioner.tags import FLEET_TAG, TOKEN_TAG, name_for
+from services.runtime.errors import ConfigurationError
+
+POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
+NODES: Final = "/api/v1/nodes"
+EVENTS: Final = "/api/v1/events"
+PAGE: Final = 500
+PAGES_MAX: Final = 10_000
+TRIES_MAX: Final = 3
+"""Of one launch whose pool is removed under its hands."""
+STRICT: Final = {"fieldValidation": "Strict"}
+"""A field that the cluster does not know is refused, not dropped."""
+
+
+class CoreWeaveProvider:
+    """Nodes of one CKS cluster."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`providers: {coreweave: {type: coreweave, kubeconfig: /etc/navarch/cks.yaml}}`."""
+
+        kubeconfig: str = ""
+        """File of the cluster's kubeconfig, with a token."""
+        context: str = ""
+        """Of the kubeconfig; empty: its current one."""
+        server: str = ""
+        """The cluster's API server, where there is no kubeconfig."""
+        token_env: str = "COREWEAVE_API_TOKEN"  # noqa: S105 - a variable's name
+        """Environment variable that holds the token, with `server`."""
+        token_file: str = ""
+        """File that holds it instead."""
+        ca_file: str = ""
+        """Certificate authority of the server; empty: the machine's own."""
+        zone: str = ""
+        """The cluster's zone (US-EAST-04A), told of its nodes; a pool may ask for no other."""
+        market: Literal["on-demand", "spot"] = "on-demand"
+        taints: tuple[pools.Taint, ...] = ()
+        gpu_driver: str = ""
+        """Version of the driver on the nodes; empty: CoreWeave's own choice."""
+        settle: Duration = Duration(20)
+        """How long a new pool is watched for word that it will get no node."""
+        poll_interval: Duration = Duration(2)
+        timeout: Duration = Duration(30)
+        """Of one request."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        environment: Environment,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Read kubeconfig or token; connect nowhere yet."""
+        self.options = options
+        self._name = environment.name
+        if bool(options.kubeconfig) == bool(options.server):
+            raise ConfigurationError(f"providers.{self._name}: set either kubeconfig or server")
+        if options.kubeconfig:
+            access = by_kubeconfig(self._name, options.kubeconfig, options.context)
+        else:
+            access = by_settings(
+                self._name,
+                server=options.server,
+                token_env=options.token_env,
+                token_file=options.token_file,
+                ca_file=options.ca_file,
+            )
+        self._client = httpx.AsyncClient(
+            base_url=access.server,
+            verify=access.verify(),
+            timeout=float(options.timeout),
+            transport=transport,
+            headers={"Authorization": f"Bearer {access.token}"},
+        )
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A derived name is as good as a token; the node's own name is its host's."""
+        return Capabilities(idempotency_token=True, host_identity=True)
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Make a node pool of one node, and see whether it will get it; or adopt the standing."""
+        pools.check(request, self._name, self.options.zone)
+        body = pools.body(
+            request, self.options.market, self.options.taints, self.options.gpu_driver
+        )
+        for _ in range(TRIES_MAX):
+            pool = await self._made(name_for(request), body)
+            pool = pool and await self._judged(pool, request)
+            if pool is not None:
+                its = f"{pools.POOL_LABEL}={pool['metadata']['name']}"
+                nodes = await self._pages(NODES, its)
+                return pools.instance(pool, nodes, self.options.zone)
+        raise ProviderError("TRANSIENT", f"{request.name} is removed as fast as it is launched")
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove a node pool and its node; one that does not stand is gone."""
+        if pools.NAME.fullmatch(provider_id):
+            await self._delete(provider_id)
+
+    async def list(self) -> list[Instance]:
+        """Every node pool of a fleet, and every node that its pool has left behind."""
+        nodes = await self._pages(NODES)
+        found = await self._pages(POOLS)
+        return pools.instances(found, nodes, self.options.zone)
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._client.aclose()
+
+    # --- a launch --------------------------------------------------------------------------------
+
+    async def _made(self, name: str, body: dict[str, Any]) -> Any:
+        """The pool of this name, made where there is none; None where it went meanwhile."""
+        try:
+            return await self._call("POST", POOLS, body=body, query=STRICT)
+        except KubernetesError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+        return await self._pool(name)
+
+    async def _judged(self, pool: Any, request: ProvisionRequest) -> Any:
+        """The pool once nothing speaks against it, or time is up; None where it is going.
+
+        A pool that will get no node is removed before the error is told: it would wait on, and
+        take a node whenever there is one.
+        """
+        name = pool["metadata"]["name"]
+        until = asyncio.get_running_loop().time() + self.options.settle
+        while pool is not None:
+            labels = pool["metadata"].get("labels") or {}
+            if (labels.get(FLEET_TAG), labels.get(TOKEN_TAG)) != (request.fleet, request.token):
+                raise ProviderError(
+                    "INVALID", f"a node pool {name} that is not ours stands; remove or rename it"
+                )
+            going = pools.is_going(pool)
+            if not going:
+                if pools.nodes_of(pool) or is_settled(pool):
+                    return pool
+                error = judge(pool, await self._events(pool))
+                if error is not None:
+                    await self._give_way(pool, error)
+                    raise error
+                if asyncio.get_running_loop().time() >= until:
+                    return pool
+            await asyncio.sleep(self.options.poll_interval)
+            pool = await self._pool(name)
+        return None
+
+    async def _give_way(self, pool: Any, error: ProviderError) -> None:
+        """Remove a pool that will get no node; where that fails the launch is in doubt."""
+        try:
+            await self._delete(pool["metadata"]["name"], uid=pool["metadata"]["uid"])
+        except ProviderError as again:
+            raise ProviderError(
+                "TRANSIENT",
+                f"{error.message}; its pool could not be removed: {again.message}",
+                retry_after=again.retry_after,
+            ) from again
+
+    async def _pool(self, name: str) -> Any:
+        try:
+            return await self._call("GET", f"{POOLS}/{name}")
+        except KubernetesError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return None
+
+    async def _delete(self, name: str, *, uid: str = "") -> None:
+        """Begin to remove a pool; where a uid is given, that very one."""
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._call("DELETE", f"{POOLS}/{name}", body=body)
+        except KubernetesError as error:
+            gone = error.status == HTTPStatus.NOT_FOUND
+            another = uid and error.status == HTTPStatus.CONFLICT
+            if not (gone or another):
+                raise
+
+    # --- questions -------------------------------------------------------------------------------
+
+    async def _events(self, pool: Any) -> Any:
+        """What was said of this very pool."""
+        about = f"involvedObject.kind=NodePool,involvedObject.uid={pool['metadata']['uid']}"
+        answer = await self._call("GET", EVENTS, query={"fieldSelector": about, "limit": str(PAGE)})
+        return answer.get("items") or []
+
+    async def _pages(self, path: str, selector: str = FLEET_TAG) -> Any:
+        """Everything with these labels, to the end of the last page; else with a fleet's."""
+        found: list[Any] = []
+        query = {"labelSelector": selector, "limit": str(PAGE)}
+        for _ in range(PAGES_MAX):
+            page = await self._call("GET", path, query=query)
+            if not isinstance(page.get("items"), list):
+                raise ProviderError("TRANSIENT", f"GET {path}: an answer that is no list")
+            found += page["items"]
+            more = (page.get("metadata") or {}).get("continue")
+            if not more:
+                return found
+            query |= {"continue": more}
+        raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: dict[str, Any] | None = None,
+        query: dict[str, str] | None = None,
+    ) -> Any:
+        """One request; anything but a good answer is a ProviderError."""
+        try:
+            answer = await self._client.request(method, path, params=query, json=body)
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        try:
+            said = msgspec.json.decode(answer.content or b"{}")
+        except msgspec.DecodeError as error:
+            if answer.is_success:
+                raise ProviderError(
+                    "TRANSIENT", f"{method} {path}: an answer that cannot be read: {error}"
+                ) from error
+            said = {"message": answer.text[:200]}
+        if not answer.is_success:
+            raise error_of(answer.status_code, said, _retry_after(answer))
+        if not isinstance(said, dict):
+            raise ProviderError("TRANSIENT", f"{method} {path}: an answer that is no object")
+        return said
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else None

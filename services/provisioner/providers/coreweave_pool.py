@@ -1,0 +1,149 @@
+"""What is asked of CoreWeave for one node, and what its cluster says of one. Pure."""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Instance, InstanceStatus, ProvisionRequest
+from services.provisioner.tags import name_for, tagged, tags_of
+
+GROUP: Final = "compute.coreweave.com"
+POOL_LABEL: Final = f"{GROUP}/node-pool"
+"""That CoreWeave sets on each node, beside our own."""
+NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_NAME: Final = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", re.ASCII
+)
+LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+CLASSES: Final = {"on-demand": "default", "spot": "spot"}
+ADDRESS_KINDS: Final = ("ExternalIP", "InternalIP")
+"""In the order in which they are preferred."""
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """That keeps pods off a node which do not tolerate it."""
+
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+def check(request: ProvisionRequest, provider: str, zone: str) -> None:
+    """Raise INVALID with the remedy where the pool asks what CoreWeave cannot do."""
+    pool = request.pool
+    if request.zone not in ("", zone) or request.region:
+        raise ProviderError(
+            "INVALID",
+            f"pool {pool} asks for a place and provider {provider} is one cluster in zone "
+            f"{zone or '(not said)'}; take `region` and `zones` out, or add a provider for it",
+        )
+    if not NAME.fullmatch(name_for(request)):
+        raise ProviderError("INVALID", f"{request.name!r} is no name in Kubernetes; rename {pool}")
+    for what, given in (("ssh_keys", request.ssh_keys), ("user_data", request.user_data)):
+        if given:
+            raise ProviderError(
+                "INVALID",
+                f"pool {pool} has `{what}`, and nodes of a CKS cluster take none; take it out and "
+                "run the agent as a DaemonSet",
+            )
+    for key, value in tags_of(request).items():
+        if not (LABEL_NAME.fullmatch(key) and LABEL_VALUE.fullmatch(value)):
+            raise ProviderError(
+                "INVALID",
+                f"label {key}={value} of pool {pool} is none in Kubernetes: letters, digits, - _ "
+                "and ., 63 at most, a letter or digit at both ends",
+            )
+
+
+def body(
+    request: ProvisionRequest, market: str, taints: Iterable[Taint], gpu_driver: str
+) -> dict[str, Any]:
+    """A node pool of one node, whose labels its node carries as well."""
+    labels = tags_of(request)
+    spec: dict[str, Any] = {
+        "computeClass": CLASSES[market],
+        "instanceType": request.instance_type,
+        "autoscaling": False,
+        "targetNodes": 1,
+        "nodeLabels": labels,
+        # Whoever removes a node has drained it first; what still runs must not hold it.
+        "lifecycle": {"scaleDownStrategy": "PreferIdle"},
+    }
+    tainted = [msgspec.to_builtins(each) for each in taints]
+    spec |= {"nodeTaints": tainted} if tainted else {}
+    spec |= {"gpu": {"version": gpu_driver}} if gpu_driver else {}
+    return {
+        "apiVersion": f"{GROUP}/v1alpha1",
+        "kind": "NodePool",
+        "metadata": {"name": name_for(request), "labels": labels},
+        "spec": spec,
+    }
+
+
+def is_going(pool: Any) -> bool:
+    """Whether a pool is being removed."""
+    return bool(pool["metadata"].get("deletionTimestamp"))
+
+
+def nodes_of(pool: Any) -> int:
+    """How many nodes a pool has."""
+    return int((pool.get("status") or {}).get("currentNodes") or 0)
+
+
+def instances(found: Iterable[Any], nodes: Iterable[Any], zone: str) -> list[Instance]:
+    """Every pool; and every node of ours whose pool is gone, which is on its way out."""
+    nodes = list(nodes)
+    made = {each["metadata"]["name"]: instance(each, nodes, zone) for each in found}
+    left: dict[str, Instance] = {}
+    for node in nodes:
+        name = _pool_of(node)
+        if name and name not in made:
+            shown = Instance(
+                name=name,
+                provider_id=name,
+                status="stopping",
+                zone=zone,
+                address=_address(node),
+                host=node["metadata"]["name"],
+            )
+            left[name] = tagged(shown, node["metadata"].get("labels") or {})
+    return [*made.values(), *left.values()]
+
+
+def instance(pool: Any, nodes: Iterable[Any], zone: str) -> Instance:
+    """A pool, with the address and host of its node where it has one by now."""
+    about = pool["metadata"]
+    node = next((each for each in nodes if _pool_of(each) == about["name"]), None)
+    created = about.get("creationTimestamp")
+    made = Instance(
+        name=about["name"],
+        provider_id=about["name"],
+        status=_status(pool),
+        instance_type=(pool.get("spec") or {}).get("instanceType", ""),
+        zone=zone,
+        address=_address(node) if node else "",
+        host=node["metadata"]["name"] if node else "",
+        created_at=datetime.fromisoformat(created) if created else None,
+    )
+    return tagged(made, about.get("labels") or {})
+
+
+def _status(pool: Any) -> InstanceStatus:
+    if is_going(pool):
+        return "stopping"
+    return "running" if nodes_of(pool) else "pending"
+
+
+def _pool_of(node: Any) -> str:
+    return str((node["metadata"].get("labels") or {}).get(POOL_LABEL, ""))
+
+
+def _address(node: Any) -> str:
+    told = {
+        each["type"]: each["address"] for each in (node.get("status") or {}).get("addresses", ())
+    }
+    return next((told[kind] for kind in ADDRESS_KINDS if kind in told), "")

@@ -1,0 +1,151 @@
+"""How a Kubernetes API is reached: its address, its certificate authority, a bearer token.
+
+Out of a kubeconfig file, or out of settings that name each. Of a kubeconfig's ways to log in a
+token is what is understood; the others need programs or keys that this service has not.
+"""
+
+import base64
+import binascii
+import os
+import ssl
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from services.runtime.errors import ConfigurationError
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request needs."""
+
+    server: str
+    token: str
+    authority: str = ""
+    """In PEM; empty: the machine's own authorities."""
+
+    def verify(self) -> ssl.SSLContext | bool:
+        """What httpx is told to trust."""
+        return ssl.create_default_context(cadata=self.authority) if self.authority else True
+
+
+class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+    server: str
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+
+
+class _User(msgspec.Struct, frozen=True):
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+
+
+class _Context(msgspec.Struct, frozen=True):
+    cluster: str
+    user: str
+
+
+class _NamedCluster(msgspec.Struct, frozen=True):
+    name: str
+    cluster: _Cluster
+
+
+class _NamedUser(msgspec.Struct, frozen=True):
+    name: str
+    user: _User
+
+
+class _NamedContext(msgspec.Struct, frozen=True):
+    name: str
+    context: _Context
+
+
+class _Kubeconfig(msgspec.Struct, frozen=True, rename="kebab"):
+    clusters: tuple[_NamedCluster, ...] = ()
+    users: tuple[_NamedUser, ...] = ()
+    contexts: tuple[_NamedContext, ...] = ()
+    current_context: str = ""
+
+
+LOGIN: Final = (
+    "has no token; of a kubeconfig's ways to log in a token is understood: download one with a "
+    "token, or set server and token_env"
+)
+
+
+def by_settings(name: str, *, server: str, token_env: str, token_file: str, ca_file: str) -> Access:
+    """Access by settings that name everything."""
+    where = f"providers.{name}"
+    if token_file:
+        token = _text(token_file, f"{where}.token_file").strip()
+    else:
+        token = os.environ.get(token_env, "")
+        if not token:
+            raise ConfigurationError(
+                f"{where}: the environment variable {token_env} is not set; set it to an API "
+                "token, or name another by token_env, or a file by token_file, or a kubeconfig"
+            )
+    if not token:
+        raise ConfigurationError(f"{where}.token_file: {token_file} is empty")
+    authority = _text(ca_file, f"{where}.ca_file") if ca_file else ""
+    return _checked(Access(server=server, token=token, authority=authority), where)
+
+
+def by_kubeconfig(name: str, file: str, context: str) -> Access:
+    """Access as a kubeconfig file says; its current context where none is named."""
+    where = f"providers.{name}.kubeconfig: {file}"
+    text = _text(file, f"providers.{name}.kubeconfig")
+    try:
+        read = msgspec.yaml.decode(text, type=_Kubeconfig)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{where} is no kubeconfig: {error}") from error
+    wanted = context or read.current_context
+    chosen = {each.name: each.context for each in read.contexts}.get(wanted)
+    if chosen is None:
+        known = ", ".join(each.name for each in read.contexts) or "none"
+        raise ConfigurationError(f"{where} has no context {wanted!r} (known: {known})")
+    cluster = {each.name: each.cluster for each in read.clusters}.get(chosen.cluster)
+    user = {each.name: each.user for each in read.users}.get(chosen.user)
+    if cluster is None or user is None:
+        raise ConfigurationError(f"{where}: context {wanted!r} names what is not in the file")
+    if cluster.insecure_skip_tls_verify:
+        raise ConfigurationError(f"{where} skips the check of certificates, which is not done here")
+    folder = Path(file).parent
+    token = user.token
+    if not token and user.token_file:
+        token = _text(str(folder / user.token_file), where).strip()
+    if not token:
+        raise ConfigurationError(f"{where}: user {chosen.user!r} {LOGIN}")
+    authority = ""
+    if cluster.certificate_authority_data:
+        authority = _decoded(cluster.certificate_authority_data, where)
+    elif cluster.certificate_authority:
+        authority = _text(str(folder / cluster.certificate_authority), where)
+    return _checked(Access(server=cluster.server, token=token, authority=authority), where)
+
+
+def _checked(access: Access, where: str) -> Access:
+    if not access.server.startswith(("https://", "http://127.0.0.1:")):
+        raise ConfigurationError(f"{where}: {access.server!r} is no https:// address")
+    try:
+        access.verify()
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{where}: the certificate authority cannot be read") from error
+    return access
+
+
+def _decoded(data: str, where: str) -> str:
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{where}: certificate-authority-data is no base64") from error
+
+
+def _text(file: str, where: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{where}: {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{where}: {file} is no text") from error

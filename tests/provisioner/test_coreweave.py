@@ -1,0 +1,391 @@
+"""CoreWeave, held to its published node pool schema by a server that refuses the rest.
+
+Proven: paths, parameters, fields and labels are such as the schema and Kubernetes know; a pool that
+will get no node is removed and told by its kind; lost answers leave one pool. Not proven: CoreWeave
+itself, above all which words its conditions use today.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.duration import Duration
+from services.provisioner.errors import ProviderError
+from services.provisioner.providers.coreweave import CoreWeaveProvider
+from services.provisioner.providers.coreweave_errors import (
+    CONDITIONS,
+    DENIED,
+    EVENTS,
+    REASONS,
+    error_of,
+    is_settled,
+    judge,
+)
+from services.provisioner.providers.coreweave_pool import Taint
+from services.runtime.errors import ConfigurationError
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.provisioner.coreweave_server import TOKEN, CoreWeaveServer
+from tests.provisioner.support import FLEET, provision, request, steps
+
+Make = Callable[..., CoreWeaveProvider]
+TYPE = "gd-8xh100ib-i128"
+CREATE = "POST nodepools"
+
+
+def wanted(name: str = "web-1", **changes: object):
+    """A launch."""
+    return request(name, **({"instance_type": TYPE} | changes))
+
+
+def only(coreweave: CoreWeaveServer):
+    """The one pool that stands."""
+    [pool] = coreweave.pools.values()
+    return pool
+
+
+# --- requests and answers ------------------------------------------------------------------------
+
+
+async def test_a_launch_carries_all_that_finds_it_again(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """Labels, type, address, host and age come back from the launch and from the list."""
+    provider = make_coreweave(market="spot", gpu_driver="580", taints=(Taint(key="gpu"),))
+    made = await provider.provision(wanted(labels={"team": "vision"}))
+    [listed] = await provider.list()
+    for each in (made, listed):
+        assert ("web-1", "web", "token-of-web-1", FLEET) == (
+            *(each.name, each.pool, each.token, each.fleet),
+        )
+        assert (TYPE, "vision", "running") == (each.instance_type, each.tags["team"], each.status)
+        assert ("10.16.0.4", "g00001", "US-EAST-04A") == (each.address, each.host, each.zone)
+        assert each.created_at is not None
+    spec = only(coreweave)["spec"]
+    assert ("spot", 1, False) == (spec["computeClass"], spec["targetNodes"], spec["autoscaling"])
+    assert spec["nodeLabels"] == only(coreweave)["metadata"]["labels"]
+    assert [{"key": "gpu", "value": "", "effect": "NoSchedule"}] == spec["nodeTaints"]
+
+
+async def test_a_removal_takes_exactly_its_node(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """And no other of the same type: each has a pool of its own."""
+    provider = make_coreweave()
+    one, two = [await provider.provision(wanted(f"web-{number}")) for number in (1, 2)]
+    await provider.terminate(one.provider_id)
+    assert [two.host] == list(coreweave.nodes)
+
+
+async def test_pages_are_read_to_the_end(coreweave: CoreWeaveServer, make_coreweave: Make) -> None:
+    """A list that is not whole would forget nodes."""
+    provider = make_coreweave()
+    for number in range(9):
+        await provider.provision(wanted(f"web-{number}"))
+    coreweave.calls.clear()
+    assert {f"web-{n}" for n in range(9)} == {each.name for each in await provider.list()}
+    assert 3 == coreweave.calls.count("GET nodepools")
+
+
+async def test_a_pool_without_its_node_is_pending(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """The launch returns when it has been watched for long enough, not when the node is there."""
+    coreweave.waiting = True
+    made = await make_coreweave(settle=Duration(0.05)).provision(wanted())
+    assert ("pending", "", "") == (made.status, made.address, made.host)
+    coreweave.deliver(made.provider_id)
+    [listed] = await make_coreweave().list()
+    assert ("running", "10.16.0.4") == (listed.status, listed.address)
+
+
+async def test_a_node_that_outlives_its_pool_is_still_listed(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """It is on its way out, and counts as gone only when it is."""
+    provider = make_coreweave()
+    await provider.provision(wanted())
+    coreweave.pools.clear()
+    [left] = await provider.list()
+    assert ("web-1", FLEET, "stopping", "g00001") == (left.name, left.fleet, left.status, left.host)
+
+
+async def test_a_launch_waits_for_the_removal_of_the_pool_before(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """It is listed as stopping until then; a new one is made when it is gone."""
+    coreweave.slow_removals = 2
+    provider = make_coreweave()
+    first = await provider.provision(wanted())
+    uid = only(coreweave)["metadata"]["uid"]
+    await provider.terminate(first.provider_id)
+    assert ["stopping"] == [each.status for each in await provider.list()]
+    again = await provider.provision(wanted())
+    assert (first.provider_id, "running") == (again.provider_id, again.status)
+    assert uid != only(coreweave)["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"zone": "US-WEST-01A"}, "add a provider for it"),
+        ({"region": "us-east"}, "one cluster in zone US-EAST-04A"),
+        ({"ssh_keys": ("ssh-ed25519 A",)}, "has `ssh_keys`"),
+        ({"user_data": "#!/bin/sh"}, "run the agent as a DaemonSet"),
+        ({"name": "Web_1"}, "no name in Kubernetes"),
+        ({"labels": {"team": "a b"}}, "label team=a b of pool web is none"),
+        ({"labels": {"a/b/c": "x"}}, "label a/b/c=x of pool web is none"),
+    ],
+)
+async def test_what_coreweave_cannot_do_is_refused_before_it_is_asked(
+    coreweave: CoreWeaveServer, make_coreweave: Make, changes: dict[str, object], says: str
+) -> None:
+    """INVALID names the remedy, and no request goes out."""
+    with pytest.raises(ProviderError, match=says) as refused:
+        await make_coreweave().provision(wanted(**changes))
+    assert ("INVALID", []) == (refused.value.kind, coreweave.calls)
+
+
+async def test_a_pool_of_somebody_else_under_the_name_is_not_adopted(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """Its labels are not ours, so it is not ours to use or to remove."""
+    await make_coreweave().provision(wanted())
+    only(coreweave)["metadata"]["labels"] = {"team": "other"}
+    with pytest.raises(ProviderError, match="that is not ours"):
+        await make_coreweave().provision(wanted())
+    assert 1 == len(coreweave.pools)
+
+
+# --- access --------------------------------------------------------------------------------------
+
+
+def kubeconfig(server: str, **user: str) -> bytes:
+    """As CoreWeave's console hands it out."""
+    return msgspec.yaml.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "cks", "cluster": {"server": server}}],
+            "users": [{"name": "me", "user": user}],
+            "contexts": [{"name": "here", "context": {"cluster": "cks", "user": "me"}}],
+            "current-context": "here",
+        }
+    )
+
+
+@pytest.mark.parametrize("user", [{"token": TOKEN}, {"tokenFile": "token"}])
+async def test_a_kubeconfig_is_enough(
+    coreweave: CoreWeaveServer, make_coreweave: Make, tmp_path: Path, user: dict[str, str]
+) -> None:
+    """Its current context, or the one that is named; its token, or a file beside it."""
+    (tmp_path / "cks.yaml").write_bytes(kubeconfig(coreweave.url, **user))
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    for context in ("", "here"):
+        provider = make_coreweave(server="", kubeconfig=str(tmp_path / "cks.yaml"), context=context)
+        assert [] == await provider.list()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"server": ""}, "set either kubeconfig or server"),
+        ({"kubeconfig": "x"}, "set either kubeconfig or server"),
+        ({"token_env": "NOWHERE"}, "variable NOWHERE is not set"),
+        ({"token_file": "/nowhere/token"}, "No such file"),
+        ({"token_file": "/dev/null"}, "is empty"),
+        ({"server": "http://cks.example.com"}, "no https:// address"),
+        ({"ca_file": "/etc/hostname"}, "certificate authority cannot be read"),
+        ({"server": "", "kubeconfig": "/nowhere/cks.yaml"}, "No such file"),
+    ],
+)
+def test_without_access_the_service_does_not_start(
+    make_coreweave: Make, changes: dict[str, str], says: str
+) -> None:
+    """The error names the provider, the setting and the ways out."""
+    with pytest.raises(ConfigurationError, match=says):
+        make_coreweave(**changes)
+
+
+@pytest.mark.parametrize(
+    ("written", "context", "says"),
+    [
+        (b"[]", "", "is no kubeconfig"),
+        (kubeconfig("https://a", token="t"), "there", r"no context 'there' \(known: here\)"),
+        (kubeconfig("https://a", exec="x"), "", "user 'me' has no token"),
+        (kubeconfig("ftp://a", token="t"), "", "no https:// address"),
+        (
+            kubeconfig("https://a", token="t").replace(b"cluster: cks", b"cluster: other"),
+            *("", "names what is not in the file"),
+        ),
+        (
+            kubeconfig("https://a", token="t").replace(
+                b"server:", b"insecure-skip-tls-verify: true\n    server:"
+            ),
+            *("", "skips the check of certificates"),
+        ),
+    ],
+)
+def test_a_kubeconfig_that_does_not_serve_says_why(
+    make_coreweave: Make, tmp_path: Path, written: bytes, context: str, says: str
+) -> None:
+    """With the file's name."""
+    (tmp_path / "cks.yaml").write_bytes(written)
+    with pytest.raises(ConfigurationError, match=says):
+        make_coreweave(server="", kubeconfig=str(tmp_path / "cks.yaml"), context=context)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reason", "kind"), REASONS.items())
+def test_every_known_reason_has_its_kind(reason: str, kind: str) -> None:
+    """One row each."""
+    assert kind == error_of(418, {"reason": reason, "message": "m"}).kind
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "unknown"),
+    [
+        (400, "INVALID", False),
+        (401, "AUTH", False),
+        (403, "AUTH", False),
+        (404, "INVALID", False),
+        (409, "TRANSIENT", False),
+        (422, "INVALID", False),
+        (429, "THROTTLE", False),
+        (503, "TRANSIENT", False),
+        (418, "TRANSIENT", True),
+    ],
+)
+def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: bool) -> None:
+    """Where that says nothing either it is transient, and says so."""
+    for body in ({"reason": "New"}, {}, [], {"details": "text"}):
+        error = error_of(status, body)
+        assert (kind, unknown) == (error.kind, "not known here" in error.message)
+
+
+def test_a_quota_of_the_clusters_own_is_no_missing_right() -> None:
+    """Kubernetes calls both Forbidden."""
+    said = {"reason": "Forbidden", "message": "pods is forbidden: exceeded quota: pools"}
+    assert "QUOTA" == error_of(403, said).kind
+
+
+def pool_of(name: str, reason: str, status: str = "True"):
+    """A pool with one condition."""
+    return {"status": {"conditions": [{"type": name, "reason": reason, "status": status}]}}
+
+
+@pytest.mark.parametrize(("condition", "kind"), CONDITIONS.items())
+def test_every_known_condition_has_its_kind(condition: tuple[str, str], kind: str | None) -> None:
+    """One row each, whatever status it comes with."""
+    for status in ("True", "False", "Unknown"):
+        error = judge(pool_of(*condition, status), [])
+        assert kind == (error and error.kind)
+
+
+@pytest.mark.parametrize(("name", "kind"), DENIED.items())
+def test_a_condition_that_is_denied_for_an_unknown_reason_has_its_types_kind(
+    name: str, kind: str
+) -> None:
+    """And one that is not denied decides nothing."""
+    denied = judge(pool_of(name, "NewlyInvented", "False"), [])
+    assert denied is not None
+    assert kind == denied.kind
+    for open_ in ("True", "Unknown"):
+        assert judge(pool_of(name, "NewlyInvented", open_), []) is None
+        assert not is_settled(pool_of(name, "NewlyInvented", open_))
+
+
+@pytest.mark.parametrize(("reason", "kind"), EVENTS.items())
+def test_every_known_event_has_its_kind(reason: str, kind: str) -> None:
+    """One row each; any other event says nothing."""
+    error = judge({}, [{"reason": "CWNodeAssigned"}, {"reason": reason, "message": "m"}])
+    assert error is not None
+    assert kind == error.kind
+    assert judge({}, [{"reason": "CWNodeAssigned"}]) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({"type": "Capacity", "reason": "NoneAvailable", "status": "False"}, "CAPACITY"),
+        ({"type": "Quota", "reason": "Over", "status": "False"}, "QUOTA"),
+        ({"type": "Validated", "reason": "NewlyInvented", "status": "False"}, "INVALID"),
+        ({"kind": "event", "reason": "CWInsufficientCapacity"}, "CAPACITY"),
+        ({"kind": "event", "reason": "CWOverQuota"}, "QUOTA"),
+    ],
+)
+async def test_a_pool_that_will_get_no_node_is_told_and_removed(
+    coreweave: CoreWeaveServer, make_coreweave: Make, said: dict[str, str], kind: str
+) -> None:
+    """It would else wait on, and take a node that nobody expects."""
+    coreweave.conditions = [said]
+    with pytest.raises(ProviderError) as refused:
+        await make_coreweave().provision(wanted())
+    assert (kind, {}) == (refused.value.kind, coreweave.pools)
+
+
+async def test_a_pool_that_cannot_be_removed_stays_in_doubt(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """Then it is listed, and the next try removes it and asks once more."""
+    coreweave.conditions = [{"type": "Capacity", "reason": "NoneAvailable", "status": "False"}]
+    coreweave.refuse("DELETE nodepool", 500, "InternalError")
+    with pytest.raises(ProviderError, match=r"NoneAvailable.*could not be removed") as doubtful:
+        await make_coreweave().provision(wanted())
+    assert doubtful.value.rule.in_doubt
+    assert ["pending"] == [each.status for each in await make_coreweave().list()]
+    with pytest.raises(ProviderError) as again:
+        await make_coreweave().provision(wanted())
+    assert ("CAPACITY", {}) == (again.value.kind, coreweave.pools)
+    assert "running" == (await make_coreweave().provision(wanted())).status
+
+
+async def test_a_throttled_call_says_how_long_to_wait(
+    coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """As the cluster does."""
+    coreweave.refuse(CREATE, 429, "TooManyRequests", wait=7)
+    with pytest.raises(ProviderError) as refused:
+        await make_coreweave().provision(wanted())
+    assert ("THROTTLE", 7.0) == (refused.value.kind, refused.value.retry_after)
+
+
+async def test_a_token_that_is_refused_is_told(make_coreweave: Make, monkeypatch) -> None:
+    """AUTH: only a person can put it right."""
+    monkeypatch.setenv("COREWEAVE_API_TOKEN", "another")
+    with pytest.raises(ProviderError) as refused:
+        await make_coreweave().list()
+    assert "AUTH" == refused.value.kind
+
+
+# --- through the provisioner ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["answer", "silence"])
+async def test_a_launch_that_is_accepted_and_not_answered_is_adopted(
+    bus: NatsBus, coreweave: CoreWeaveServer, make_coreweave: Make, lost: str
+) -> None:
+    """A 504 after the fact, or no answer ever: one pool, and it is ours; the network is slow."""
+    coreweave.latency = 0.005
+    if lost == "answer":
+        coreweave.refuse(CREATE, 504, "Timeout", after_success=True)
+    else:
+        coreweave.silent.add(CREATE)
+    provider = make_coreweave(timeout=Duration(0.3))
+    outputs = await steps(bus, provider).provision(provision("web-1", instance_type=TYPE))
+    assert [outputs.provider_id] == list(coreweave.pools)
+    assert (1, 1) == (coreweave.made, coreweave.calls.count(CREATE))
+
+
+async def test_without_capacity_the_step_fails_with_its_kind(
+    bus: NatsBus, coreweave: CoreWeaveServer, make_coreweave: Make
+) -> None:
+    """So that the pool waits, or another offering is tried; nothing is left behind."""
+    coreweave.conditions = [{"type": "Capacity", "reason": "NoneAvailable", "status": "False"}]
+    with pytest.raises(StepFailure) as failed:
+        await steps(bus, make_coreweave()).provision(provision("web-1", instance_type=TYPE))
+    assert ("CAPACITY", {}) == (failed.value.error, coreweave.pools)
