@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from services.cli import printing
-from services.cli.options import Output
+from services.cli.options import Config, NatsUrl, Output
 from services.cli.printing import Format
 
 commands = typer.Typer(
@@ -113,6 +113,45 @@ def interactive(
     from services.cli import interactive as playing  # noqa: PLC0415
 
     if code := playing.play(file, nodes, seed):
+        raise typer.Exit(code)
+
+
+@commands.command("fleet")
+def fleet(
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=0, max=20_000, help="How many; 0: what the pool has.")
+    ] = 100,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    pool: Annotated[
+        str, typer.Option("--pool", help="Of that fleet; may be left out where it has only one.")
+    ] = "",
+    faults_per_hour: Annotated[
+        float,
+        typer.Option("--faults-per-hour", min=0, max=1_000_000, help="Of all nodes together."),
+    ] = 0.0,
+    boot_seconds: Annotated[
+        float, typer.Option("--boot-seconds", min=0, max=3_600, help="Of the slowest machine.")
+    ] = 15.0,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0, help="How long; 0: until Ctrl-C.")
+    ] = 0.0,
+    seed: Annotated[str, typer.Option("--seed", help="Which node breaks when.")] = "1",
+) -> None:
+    """Play agents in real time against real services; a fleet of its own where no bus is named."""
+    from services.cli import live  # noqa: PLC0415
+
+    order = live.Order(
+        nodes=nodes,
+        nats_url=nats_url,
+        config=config,
+        pool=pool,
+        faults_per_hour=faults_per_hour,
+        boot_seconds=boot_seconds,
+        minutes=minutes,
+        seed=seed,
+    )
+    if code := live.play(order):
         raise typer.Exit(code)
 
 

@@ -65,6 +65,8 @@ class Agents:
         """Provider id -> node."""
         self.stillborn = 0
         """So many machines to come never boot."""
+        self.beat_seconds = BEAT_SECONDS
+        self.beat_ttl_seconds = BEAT_TTL_SECONDS
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots."""
@@ -126,11 +128,12 @@ class Agents:
             await self._awake(node)
             beat = HeartbeatRecord(instance=node.name, **self._about(node))
             try:
-                await node.life.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=BEAT_TTL_SECONDS)
+                ttl = self.beat_ttl_seconds
+                await node.life.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=ttl)
                 node.spoken_at = self._world.now()
             except BusError:
                 pass  # the next beat says the same
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(self.beat_seconds)
 
     async def _awake(self, node: Node) -> None:
         while (left := node.hung_until - self._world.now()) > 0:  # noqa: ASYNC110 - a moment

@@ -70,6 +70,7 @@ class Machines(Agents):
         """Pool -> what its GPUs are used, in percent."""
         self.faulty = 0
         """So many machines to come do not pass their boot checks."""
+        self.sample_seconds = SAMPLE_SECONDS
         self.booting: Callable[[Instance], float] | None = None
         """How long a machine takes until its agent speaks; None: a few seconds."""
 
@@ -77,7 +78,7 @@ class Machines(Agents):
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots."""
-        life = Life(self._world, instance.provider_id)
+        life = self._life(instance.provider_id)
         machine = Machine(instance, life, self._world.now(), kind=self._kind_of(instance))
         self.nodes[instance.provider_id] = machine
         if self.stillborn:
@@ -94,6 +95,10 @@ class Machines(Agents):
             machine.failures[failure.kind] = failure
             machine.broken = True
         self._start(machine)
+
+    def _life(self, name: str) -> Life:
+        """What an agent's process is."""
+        return Life(self._world, name)
 
     def machine(self, name: str) -> Machine | None:
         """The machine of a name that stands."""
@@ -114,7 +119,7 @@ class Machines(Agents):
         """Boot a machine that is out, or anew."""
         if not machine.life.dead:
             machine.life.crash()
-        machine.life = Life(self._world, machine.instance.provider_id)
+        machine.life = self._life(machine.instance.provider_id)
         machine.boots += 1
         machine.ready = 0.0
         machine.lines = 0
@@ -305,7 +310,7 @@ class Machines(Agents):
                     await machine.life.bus.publish(subject, encode(self._sample(machine)))
                 except BusError:
                     self._world.note(f"a sample of {machine.name} is lost")
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await asyncio.sleep(self.sample_seconds)
 
     def _sample(self, machine: Machine) -> Telemetry:
         used = self.loads.get(machine.instance.pool, 0.0)

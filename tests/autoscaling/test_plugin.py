@@ -57,5 +57,5 @@ def test_without_the_package_the_scenario_is_refused():
     with pytest.raises(ScenarioError) as raised:
         read_text("scenario.yaml", text)
     told = raised.value.problems[0]
-    assert told.startswith("scenario.yaml:14: pools.research.autoscaling")
+    assert told.startswith("scenario.yaml:14: pools.awake.autoscaling")
     assert "no navarch.autoscalers named 'office-hours'" in told

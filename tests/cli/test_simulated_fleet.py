@@ -1,0 +1,45 @@
+"""`navarch simulator fleet`: agents in real time against a real server and real services."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLEET = ("-m", "services.cli", "simulator", "fleet")
+
+
+@pytest.mark.slow
+def test_a_fleet_of_its_own_comes_breaks_and_leaves_nothing(tmp_path):
+    """Nodes come into service, a sick one is replaced, and Ctrl-C takes everything away."""
+    command = (*FLEET, "--nodes", "6", "--boot-seconds", "0.5", "--faults-per-hour", "3600")
+    fleet = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert fleet.stdout is not None
+    lines = []
+    try:
+        for line in fleet.stdout:
+            lines.append(line)
+            if " in service, " in line and " 0 replaced" not in line:
+                fleet.send_signal(signal.SIGINT)
+                break
+        lines += fleet.stdout.readlines()
+        assert fleet.wait(timeout=60) == 0
+    finally:
+        fleet.kill()
+        fleet.wait()
+        fleet.stdout.close()
+    summary = json.loads(lines[-1])
+    assert (6, 6, 0, 0) == tuple(summary[key] for key in ("nodes", "active", "lost", "left"))
+    assert summary["replaced"] >= 1
+    assert 0 < summary["fault_to_cordon_ms_p50"] < 60_000
+    assert list(tmp_path.iterdir()) == []
