@@ -16,6 +16,7 @@ import typer
 from schemas.requests import Query, ScaleRequest
 from services.cli import (
     breaker,
+    credentials,
     evidence,
     hardware,
     holds,
@@ -27,6 +28,7 @@ from services.cli import (
     sagas,
     securing,
     simulator,
+    ssh,
 )
 from services.cli.asking import Where, ask_node
 from services.cli.options import (
@@ -55,6 +57,7 @@ app = typer.Typer(
 )
 for group, module in (
     ("policy", policy),
+    ("config", credentials),
     ("saga", sagas),
     ("breaker", breaker),
     ("hardware", hardware),
@@ -328,6 +331,7 @@ for _verb, _help in (
 
 
 app.command("sweep")(instances.sweep)
+app.command("ssh", context_settings={"ignore_unknown_options": True})(ssh.ssh)
 app.command("hold")(holds.hold)
 app.command("release")(holds.release)
 

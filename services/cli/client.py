@@ -29,6 +29,7 @@ from schemas.pool_events import (
 )
 from schemas.records import pool_key
 from schemas.requests import (
+    ApplyRequest,
     BreakerRequest,
     FleetBudgetView,
     HoldRequest,
@@ -38,6 +39,7 @@ from schemas.requests import (
     PoolView,
     Query,
     QueryError,
+    RemoveRequest,
     SagaRequest,
     ScaleRequest,
 )
@@ -58,7 +60,15 @@ PAGE_NODES: Final = 1000
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
-Request = ScaleRequest | NodeRequest | HoldRequest | SagaRequest | BreakerRequest
+Request = (
+    ScaleRequest
+    | NodeRequest
+    | HoldRequest
+    | SagaRequest
+    | BreakerRequest
+    | ApplyRequest
+    | RemoveRequest
+)
 Answer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 _page = msgspec.json.Decoder(Page)

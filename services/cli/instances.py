@@ -38,7 +38,10 @@ def instances(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List what costs money: each instance, where it stands, since when, and its price."""
+    """List what costs money: every instance.
+
+    Where it stands, since when, and its price.
+    """
 
     async def work() -> None:
         from services.cli import instances_text, render  # noqa: PLC0415
@@ -65,7 +68,10 @@ def leaked(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List what should be gone and cannot be removed: since when, why, and what it costs."""
+    """List what should be gone and cannot be removed.
+
+    Since when, why, and what it costs.
+    """
 
     async def work() -> None:
         from services.cli import instances_text, render  # noqa: PLC0415
@@ -95,7 +101,9 @@ def sweep(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Compare providers and records now, both ways, and put right what differs.
+    """Compare providers and records now, and mend what differs.
+
+    Both ways.
 
     A sweep runs by itself every half minute; this one is not waited for.
     """

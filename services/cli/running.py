@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.settings import NatsSettings, Settings
-from services.runtime.configuration import load_settings, parse_settings
+from services.runtime.configuration import DEFAULTS, load_settings, parse_settings
 from services.runtime.errors import NavarchError
 
 SERVE_FILE: Final = "serve.json"
@@ -44,7 +44,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 def settings_of(config: Path | None) -> Settings:
     """The configuration, or the defaults where none is named."""
     if config is None:
-        return parse_settings("(defaults)", "{}", os.environ)
+        return parse_settings("(defaults)", DEFAULTS, os.environ)
     return load_settings(config)
 
 
@@ -61,6 +61,16 @@ def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
         f"no fleet is served from {file.parent.resolve()}: run `navarch serve` there, or name a "
         f"bus with --nats-url or {NATS_URL_VARIABLE}"
     )
+
+
+def providers_of(config: Path | None) -> dict[str, str]:
+    """The configured providers as far as is known here, name -> plugin."""
+    settings = settings_of(config)
+    if config is None:
+        running = read_running(Path(settings.data_dir) / SERVE_FILE)
+        if running is not None and running.config:
+            settings = settings_of(Path(running.config))
+    return {name: each.type for name, each in settings.providers.items()}
 
 
 def read_running(file: Path) -> Running | None:

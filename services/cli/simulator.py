@@ -46,7 +46,10 @@ def fuzz(
         bool, typer.Option("--verbose", help="A line for each seed, with its history's hash.")
     ] = False,
 ) -> None:
-    """Draw faults from seeds, simulate, check; exit code 1: violated."""
+    """Draw faults from seeds, simulate, check.
+
+    Exit code 1: violated.
+    """
     from services.simulator import fuzz as fuzzing  # noqa: PLC0415 - heavy
 
     try:
@@ -92,7 +95,7 @@ def run(
 
 @commands.command("validate")
 def validate(files: Files) -> None:
-    """Read scenarios and say all that is wrong with them; play none."""
+    """Read scenarios and say all that is wrong; play none."""
     from services.cli import scenarios  # noqa: PLC0415
 
     if code := scenarios.validate(files):

@@ -12,6 +12,7 @@ from schemas.requests import Page, Query
 from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
 from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.credentials import with_kept
 from services.provisioner.enrolling import Enroller
 from services.provisioner.errors import ProviderError
 from services.provisioner.handover import Handover
@@ -55,7 +56,8 @@ async def build(context: Context) -> Service:
 def load_providers(context: Context) -> list[Provider]:
     """Construct every provider under `providers:`; a wrong option is a ConfigurationError."""
     made: list[Provider] = []
-    for name, settings in context.settings.providers.items():
+    for name, configured in context.settings.providers.items():
+        settings = with_kept(name, configured, Path(context.settings.data_dir))
         kind, options = load_plugin(PROVIDER_PLUGINS, settings, context.settings_file)
         environment = Environment(
             name=name,

@@ -31,6 +31,8 @@ from services.runtime.pool_choices import folded, pool_problem, unknown_provider
 from services.runtime.window_specs import diagnostic_problem, window_problem
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
+DEFAULTS: Final = "providers: {local: {}}"
+"""Where no file is named: no pool, and a provider to try Navarch with."""
 PORT_MAX: Final = 65_535
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")

@@ -39,6 +39,15 @@ def load_plugin(
     return found, options
 
 
+def plugin_class(group: str, settings: PluginSettings, file: Path | None) -> type[Any]:
+    """Return the plugin's class alone, whatever its options lack."""
+    path = tuple(part for part in settings.path.split(".") if part)
+    found = _find(group, settings.type, _document(file), path, {})
+    if getattr(found, "Options", None) is None:
+        raise ConfigurationError(f"{settings.type} has no `Options` struct")
+    return found
+
+
 def _document(file: Path | None) -> Document:
     if file is None:
         return Document("(built-in configuration)", {})

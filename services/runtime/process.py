@@ -18,7 +18,7 @@ from schemas.permissions import inbox
 from schemas.settings import Settings
 from services.runtime.bus import Bus, Endpoint
 from services.runtime.clock import Clock, SystemClock
-from services.runtime.configuration import load_settings, parse_settings
+from services.runtime.configuration import DEFAULTS, load_settings, parse_settings
 from services.runtime.consumer import Consumer, ConsumerLoop
 from services.runtime.errors import NavarchError
 from services.runtime.http import HttpEndpoint
@@ -88,7 +88,7 @@ def main(name: str, build: Build, clock: Clock | None = None) -> None:
         settings = (
             load_settings(Path(arguments.config))
             if arguments.config
-            else parse_settings("(defaults)", "{}", os.environ)
+            else parse_settings("(defaults)", DEFAULTS, os.environ)
         )
         file = Path(arguments.config) if arguments.config else None
         uvloop.run(_run(name, build, settings, file, clock or SystemClock()))

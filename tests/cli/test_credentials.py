@@ -1,0 +1,129 @@
+"""`navarch config set-credentials`: tried against a cloud, kept for one's own eyes, never told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from schemas.settings import PluginSettings
+from services.cli.app import app
+from services.provisioner.credentials import Kept, Source, applied, kept_file, with_kept
+from services.provisioner.providers.lambda_cloud import LambdaProvider
+from services.runtime.errors import ConfigurationError
+from tests.provisioner.lambda_server import KEY, LambdaServer, serving
+
+
+@pytest.fixture
+async def cloud() -> AsyncIterator[LambdaServer]:
+    """A strict server of Lambda's API on loopback."""
+    async with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def config(tmp_path: Path, cloud: LambdaServer) -> Path:
+    """A configuration whose provider `lambda` asks that server."""
+    file = tmp_path / "navarch.yaml"
+    provider = f"base_url: {cloud.url}\n    request_interval: 1ms\n"
+    file.write_text(f"data_dir: {tmp_path}/data\nproviders:\n  lambda:\n    {provider}")
+    return file
+
+
+async def navarch(config: Path, *arguments: str, given: str = "", **env: str) -> tuple[int, str]:
+    """Run the command beside the server; its exit code and all that it says."""
+    words = ["config", "set-credentials", "lambda", "--config", str(config), *arguments]
+    ran = await asyncio.to_thread(CliRunner().invoke, app, words, input=given, env=env)
+    return ran.exit_code, f"{ran.output}{ran.exception or ''}"
+
+
+async def test_a_secret_is_tried_then_kept_for_its_owner_alone(
+    config: Path, cloud: LambdaServer
+) -> None:
+    """It is not said again, and the provisioner finds it."""
+    code, said = await navarch(config, "--key-stdin", given=f"{KEY}\n")
+    data = config.parent / "data"
+    told = with_kept("lambda", PluginSettings(type="lambda"), data)
+
+    assert 0 == code, said
+    assert "lambda takes them: it lists 0 instances" in said
+    assert KEY not in said
+    assert 1 == cloud.called("/instances")
+    assert KEY == Path(told.options["api_key_file"]).read_text().strip()
+    modes = [each.stat().st_mode & 0o777 for each in sorted((data / "credentials").iterdir())]
+    assert [0o600, 0o600] == modes
+    assert 0o700 == (data / "credentials").stat().st_mode & 0o777
+    assert KEY not in kept_file(data, "lambda").read_text()
+
+
+async def test_what_the_cloud_refuses_is_not_kept(config: Path) -> None:
+    """Unless somebody insists; the refused secret is not said either."""
+    code, said = await navarch(config, "--key-stdin", given="wrong-key-0815")
+    kept = kept_file(config.parent / "data", "lambda")
+
+    assert 0 != code
+    assert "lambda does not take them: " in said
+    assert "Nothing was kept" in said
+    assert "0815" not in said
+    assert not kept.exists()
+    assert 0 == (await navarch(config, "--key-stdin", "--no-check", given="wrong-key-0815"))[0]
+    assert kept.exists()
+
+
+async def test_a_reference_is_kept_and_never_the_secret(config: Path, tmp_path: Path) -> None:
+    """A file, a variable, or a secret manager's command; each is followed for the trial."""
+    (tmp_path / "key").write_text(KEY)
+    rows = (
+        (("--key-file", str(tmp_path / "key")), {}),
+        (("--key-env", "MY_KEY"), {"MY_KEY": KEY}),
+        (("--key-command", f"cat {tmp_path}/key"), {}),
+    )
+    folder = kept_file(config.parent / "data", "lambda").parent
+    for arguments, environment in rows:
+        code, said = await navarch(config, *arguments, **environment)
+        assert 0 == code, said
+        assert ["lambda.json"] == [each.name for each in folder.iterdir()]
+        assert KEY not in (folder / "lambda.json").read_text() + said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--key-env", "A", "--key-file", "b"), "name one of --key-file, --key-env"),
+        (("--set", "nonsense"), "--set nonsense: write OPTION=VALUE"),
+        (("--option", "nonsense", "--key-env", "A"), "nonsense is no option of it"),
+        (("--key-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE, which holds a provider's"),
+        (("--key-command", "false"), "gave no credentials: it ended with 1"),
+        (("--key-stdin",), "nothing was written: no secret to keep"),
+    ],
+)
+async def test_what_cannot_be_is_said(config: Path, arguments: tuple[str, ...], says: str) -> None:
+    """With what to say instead; nothing is kept."""
+    code, said = await navarch(config, *arguments)
+
+    assert 0 != code
+    assert says in " ".join(said.split())
+    assert not kept_file(config.parent / "data", "lambda").exists()
+
+
+def test_what_is_kept_counts_before_the_configuration(tmp_path: Path) -> None:
+    """Option by option; a secret in memory is a file that the provider can read."""
+    secret = Source(kind="env", where="MY_KEY", option="api_key_file")
+    kept = Kept(options={"image_family": "ours"}, secret=secret)
+    settings = PluginSettings(type="lambda", options={"image_family": "x", "ssh_key": "me"})
+    told = applied(settings, kept, tmp_path / "none", {"MY_KEY": "s3cret"})
+
+    assert ("ours", "me") == (told.options["image_family"], told.options["ssh_key"])
+    assert "s3cret" == Path(told.options["api_key_file"]).read_text()
+    assert "api_key_file" in {each.name for each in msgspec.structs.fields(LambdaProvider.Options)}
+
+
+def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    """The provisioner must not start with other credentials than people believe."""
+    file = kept_file(tmp_path, "lambda")
+    file.parent.mkdir()
+    file.write_text("{")
+    with pytest.raises(ConfigurationError, match="navarch config set-credentials lambda"):
+        with_kept("lambda", PluginSettings(type="lambda"), tmp_path)

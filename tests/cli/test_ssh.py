@@ -1,0 +1,99 @@
+"""`navarch ssh`: which node is meant, and the command line with its pinned key."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.records import InstanceRecord
+from schemas.sagas import LaunchSpec
+from schemas.settings import PoolSpec, SetupSettings
+from services.cli.ssh import command_line, in_folder, known_hosts, meant
+from services.provisioner import core
+from services.runtime.errors import NavarchError
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, ssh_user="ubuntu")
+
+
+def instance(name: str, pool: str = "web", **changes: Any) -> InstanceRecord:
+    """A running instance."""
+    launch = LaunchSpec(fleet="f", provider="p", instance_type="t")
+    made = core.intended(pool, name, launch, "saga", NOW)
+    return replace(made, state="running", **({"address": "10.0.0.7"} | changes))
+
+
+RUNNING = [
+    instance("web-10-aaaa"),
+    instance("web-2-bbbb"),
+    instance("web-2", pool="other"),
+    instance("web-0-1-cccc", pool="web-0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("web-10-aaaa", "web-10-aaaa"),
+        ("web", "web-2-bbbb"),
+        ("web-1", "web-10-aaaa"),
+        ("web-2", "web-2"),
+        ("web-0", "web-0-1-cccc"),
+    ],
+)
+def test_a_name_means_a_node_then_a_pool_then_the_nth_of_a_pool(name: str, found: str) -> None:
+    """Nodes are counted from 0, in the order in which they were named."""
+    assert found == meant(RUNNING, name).instance
+
+
+@pytest.mark.parametrize("name", ["web-7", "nobody", "web-", ""])
+def test_a_name_that_means_nothing_is_refused(name: str) -> None:
+    """With the command that says which there are."""
+    with pytest.raises(NavarchError, match="see navarch list"):
+        meant(RUNNING, name)
+
+
+def test_the_pinned_key_is_the_only_one_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the node's own name, so that another machine at its address is refused."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    key = tmp_path / "key"
+    key.touch()
+    record = instance("web-1", host_key="ssh-ed25519 AAAA")
+    spec = replace(SPEC, ssh_private_key_path=str(key), setup=SetupSettings(port=2222))
+    known = known_hosts(record)
+    words = command_line(record, spec, known, ["nvidia-smi", "-L"])
+
+    assert "web-1 ssh-ed25519 AAAA\n" == known.read_text()
+    assert (
+        f"ssh -o HostKeyAlias=web-1 -o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes "
+        f"-o HashKnownHosts=no -i {key} -o IdentitiesOnly=yes -p 2222 ubuntu@10.0.0.7 nvidia-smi -L"
+    ).split() == words
+
+
+def test_a_key_that_nobody_has_pinned_is_pinned_on_first_sight(tmp_path: Path) -> None:
+    """By ssh, in the node's own file; keys that are not here are not named."""
+    spec = replace(SPEC, ssh_private_key_path="/nowhere/key")
+    words = command_line(instance("web-1"), spec, tmp_path / "known", [])
+
+    assert "StrictHostKeyChecking=accept-new" in words
+    assert "-i" not in words
+
+
+def test_a_node_without_an_address_cannot_be_entered(tmp_path: Path) -> None:
+    """And people are told where to look."""
+    with pytest.raises(NavarchError, match="no address of web-1 yet: navarch why web-1"):
+        command_line(instance("web-1", address=""), SPEC, tmp_path / "known", [])
+
+
+def test_a_process_of_this_machine_is_entered_by_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no SSH server, and nothing to hide from whoever runs it."""
+    monkeypatch.setenv("SHELL", "/bin/dash")
+
+    assert ["sh", "-c", f"cd {tmp_path} && exec /bin/dash"] == in_folder(tmp_path, ())
+    assert ["sh", "-c", f"cd {tmp_path} && cat kmsg"] == in_folder(tmp_path, ("cat", "kmsg"))
