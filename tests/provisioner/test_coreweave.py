@@ -243,7 +243,8 @@ def test_a_kubeconfig_that_does_not_serve_says_why(
 @pytest.mark.parametrize(("reason", "kind"), REASONS.items())
 def test_every_known_reason_has_its_kind(reason: str, kind: str) -> None:
     """One row each."""
-    assert kind == error_of(418, {"reason": reason, "message": "m"}).kind
+    error = error_of(418, {"reason": reason, "message": "m"})
+    assert (kind, "") == (error.kind, error.unknown)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +266,8 @@ def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: b
     for body in ({"reason": "New"}, {}, [], {"details": "text"}):
         error = error_of(status, body)
         assert (kind, unknown) == (error.kind, "not known here" in error.message)
+    told = error_of(status, {"reason": "New"}).unknown
+    assert ("" if kind == "THROTTLE" else "New") == told
 
 
 def test_a_quota_of_the_clusters_own_is_no_missing_right() -> None:
@@ -293,7 +296,7 @@ def test_a_condition_that_is_denied_for_an_unknown_reason_has_its_types_kind(
     """And one that is not denied decides nothing."""
     denied = judge(pool_of(name, "NewlyInvented", "False"), [])
     assert denied is not None
-    assert kind == denied.kind
+    assert (kind, f"{name}=NewlyInvented") == (denied.kind, denied.unknown)
     for open_ in ("True", "Unknown"):
         assert judge(pool_of(name, "NewlyInvented", open_), []) is None
         assert not is_settled(pool_of(name, "NewlyInvented", open_))

@@ -200,6 +200,7 @@ class AzureProvider:
                 "TRANSIENT",
                 f"{error.message}; what the launch left could not be removed: {again.message}",
                 retry_after=again.retry_after,
+                unknown=error.unknown,
             ) from again
 
     async def _remove(self, name: str) -> None:

@@ -187,6 +187,7 @@ class CoreWeaveProvider:
                 "TRANSIENT",
                 f"{error.message}; its pool could not be removed: {again.message}",
                 retry_after=again.retry_after,
+                unknown=error.unknown,
             ) from again
 
     async def _pool(self, name: str) -> Any:

@@ -8,7 +8,7 @@ Kubernetes' API machinery, and CoreWeave's pages on node pools.
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import ProviderError
+from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
 
 REASONS: Final[dict[str, ProviderErrorKind]] = {
     "Unauthorized": "AUTH",
@@ -66,7 +66,6 @@ STATUSES: Final[dict[int, ProviderErrorKind]] = {
 }
 """HTTP status -> kind, where no reason is known."""
 THROTTLED: Final = 429
-SERVER_ERROR: Final = 500
 TEXT_CHARS_MAX: Final = 300
 QUOTA: Final = "exceeded quota"
 """How Kubernetes words a spent quota of its own, under the reason Forbidden."""
@@ -82,9 +81,10 @@ class KubernetesError(ProviderError):
         *,
         status: int,
         retry_after: float | None = None,
+        unknown: str = "",
     ) -> None:
         """Keep what the provider itself must look at."""
-        super().__init__(kind, message, retry_after=retry_after)
+        super().__init__(kind, message, retry_after=retry_after, unknown=unknown)
         self.status = status
 
 
@@ -106,6 +106,11 @@ def error_of(status: int, body: Any, retry_after: float | None = None) -> Kubern
         f"{f'HTTP {status} {reason}'.strip()}: {text[:TEXT_CHARS_MAX]}{note}",
         status=status,
         retry_after=float(asked) if asked else retry_after,
+        unknown=unknown_of(
+            reason,
+            status,
+            known=reason in REASONS or status == THROTTLED or (status in STATUSES and not reason),
+        ),
     )
 
 
@@ -114,11 +119,13 @@ def judge(pool: Any, events: list[Any]) -> ProviderError | None:
     for each in conditions_of(pool):
         kind = _kind_of(each)
         if kind is not None:
-            return _because(kind, "condition", f"{each.get('type')}={each.get('reason')}", each)
+            name = f"{each.get('type')}={each.get('reason')}"
+            known = (each.get("type"), each.get("reason")) in CONDITIONS
+            return _because(kind, f"condition {name}", each, "" if known else name)
     for each in events:
         kind = EVENTS.get(str(each.get("reason", "")))
         if kind is not None:
-            return _because(kind, "event", str(each.get("reason")), each)
+            return _because(kind, f"event {each.get('reason')}", each)
     return None
 
 
@@ -144,6 +151,6 @@ def _kind_of(condition: Any) -> ProviderErrorKind | None:
     return DENIED.get(name) if condition.get("status") == "False" else None
 
 
-def _because(kind: ProviderErrorKind, what: str, name: str, said: Any) -> ProviderError:
+def _because(kind: ProviderErrorKind, what: str, said: Any, unknown: str = "") -> ProviderError:
     text = str(said.get("message", ""))[:TEXT_CHARS_MAX]
-    return ProviderError(kind, f"the node pool's {what} {name}: {text}")
+    return ProviderError(kind, f"the node pool's {what}: {text}", unknown=unknown)
