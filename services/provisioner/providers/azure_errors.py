@@ -7,12 +7,11 @@ OperationNotAllowed is how a spent core quota is told. Source: Azure's pages on 
 allocation failures and on Resource Manager errors, and codes that public autoscalers have met.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from schemas.capacity import Market
 from schemas.reasons import ProviderErrorKind
 from services.provisioner.errors import SERVER_ERROR, ProviderError, Scope, unknown_of
-
-Market = Literal["on-demand", "spot"]
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "AllocationFailed": "CAPACITY",

@@ -12,8 +12,9 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from schemas.capacity import Market
 from services.provisioner.errors import ProviderError
-from services.provisioner.providers.azure_errors import Market, error_of
+from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.token_cache import TokenCache
 
 WAIT_MAX_SECONDS: Final = 30.0

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from schemas.capacity import Market
 from schemas.duration import Duration
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance, InstanceStatus, ProvisionRequest
-from services.provisioner.providers.azure_errors import Market
 from services.provisioner.tags import FLEET_TAG, name_for, short_name, tagged, tags_of
 
 NAME: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}")

@@ -8,11 +8,12 @@ launch harmless, and its removal removes exactly that node.
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import httpx
 import msgspec
 
+from schemas.capacity import Market
 from schemas.duration import Duration
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
@@ -59,7 +60,7 @@ class CoreWeaveProvider:
         """Certificate authority of the server; empty: the machine's own."""
         zone: str = ""
         """The cluster's zone (US-EAST-04A), told of its nodes; a pool may ask for no other."""
-        market: Literal["on-demand", "spot"] = "on-demand"
+        market: Market = "on-demand"
         taints: tuple[pools.Taint, ...] = ()
         gpu_driver: str = ""
         """Version of the driver on the nodes; empty: CoreWeave's own choice."""

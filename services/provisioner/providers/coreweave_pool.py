@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from schemas.capacity import Market
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance, InstanceStatus, ProvisionRequest
 from services.provisioner.tags import name_for, tagged, tags_of
@@ -19,7 +20,7 @@ LABEL_NAME: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", re.ASCII
 )
 LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
-CLASSES: Final = {"on-demand": "default", "spot": "spot"}
+CLASSES: Final[dict[Market, str]] = {"on-demand": "default", "spot": "spot"}
 ADDRESS_KINDS: Final = ("ExternalIP", "InternalIP")
 """In the order in which they are preferred."""
 
@@ -60,7 +61,7 @@ def check(request: ProvisionRequest, provider: str, zone: str) -> None:
 
 
 def body(
-    request: ProvisionRequest, market: str, taints: Iterable[Taint], gpu_driver: str
+    request: ProvisionRequest, market: Market, taints: Iterable[Taint], gpu_driver: str
 ) -> dict[str, Any]:
     """A node pool of one node, whose labels its node carries as well."""
     labels = tags_of(request)

@@ -1,0 +1,56 @@
+"""Options of the cloud providers, as a configuration gives them."""
+
+from typing import Any
+
+import pytest
+
+from schemas.settings import PluginSettings
+from services.runtime.errors import ConfigurationError
+from services.runtime.plugins import load_plugin
+
+AZURE = {
+    "subscription": "s",
+    "resource_group": "g",
+    "location": "eastus",
+    "image": "canonical:ubuntu:22_04-lts:latest",
+    "subnet": "/subscriptions/s/subnets/nodes",
+}
+
+
+def load(type_: str, options: dict[str, Any]) -> tuple[type[Any], Any]:
+    """As the provisioner loads it, by entry point."""
+    given = PluginSettings(type=type_, options=options, path=f"providers.{type_}")
+    return load_plugin("navarch.providers", given, None)
+
+
+@pytest.mark.parametrize(
+    ("type_", "options", "named"),
+    [
+        ("azure", AZURE | {"max_price": 12.5, "timeout": "10s"}, "AzureProvider"),
+        ("coreweave", {"kubeconfig": "/f", "taints": [{"key": "gpu"}]}, "CoreWeaveProvider"),
+    ],
+)
+def test_good_options_are_taken(type_: str, options: dict[str, Any], named: str) -> None:
+    """And the provider is found by its short name."""
+    kind, given = load(type_, options)
+    assert (named, options.keys()) == (kind.__name__, options.keys() & set(dir(given)))
+
+
+@pytest.mark.parametrize(
+    ("type_", "options", "says"),
+    [
+        ("azure", {"subscription": "s"}, "azure: `resource_group` is missing; add it"),
+        ("azure", AZURE | {"admin_user": "Root"}, "admin_user: Expected `str` matching"),
+        ("azure", AZURE | {"max_price": -2}, "max_price: Expected `float` >= -1"),
+        ("azure", AZURE | {"market": "cheap"}, "market: Invalid enum value 'cheap'"),
+        ("azure", AZURE | {"size": "x"}, "azure.size: unknown key; known here: subscription"),
+        ("coreweave", {"kubeconfg": "/f"}, "kubeconfg: unknown key; known here: kubeconfig"),
+        ("coreweave", {"taints": [{"key": "gpu", "efect": "x"}]}, "taints.0.efect: unknown key"),
+        ("coreweave", {"settle": "soon"}, "settle: 'soon' is not a duration"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named(type_: str, options: dict[str, Any], says: str) -> None:
+    """With its path in the configuration, and what would be right."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(type_, options)
+    assert says in str(refused.value)
