@@ -102,6 +102,16 @@ def is_of(record: InstanceRecord, instance: Instance) -> bool:
     return same_name and instance.fleet == record.launch.fleet
 
 
+def may_stand(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
+    """Whether the record's instance may stand where its provider could not look.
+
+    One whose id was never learnt may stand in any such place.
+    """
+    known = record.provider_id
+    hidden = (each.may_hold for each in listed if each.may_hold)
+    return any(not known or known.startswith(each) for each in hidden)
+
+
 def adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
     """The instance that an earlier try has made, if it is there; every caller picks the same."""
     found = (each for each in listed if is_of(record, each))
@@ -228,7 +238,8 @@ def is_absent(
 
     Where its id was never learnt, the list must be so late that a lagging one would show it.
     """
-    if any(is_of(record, each) for each in listed):
+    listed = tuple(listed)
+    if any(is_of(record, each) for each in listed) or may_stand(record, listed):
         return False
     since = record.terminating_at or record.intended_at
     return bool(record.provider_id) or now - since >= lag
@@ -324,7 +335,8 @@ def sweep(seen: Sighting, removals_max: int) -> tuple[SweepAction, ...]:
             if action is not None:
                 actions.append(action)
     for key, record in seen.records.items():
-        action = _judge_record(seen, key, record, listed=key in shown)
+        hidden = may_stand(record, seen.listed.get(record.provider, ()))
+        action = _judge_record(seen, key, record, listed=key in shown or hidden)
         if action is not None:
             actions.append(action)
     return _bounded(actions, removals_max)

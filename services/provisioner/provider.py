@@ -15,7 +15,9 @@ The contract that crash-exactness rests on:
 - `terminate` of what does not exist, or is on its way out, is a success. It need not wait.
 - `list` returns every instance that this plugin made and that may still cost money, of any fleet
   that shares the account, with its tags; what is finally gone is not in it. A list that cannot be
-  had whole is an error, never a shorter list.
+  had whole is an error, never a shorter list. A provider of many hosts that cannot look into one
+  of them lists that host instead, with `may_hold` and no fleet: nothing is then concluded from the
+  absence of what may stand there, and everything else goes on.
 - Cancelling any call may leave its effect undone or done; both are healed by calling again.
 """
 
@@ -70,6 +72,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
     dollars_per_hour: float = 0.0
     tags: dict[str, str] = {}
+    may_hold: str = ""
+    """Set where a provider could not look: an instance whose id begins so may stand here unseen."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

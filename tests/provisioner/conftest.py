@@ -21,6 +21,7 @@ from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.local import LocalProvider, stop_all
+from services.provisioner.providers.ssh import SshProvider
 from tests.provisioner import azure_server, coreweave_server
 from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.coreweave_server import CoreWeaveServer
@@ -30,6 +31,7 @@ from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.gcp_server import serving as serving_gcp
 from tests.provisioner.lambda_server import KEY, LambdaServer
 from tests.provisioner.lambda_server import serving as serving_lambda
+from tests.provisioner.machines import USER, Machines, machines
 from tests.provisioner.support import FLEET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +105,40 @@ async def make_docker(
         made.append(
             DockerProvider(options=options, environment=place(tmp_path), transport=transport)
         )
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
+
+
+@pytest.fixture
+async def owned(tmp_path: Path) -> AsyncIterator[Machines]:
+    """Eight machines of our own."""
+    (tmp_path / "machines").mkdir()
+    async with machines(tmp_path / "machines", 8) as all_:
+        yield all_
+
+
+@pytest.fixture
+async def make_ssh(owned: Machines, tmp_path: Path) -> AsyncIterator[Callable[..., SshProvider]]:
+    """Makes the SSH provider anew. No machine here is really rebooted: it is this one."""
+    made: list[SshProvider] = []
+
+    def again(**changes: object) -> SshProvider:
+        plain = {
+            "machines": () if "inventory" in changes else owned.inventory(),
+            "user": USER,
+            "key_file": str(owned.key),
+            "sudo": False,
+            "claim_folder": "~/claim",
+            "reboot_command": 'echo reboot >> "$HOME/rebooted"',
+            "command_timeout": Duration(5),
+            "connect_timeout": Duration(5),
+            "rest": Duration(0),
+        }
+        options = SshProvider.Options(**(plain | changes))
+        made.append(SshProvider(options=options, environment=place(tmp_path)))
         return made[-1]
 
     yield again

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from schemas.duration import Duration
+from services.provisioner.providers.ssh_inventory import Machine
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The fixture is `make_<kind>`, with _ for -."""
     asks: dict[str, Any] = {}
     """What its requests must say; they say no GPUs, so that no compiler is needed."""
+    few: bool = False
+    """So few can stand at once that each is removed before the next one is made."""
+    nobody: dict[str, Any] = {}
+    """Options of one without `url`, with which nothing answers it."""
     url: str = ""
     """The option that names its API over HTTP: with it calls are lost between it and its cloud."""
     impatient: dict[str, Any] = {}
@@ -44,6 +49,20 @@ ROWS = (
         url="socket",
         impatient=SOON,
         refused=(({"ssh_keys": ("a-name",)}, "INVALID"), ({"name": "no/name"}, "INVALID")),
+    ),
+    Row(
+        kind="ssh",
+        few=True,
+        nobody={
+            "machines": tuple(
+                Machine(name=f"gpu-{each:03d}", host="127.0.0.1", port=each + 1, type="h100")
+                for each in range(8)
+            )
+        },
+        refused=(
+            ({"instance_type": "none-such"}, "UNSUPPORTED"),
+            ({"user_data": "#!/bin/sh"}, "INVALID"),
+        ),
     ),
     Row(
         kind="aws",

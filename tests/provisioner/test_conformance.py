@@ -33,4 +33,5 @@ class TestOurs(ProviderConformance):
 
     @pytest.fixture
     def make_unreachable(self, row: Row, make: Callable[..., Provider]) -> Make | None:
-        return (lambda: make(**{row.url: NOBODY})) if row.url else None
+        nobody = row.nobody or ({row.url: NOBODY} if row.url else {})
+        return (lambda: make(**nobody)) if nobody else None

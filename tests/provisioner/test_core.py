@@ -34,6 +34,10 @@ def instance(provider_id: str = "i-1", **changes: object) -> Instance:
     return Instance(provider_id=provider_id, **values)
 
 
+DARK = Instance(name="gpu-1", provider_id="gpu-1", may_hold="gpu-1:")
+"""A host into which its provider could not look."""
+
+
 def sighting(
     records: dict[str, InstanceRecord],
     listed: tuple[Instance, ...],
@@ -96,6 +100,9 @@ def test_a_launch_that_was_overtaken_is_recorded_as_terminating_again() -> None:
         ("", (instance("i-7"),), 100, False),
         ("", (instance("i-7", fleet="another"),), 100, True),
         ("i-1", (instance("i-7", name="web-2"),), 100, True),
+        ("gpu-1:t", (DARK,), 100, False),
+        ("gpu-10:t", (DARK,), 100, True),
+        ("", (DARK,), 100, False),
     ],
 )
 def test_what_proves_an_absence(
@@ -126,6 +133,10 @@ def test_what_proves_an_absence(
         ("vanished, noted", {KEY: record("running", error=core.NOT_LISTED)}, (), []),
         ("back again", {KEY: record("running", error=core.NOT_LISTED)}, (instance(),),
          [core.Note]),
+        ("where nobody can look", {KEY: record("running", provider_id="gpu-1:t")}, (DARK,), []),
+        ("seen nowhere", {KEY: record("running", provider_id="gpu-2:t")}, (DARK,), [core.Note]),
+        ("going, in the dark", {KEY: record("leaked", provider_id="gpu-1:t")}, (DARK,),
+         [core.Again]),
         ("intended, not made", {KEY: record()}, (), []),
         ("gone", {KEY: record("terminated")}, (), []),
     ],

@@ -1,0 +1,356 @@
+"""Machines that one owns already, from an inventory: to provision is to claim one, over SSH.
+
+The claim stands on the machine itself (`ssh_claims`), so that every provisioner that can reach it
+sees the same and nothing need be remembered here. A launch takes a machine, looks at all of them
+whether its token has taken another one meanwhile, and holds the first by name; only what is held is
+an instance that may be adopted. Of two that launch one token at once, whoever holds last finds its
+machine gone from under it, and looks again.
+
+A machine that cannot be reached is listed as one that may hold something unseen: nothing on it is
+taken for gone, and the rest of the fleet goes on. One that never comes back is taken out of the
+inventory by a person, which says that it is gone.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    InstanceStatus,
+    ProvisionRequest,
+)
+from services.provisioner.providers import ssh_claims
+from services.provisioner.providers.ssh_claims import Claim, Look
+from services.provisioner.providers.ssh_inventory import Inventory, Machine
+from services.provisioner.providers.ssh_links import Access, Links
+from services.provisioner.tags import tags_of
+from services.runtime.errors import ConfigurationError
+
+AT_ONCE_MAX: Final = 64
+"""Machines that are asked at the same time."""
+TRIES_MAX: Final = 5
+REST_SECONDS: Final = 3_600
+"""One that was given back less than so long ago comes last: it may have been given back as bad."""
+NAMED_MAX: Final = 3
+
+STATUSES: Final[dict[ssh_claims.State, InstanceStatus]] = {
+    "taken": "stopped",
+    "held": "running",
+    "going": "stopping",
+}
+"""A claim's state -> ours; one that is only taken is no instance yet, and is not adopted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A machine, and what it says of itself, or why it says nothing."""
+
+    machine: Machine
+    answer: Look | ProviderError
+
+    @property
+    def state(self) -> str:
+        """Of its claim; empty: not known."""
+        return self.answer.state if isinstance(self.answer, Look) else ""
+
+    def has(self, token: str, state: ssh_claims.State) -> bool:
+        """Whether this token has it so."""
+        return self.state == state and isinstance(self.answer, Look) and self.answer.token == token
+
+
+Seen = Sequence[Sight]
+
+
+class SshProvider:
+    """The machines of one inventory."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`providers: {racks: {type: ssh, inventory: machines.yaml, key_file: …}}`."""
+
+        machines: tuple[Machine, ...] = ()
+        inventory: str = ""
+        """A file with `machines:` in it instead; read again when it changes."""
+        user: str = "root"
+        key_file: str = ""
+        """The private key, on the provisioner's host."""
+        sudo: bool = True
+        """Claim as root, where `user` is another: `sudo -n` must be allowed."""
+        claim_folder: str = "/var/lib/navarch"
+        """On each machine, where its claim is kept; `~/…`: in the user's home."""
+        wipe_command: str = ""
+        """Run before a machine is free again; it stays claimed until this ends well."""
+        reboot_command: str = "systemctl reboot"
+        """Empty: machines are not rebooted."""
+        connect_timeout: Duration = Duration(10)
+        command_timeout: Duration = Duration(20)
+        rest: Duration = Duration(30)
+        """How long one that could not be reached is not looked at again."""
+
+    def __init__(self, *, options: Options, environment: Environment) -> None:
+        """Read the inventory; raise ConfigurationError where it cannot be used."""
+        self.options = options
+        self._name = environment.name
+        self._inventory = Inventory(environment.name, options.machines, options.inventory)
+        for machine in self._inventory.machines():
+            if not (machine.key_file or options.key_file):
+                raise ConfigurationError(
+                    f"providers.{environment.name}.key_file: no private key for {machine.called}"
+                )
+        access = Access(
+            user=options.user,
+            key_file=options.key_file,
+            sudo=options.sudo,
+            connect_seconds=float(options.connect_timeout),
+            command_seconds=float(options.command_timeout),
+            rest_seconds=float(options.rest),
+        )
+        pins = environment.data_dir / "ssh" / f"{environment.name}.known_hosts"
+        self._links = Links(access, pins, time.monotonic)
+        self._room = asyncio.Semaphore(AT_ONCE_MAX)
+        self._running: asyncio.Task[Seen] | None = None
+        self._next: asyncio.Task[Seen] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A claim is found again by its token, and a machine is known by its name."""
+        return Capabilities(idempotency_token=True, host_identity=True, reboot=True)
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Claim a free machine, or return the one that this token has claimed."""
+        if request.user_data:
+            raise ProviderError(
+                "INVALID",
+                f"pool {request.pool} has `user_data`, which only a machine that boots anew would "
+                "read; use `setup_commands`",
+            )
+        for _ in range(TRIES_MAX):
+            seen = await self._all()
+            if held := _claimed(seen, request.token, "held"):
+                return self._instance(held[0])
+            if not _claimed(seen, request.token, "taken") and not await self._take(request, seen):
+                continue
+            if made := await self._hold(request.token):
+                return made
+        raise ProviderError("TRANSIENT", f"others claim machines for {request.name} at once")
+
+    async def terminate(self, provider_id: str) -> None:
+        """Give the machine back; one whose claim is another's, or that is no more, is a success."""
+        name, _, token = provider_id.rpartition(":")
+        machine = next((each for each in self._machines() if each.called == name), None)
+        if machine is None:
+            return
+        look = await self._order("release", machine, token=token, command=self.options.wipe_command)
+        if look.wipe_status is not None and look.token == token:
+            raise ProviderError(
+                "TRANSIENT",
+                f"{name} is not given back: `wipe_command` ended with {look.wipe_status}; it "
+                f"wrote: {look.wipe_output or 'nothing'}",
+            )
+
+    async def reboot(self, instance: Instance) -> None:
+        """Begin to reboot the machine, if the claim on it is still this one."""
+        name, _, token = instance.provider_id.rpartition(":")
+        machine = next((each for each in self._machines() if each.called == name), None)
+        if machine is None or not self.options.reboot_command:
+            why = "is in no inventory" if machine is None else "has no `reboot_command`"
+            raise ProviderError("INVALID", f"{name} {why}")
+        look = await self._order(
+            "reboot", machine, token=token, command=self.options.reboot_command
+        )
+        if not look.rebooting:
+            raise ProviderError("INVALID", f"{name} is not claimed by {instance.name} any more")
+
+    async def list(self) -> list[Instance]:
+        """Every claim, and every machine that may hold one unseen."""
+        seen = await self._all()
+        _refuse_silence(seen)
+        return [self._instance(each) for each in seen if each.state != "free"]
+
+    async def close(self) -> None:
+        """Close the connections; claims stay."""
+        looks = [each for each in (self._running, self._next) if each is not None]
+        for each in looks:
+            each.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+        await self._links.close()
+
+    # --- the parts of a claim --------------------------------------------------------------------
+
+    async def _take(self, request: ProvisionRequest, seen: Seen) -> bool:
+        """Take one of the free machines that fit; False where what was free is free no more."""
+        fitting = [each for each in seen if each.machine.fits(request)]
+        if not fitting:
+            types = ", ".join(sorted({each.machine.type for each in seen}))
+            place = " ".join(each for each in (request.region, request.zone) if each)
+            raise ProviderError(
+                "UNSUPPORTED",
+                f"no machine of {self._name} is a {request.instance_type} with "
+                f"{request.gpu_count} GPUs in {place or 'any place'}; its types: {types}",
+            )
+        claim = Claim(
+            fleet=request.fleet,
+            pool=request.pool,
+            name=request.name,
+            token=request.token,
+            instance_type=request.instance_type,
+            region=request.region,
+            zone=request.zone,
+            provider=self._name,
+            tags=tags_of(request),
+        )
+        _refuse_silence(fitting)
+        free = [each for each in fitting if each.state == "free"]
+        for each in sorted(free, key=lambda sight: _preference(sight, request.token)):
+            try:
+                look = await self._order("take", each.machine, token=request.token, claim=claim)
+            except ProviderError as error:
+                if error.rule.in_doubt:
+                    raise
+                continue
+            if look.is_of(request.token):
+                return True
+        if free:
+            return False
+        raise ProviderError("CAPACITY", _full(fitting, request.instance_type))
+
+    async def _hold(self, token: str) -> Instance | None:
+        """Hold the first of the machines that a token has taken, and drop the others.
+
+        None where another one is held already, or where somebody else has just dropped it.
+        """
+        seen = await self._all()
+        taken = _claimed(seen, token, "taken")
+        keep = None if _claimed(seen, token, "held") else next(iter(taken), None)
+        for each in taken:
+            if each is not keep:
+                look = await self._order("drop", each.machine, token=token)
+                if (look.token, look.state) == (token, "held"):
+                    keep = None
+        if keep is None:
+            return None
+        sight = Sight(keep.machine, await self._order("hold", keep.machine, token=token))
+        return self._instance(sight) if sight.has(token, "held") else None
+
+    async def _order(
+        self,
+        order: ssh_claims.Order,
+        machine: Machine,
+        *,
+        token: str = "",
+        claim: Claim | None = None,
+        command: str = "",
+        patient: bool = True,
+    ) -> Look:
+        script = ssh_claims.script(
+            order, self.options.claim_folder, token=token, claim=claim, command=command
+        )
+        look = ssh_claims.read(await self._links.run(machine, script, patient=patient))
+        if look is None:
+            raise ProviderError("TRANSIENT", f"{machine.called} told nothing about its claim")
+        return look
+
+    async def _all(self) -> Seen:
+        """What every machine says, in a look that began no earlier than this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._all_after(self._running))
+        return await asyncio.shield(self._next)
+
+    async def _all_after(self, earlier: "asyncio.Task[Seen] | None") -> Seen:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        self._running, self._next = self._next, None
+        return await asyncio.gather(*map(self._one, self._machines()))
+
+    async def _one(self, machine: Machine) -> Sight:
+        async with self._room:
+            try:
+                return Sight(machine, await self._order("look", machine, patient=False))
+            except ProviderError as error:
+                return Sight(machine, error)
+
+    def _machines(self) -> Sequence[Machine]:
+        try:
+            return self._inventory.machines()
+        except ConfigurationError as error:
+            raise ProviderError("INVALID", str(error)) from error
+
+    def _instance(self, sight: Sight) -> Instance:
+        """What a machine is listed as."""
+        machine, answer = sight.machine, sight.answer
+        place = Instance(
+            name=machine.called,
+            provider_id=machine.called,
+            region=machine.region,
+            zone=machine.zone,
+            address=machine.address,
+            host=machine.called,
+            instance_type=machine.type,
+        )
+        if isinstance(answer, ProviderError):
+            return msgspec.structs.replace(
+                place, status="stopped", may_hold=f"{machine.called}:", tags={"why": str(answer)}
+            )
+        claim = answer.claim or Claim(fleet="", pool="", name=machine.called, token=answer.token)
+        return msgspec.structs.replace(
+            place,
+            name=claim.name,
+            provider_id=f"{machine.called}:{answer.token}",
+            status=STATUSES.get(answer.state, "running"),
+            fleet=claim.fleet,
+            pool=claim.pool,
+            token=claim.token,
+            region=machine.region or claim.region,
+            zone=machine.zone or claim.zone,
+            tags=machine.labels | claim.tags,
+        )
+
+
+def _refuse_silence(seen: Seen) -> None:
+    """Raise where no machine says anything: then it is more likely us than all of them."""
+    failed = [each.answer for each in seen if isinstance(each.answer, ProviderError)]
+    if len(failed) == len(seen):
+        why = failed[0]
+        raise ProviderError(why.kind, f"none of {len(seen)} machines can be used: {why.message}")
+
+
+def _claimed(seen: Seen, token: str, state: ssh_claims.State) -> Seen:
+    """The machines that a token has so, the first one first for everybody."""
+    return sorted(
+        (each for each in seen if each.has(token, state)), key=lambda each: each.machine.called
+    )
+
+
+def _preference(sight: Sight, token: str) -> tuple[bool, str]:
+    """Those just given back last; the others in an order of each token's own."""
+    since = sight.answer.free_seconds if isinstance(sight.answer, Look) else None
+    mixed = hashlib.sha256(f"{token}/{sight.machine.called}".encode()).hexdigest()
+    return since is not None and since < REST_SECONDS, mixed
+
+
+def _full(fitting: Seen, kind: str) -> str:
+    """Why none is free."""
+    failed = [str(each.answer) for each in fitting if isinstance(each.answer, ProviderError)]
+    going = sum(each.state == "going" for each in fitting)
+    claimed = len(fitting) - len(failed) - going
+    text = f"none of {len(fitting)} machines of type {kind} is free: {claimed} are claimed"
+    if going:
+        text += f", {going} are being given back"
+    if failed:
+        text += f", {len(failed)} cannot be used ({'; '.join(failed[:NAMED_MAX])})"
+    return text

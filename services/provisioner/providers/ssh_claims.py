@@ -1,0 +1,204 @@
+"""What stands on a machine of one's own: who has it. The shell text that reads and writes it. Pure.
+
+A claim is one file in a folder of the machine, and its name says how far it is:
+
+    taken   somebody wants the machine, and has not yet made sure to want no other
+    held    it is an instance
+    going   it is being given back, and the wipe command runs or has failed
+
+Every order is one script under the folder's lock. It changes something only if the claim is the
+one that is meant, by its token, and always ends by telling what stands: so each may be sent again,
+by anybody. A change is a rename after a sync: a machine that loses its power keeps one of the two.
+"""
+
+import base64
+import shlex
+from typing import Final, Literal
+
+import msgspec
+
+State = Literal["free", "taken", "held", "going"]
+Order = Literal["look", "take", "hold", "drop", "release", "reboot"]
+
+LOCK_SECONDS: Final = 10
+REBOOT_SECONDS: Final = 1
+"""So that the answer still comes through."""
+OUTPUT_CHARS_MAX: Final = 500
+MARK: Final = "navarch:"
+
+CANNOT_WRITE: Final = 73
+BUSY: Final = 75
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has a machine; add-only, as it outlives whoever wrote it."""
+
+    fleet: str
+    pool: str
+    name: str
+    token: str
+    instance_type: str = ""
+    region: str = ""
+    zone: str = ""
+    provider: str = ""
+    tags: dict[str, str] = {}
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine says of itself."""
+
+    state: State
+    token: str = ""
+    """Of the claim; empty where there is none."""
+    claim: Claim | None = None
+    """None: there is none, or it cannot be read, and then it is somebody's all the same."""
+    free_seconds: int | None = None
+    """How long ago it was given back; None: never."""
+    wipe_status: int | None = None
+    """With which the wipe command failed last."""
+    wipe_output: str = ""
+    rebooting: bool = False
+
+    def is_of(self, token: str) -> bool:
+        """Whether it is claimed under this token, and not on its way out."""
+        return self.token == token and self.state in ("taken", "held")
+
+
+def script(
+    order: Order, folder: str, *, token: str = "", claim: Claim | None = None, command: str = ""
+) -> str:
+    """The shell text of an order; `command`: what wipes the machine, or what reboots it."""
+    body = base64.b64encode(msgspec.json.encode(claim)).decode() if claim is not None else ""
+    place = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
+    lines = [
+        f"d={place}; me={shlex.quote(token)}; umask 077",
+        f'mkdir -p "$d" && exec 9>>"$d/lock" || exit {CANNOT_WRITE}',
+        f"flock -w {LOCK_SECONDS} 9 || exit {BUSY}",
+        "look() { state=free; tok=; body=; for s in taken held going; do",
+        '  if [ -e "$d/$s" ]; then state=$s; read -r tok body < "$d/$s"; fi; done; }',
+        # What was written must be on the disk before its name says so.
+        'keep() { sync "$1" && mv "$1" "$2" && sync "$d"; }',
+        'freed() { rm -f "$d/taken" "$d/going" "$d/wiped" && : > "$d/released"; }',
+        "look",
+        *_CHANGES[order](body, command),
+        "look",
+        f'echo "{MARK} state $state $tok $body"',
+        'if [ -e "$d/released" ]; then now=$(date +%s); at=$(date -r "$d/released" +%s)',
+        f'  echo "{MARK} free $((now - at))"; fi',
+        f'if [ -n "$failed" ]; then echo "{MARK} wipe $failed"; fi',
+        f'echo "{MARK} end"',
+    ]
+    return "\n".join(lines)
+
+
+def _look(body: str, command: str) -> tuple[str, ...]:
+    del body, command
+    return ('[ "$state" = going ] && [ -e "$d/wiped" ] && read -r failed < "$d/wiped"',)
+
+
+def _take(body: str, command: str) -> tuple[str, ...]:
+    del command
+    return (
+        "if [ $state = free ]; then",
+        f'  echo "$me" {body} > "$d/new" && keep "$d/new" "$d/taken" || exit {CANNOT_WRITE}; fi',
+    )
+
+
+def _hold(body: str, command: str) -> tuple[str, ...]:
+    del body, command
+    return (
+        'if [ $state = taken ] && [ "$tok" = "$me" ]; then',
+        f'  keep "$d/taken" "$d/held" || exit {CANNOT_WRITE}; fi',
+    )
+
+
+def _drop(body: str, command: str) -> tuple[str, ...]:
+    del body, command
+    return ('if [ $state = taken ] && [ "$tok" = "$me" ]; then freed; fi',)
+
+
+def _release(body: str, command: str) -> tuple[str, ...]:
+    """Give it back; with a wipe command only once that has ended well, however long it takes."""
+    del body
+    if not command:
+        return (
+            'if [ "$tok" = "$me" ]; then [ $state = held ] && keep "$d/held" "$d/going"; freed; fi',
+        )
+    text = base64.b64encode(command.encode()).decode()
+    # It outlives this session, is alone, and holds none of our locks while it runs.
+    wipe = "; ".join(
+        (
+            'flock -n 8 || exit 0; cd /; echo $wipe | base64 -d > "$d/wipe.sh"',
+            'bash "$d/wipe.sh" > "$d/wipe.log" 2>&1 < /dev/null 8>&- 9>&-; rc=$?',
+            'exec 9>>"$d/lock"; flock 9',
+            'if [ $rc -eq 0 ]; then rm -f "$d/going" "$d/wiped"; : > "$d/released"; exit 0; fi',
+            f'echo $rc $(tail -c {OUTPUT_CHARS_MAX} "$d/wipe.log" | base64 -w0) > "$d/wiped"',
+        )
+    )
+    start = f"setsid bash -c {shlex.quote(wipe)} > /dev/null 2>&1 < /dev/null 9>&-"
+    return (
+        'if [ "$tok" = "$me" ] && [ $state = taken ]; then freed; look; fi',
+        'if [ "$tok" = "$me" ] && [ $state = held ]; then keep "$d/held" "$d/going"; look; fi',
+        'if [ "$tok" = "$me" ] && [ $state = going ]; then',
+        '  if [ -e "$d/wiped" ]; then read -r failed < "$d/wiped"; rm -f "$d/wiped"; fi',
+        f'  (export d wipe={text}; exec 8>>"$d/wipe.lock"; {start} &)',
+        "fi",
+    )
+
+
+def _reboot(body: str, command: str) -> tuple[str, ...]:
+    del body
+    later = f"sleep {REBOOT_SECONDS}; {command}"
+    return (
+        'if [ $state = held ] && [ "$tok" = "$me" ]; then',
+        f"  (setsid bash -c {shlex.quote(later)} > /dev/null 2>&1 < /dev/null 9>&- &)",
+        f'  echo "{MARK} rebooting"',
+        "fi",
+    )
+
+
+_CHANGES: Final = {
+    "look": _look,
+    "take": _take,
+    "hold": _hold,
+    "drop": _drop,
+    "release": _release,
+    "reboot": _reboot,
+}
+
+
+def read(output: str) -> Look | None:
+    """What a script has told; None where its end is missing. Lines of others are overlooked."""
+    state: State = "free"
+    said: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        words = line.split()
+        if words[:1] == [MARK] and len(words) > 1:
+            said[words[1]] = words[2:]
+    if "end" not in said or not said.get("state"):
+        return None
+    state, *rest = said["state"]  # type: ignore[assignment]
+    wipe = said.get("wipe", [])
+    return Look(
+        state=state,
+        token=rest[0] if rest else "",
+        claim=_claim(rest[1] if len(rest) > 1 else ""),
+        free_seconds=int(said["free"][0]) if said.get("free") else None,
+        wipe_status=int(wipe[0]) if wipe and wipe[0].isdigit() else None,
+        wipe_output=" ".join(_decoded(wipe[1] if len(wipe) > 1 else "").split()),
+        rebooting="rebooting" in said,
+    )
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text).decode(errors="replace")
+    except ValueError:
+        return ""
+
+
+def _claim(text: str) -> Claim | None:
+    try:
+        return msgspec.json.decode(base64.b64decode(text), type=Claim)
+    except (ValueError, msgspec.DecodeError):
+        return None
