@@ -7,7 +7,7 @@ hang up once a command has run.
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,3 +183,12 @@ async def machines(folder: Path, count: int) -> AsyncIterator[Machines]:
         yield all_
     finally:
         await asyncio.gather(*(each.off() for each in all_.boxes.values()))
+
+
+def written(inventory: Iterable[Machine]) -> str:
+    """An inventory file."""
+    lines = ["machines:"]
+    for each in inventory:
+        lines += [f"  - name: {each.name}", f"    host: {each.host}", f"    port: {each.port}"]
+        lines += [f"    type: {each.type}"]
+    return "\n".join([*lines, ""])
