@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
+MORE_REPLICAS_THAN_STREAM: Final = 10126
 FIXED_STREAM_OPTIONS: Final = ("storage", "retention", "deny_delete")
 """Options that the server refuses to change on a stream that exists."""
 ATTEMPT_SECONDS: Final = 0.25
@@ -79,7 +80,14 @@ async def _set_up_durable(bus: Bus, spec: DurableSpec, replicas: int) -> None:
         answer = await bus.admin(
             f"CONSUMER.DURABLE.CREATE.{place}", {"stream_name": spec.stream, "config": wanted}
         )
-    except Refused:
+    except Refused as error:
+        if error.code == MORE_REPLICAS_THAN_STREAM:
+            # Raised just now: the stream has as many once it is copied to the other servers.
+            raise Unavailable(
+                f"stream {spec.stream} is still being copied to {replicas} servers, and its "
+                f"consumer {spec.name} can have as many replicas only then; look at nats stream "
+                f"report {spec.stream} and start again when every replica is current"
+            ) from error
         # Some options are fixed at creation; what stands there then says which.
         try:
             answer = await bus.admin(f"CONSUMER.INFO.{place}", {})
