@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Action, BreakerCause, IncidentScope, Refusal
+from schemas.reasons import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):
@@ -265,6 +265,30 @@ class InstanceLeaked(
     dollars_per_hour: float = 0.0
 
 
+class LaunchRefused(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_refused"
+):
+    """A launch was not begun: nothing that it may take is within what it may cost."""
+
+    node: str
+    saga: str = ""
+    refusal: LaunchRefusal
+    reason: str
+    remedy: str = ""
+
+
+class LaunchWaits(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_waits"
+):
+    """Whatever a launch may take is exhausted: it waits until some of it can be had again."""
+
+    node: str
+    saga: str = ""
+    reason: str
+    until: UtcTime | None = None
+    """The next try, by this launch or by another."""
+
+
 POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     Scaled,
     ScaleRefused,
@@ -285,6 +309,8 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     SagaOverdue,
     PersonNeeded,
     InstanceLeaked,
+    LaunchRefused,
+    LaunchWaits,
 )
 
 FACTS: dict[type[PoolEvent], str] = {
@@ -307,6 +333,8 @@ FACTS: dict[type[PoolEvent], str] = {
     SagaOverdue: "saga-overdue",
     PersonNeeded: "person-needed",
     InstanceLeaked: "instance-leaked",
+    LaunchRefused: "launch-refused",
+    LaunchWaits: "launch-waits",
 }
 """The last token of each event's subject."""
 

@@ -109,6 +109,12 @@ ProviderErrorKind = Literal[
 ]
 """One taxonomy for every provider's errors; each has a scope it blocks and a retry it allows."""
 
+LaunchRefusal = Literal[
+    "nothing-offered", "price-unknown", "above-max-price", "above-pool-cap", "above-fleet-cap"
+]
+"""Why nothing is launched though it could be. nothing-offered: no provider of the pool has what it
+asks for; price-unknown: its price is not known, and what it costs is limited."""
+
 # --- refusals ------------------------------------------------------------------------------------
 
 Refusal = Literal[

@@ -21,6 +21,7 @@ from services.cli import (
     hardware,
     holds,
     instances,
+    offerings,
     policy,
     printing,
     rehearsing,
@@ -260,6 +261,7 @@ app.command("instances")(instances.instances)
 app.command("leaked")(instances.leaked)
 app.command("evidence")(evidence.evidence)
 app.command("report")(report.report)
+app.command("offerings")(offerings.offerings)
 
 
 # --- asking --------------------------------------------------------------------------------------

@@ -216,8 +216,18 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
             text = f"{event.instance} at {event.provider}{cost}: {event.reason}"
             return Told(event.pool, "instance leaked", text, "bad")
+        case p.LaunchRefused() | p.LaunchWaits():
+            return _launch(event)
         case _:
             return Told(event.pool, type(event).__name__)
+
+
+def _launch(event: p.LaunchRefused | p.LaunchWaits) -> Told:
+    if isinstance(event, p.LaunchRefused):
+        text = f"{event.node} ({event.refusal}): {event.reason}. What to do: {event.remedy}"
+        return Told(event.pool, "launch refused", text, "bad")
+    when = f", until {event.until:%m-%d %H:%M:%S} UTC at least" if event.until else ""
+    return Told(event.pool, "launch waits", f"{event.node}{when}: {event.reason}", "bad")
 
 
 def _use(event: p.BreakerOpened | p.BreakerClosed) -> str:

@@ -129,6 +129,10 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # no
             return "held back", f"{LEFT_TO_PEOPLE}: {detail}"
         case p.InstanceLeaked():
             return "tried", f"leaked: {detail}"
+        case p.LaunchRefused():
+            return "refused", f"not launched: {detail}"
+        case p.LaunchWaits():
+            return "held back", f"nothing can be had for {detail}"
         case _:
             return None
 

@@ -20,6 +20,9 @@ from services.pool_manager.world import UNASKED, Plan, World, earlier
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
+EXHAUSTED_AGAIN_SECONDS: Final = 10.0
+"""After a launch for which there was no capacity: the provisioner remembers what is exhausted, and
+asks for it once in a while however many launches wait, so there is nothing to spare anybody."""
 PROMOTE_AGAIN_SECONDS: Final = 30.0
 
 
@@ -37,11 +40,18 @@ def plan(world: World, now: datetime) -> Plan:
 
 
 def close(
-    record: PoolRecord, saga: str, *, failed: bool, now: datetime, how: breaker.Ended | None = None
+    record: PoolRecord,
+    saga: str,
+    *,
+    failed: bool,
+    now: datetime,
+    how: breaker.Ended | None = None,
+    exhausted: bool = False,
 ) -> PoolRecord:
     """Take an ended saga off a record; each failure in a row makes the next start wait longer.
 
-    `failed`: a launch did not come up. `how`: what it means to the breaker; None: as `failed` says.
+    `failed`: a launch did not come up; `exhausted`: for want of capacity. `how`: what it means to
+    the breaker; None: as `failed` says.
     """
     ended = record.open.get(saga)
     if ended is None:
@@ -54,6 +64,7 @@ def close(
     if failed and ended.kind != "promote":
         failures = record.failures + 1
         wait = min(RETRY_FIRST_SECONDS * 2 ** (failures - 1), RETRY_MAX_SECONDS)
+        wait = min(wait, EXHAUSTED_AGAIN_SECONDS) if exhausted else wait
         retry_at: datetime | None = now + timedelta(seconds=wait)
     elif ended.kind in UNASKED and ended.kind != "promote":
         failures, retry_at = 0, None

@@ -81,7 +81,14 @@ class Effects:
             await self._tell_refused(state, entry)
 
             def closed(old: PoolRecord) -> PoolRecord:
-                left = close(old, state.saga, failed=failed, now=entry.time, how=_how(state, entry))
+                left = close(
+                    old,
+                    state.saga,
+                    failed=failed,
+                    now=entry.time,
+                    how=_how(state, entry),
+                    exhausted=state.step("provision").error == "CAPACITY",
+                )
                 left = admission.noted(old, left, state, entry.time)
                 return follow_up(old, left, state, entry.time)
 

@@ -4,6 +4,7 @@ Replicas share the work, so two events of one node may be applied in either orde
 says is kept with its time or its boot, and nothing depends on which came first.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from schemas.node_events import (
     Verdict,
 )
 from schemas.records import NodeRecord
+from schemas.sagas import LaunchSpec
 from services.pool_manager.sizing import notices
 
 FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_says": ""}
@@ -101,3 +103,11 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
 def _stale(record: NodeRecord, event: NodeEvent) -> bool:
     """Whether news of life or death is older than what is known."""
     return record.heard_at is not None and event.time < record.heard_at
+
+
+def launched(record: NodeRecord, made: Mapping[str, Any]) -> LaunchSpec | None:
+    """The launch of a node with what was chosen of it, once its provision step has said so."""
+    if record.launch is None or not made.get("instance_type"):
+        return record.launch
+    chosen = {key: str(made.get(key, "")) for key in ("provider", "instance_type")}
+    return msgspec.structs.replace(record.launch, **chosen)

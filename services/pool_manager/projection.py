@@ -26,6 +26,7 @@ from schemas.sagas import (
     StepSucceeded,
     UndoSucceeded,
 )
+from services.pool_manager.nodes import launched
 from services.pool_manager.sagas.steps import booted, mended_at
 from services.pool_manager.world import CURING, REMOVING
 from services.saga.log import SagaState
@@ -79,8 +80,7 @@ def _promoted(record: NodeRecord, state: SagaState) -> bool:
 def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
     """The record of the node a saga brings, made where there is none."""
     params = state.params
-    if record is None:
-        record = NodeRecord(pool=params.pool, node=params.new_node, launch=params.launch)
+    record = record or NodeRecord(pool=params.pool, node=params.new_node, launch=params.launch)
     if not _takes(record, state):
         return record
     made = {key: str(state.step("provision").outputs.get(key, "")) for key in _PLACE}
@@ -94,6 +94,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         cordoned=_reserved(record, state),
         spare=record.spare if record.state == "active" else state.params.spare,
         admitted_at=record.admitted_at or (admit.ended_at if _done(state, "admit") else None),
+        launch=launched(record, state.step("provision").outputs),
         **{key: value for key, value in made.items() if value},
     )
 
@@ -385,12 +386,11 @@ def _failed_fact(state: SagaState, entry: SagaUnwound) -> Message:
             new_node=state.params.new_node,
             then=state.then,
         )
-    reason = _spoken(reason, entry.step)
     return pe.SagaFailed(
         **_pool(state, entry, "failed"),
         saga=state.saga,
         step=entry.step,
-        reason=reason,
+        reason=_spoken(reason, entry.step),
         node=state.params.node,
         new_node=state.params.new_node,
     )

@@ -32,6 +32,7 @@ from services.pool_manager.world import CURING, Plan
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict, Retry
+from services.runtime.pool_choices import choice_of, says_more
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
 
@@ -203,6 +204,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         labels=spec.labels,
         setup=setup_of(spec),
         user_data=spec.user_data,
+        choice=choice_of(spec, record.avoid) if says_more(spec) else None,
     )
     return SagaParams(
         pool=record.name,

@@ -7,13 +7,16 @@ one is under way all get the next one, which began after each of them asked.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from schemas.offerings import KnownPrice
 from services.provisioner.errors import ProviderError
+from services.provisioner.offerings.catalogue import Site
 from services.provisioner.provider import (
     Bootstraps,
     Instance,
+    Prices,
     Provider,
     ProvisionRequest,
     Reboots,
@@ -75,6 +78,17 @@ class ProviderCalls:
         if isinstance(self.provider, Resumes):
             await self._bounded("resume", self.provider.resume(), self._timeout)
 
+    @property
+    def tells_prices(self) -> bool:
+        """Whether its API tells prices, or where there is capacity."""
+        return isinstance(self.provider, Prices)
+
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+        """What it says of these types, or raise ProviderError; nothing where it tells nothing."""
+        if not isinstance(self.provider, Prices):
+            return ()
+        return await self._bounded("prices", self.provider.prices(instance_types), self._timeout)
+
     async def listed(self) -> list[Instance]:
         """What the provider lists in a call that began no earlier than this one."""
         if self._next is None:
@@ -114,9 +128,24 @@ class ProviderCalls:
 class Providers:
     """The configured providers, by name."""
 
-    def __init__(self, calls: Mapping[str, ProviderCalls]) -> None:
-        """Know these."""
+    def __init__(
+        self, calls: Mapping[str, ProviderCalls], kinds: Mapping[str, str] | None = None
+    ) -> None:
+        """Know these; `kinds`: their plugins, where they are called otherwise."""
         self.calls = dict(calls)
+        self._kinds = dict(kinds or {})
+
+    def sites(self) -> dict[str, Site]:
+        """What choosing between them must know."""
+        return {
+            name: Site(
+                kind=self._kinds.get(name, name),
+                region=each.provider.capabilities.region,
+                market=each.provider.capabilities.market,
+                spot=each.provider.capabilities.spot,
+            )
+            for name, each in self.calls.items()
+        }
 
     def get(self, name: str) -> ProviderCalls:
         """The provider of this name; INVALID where the configuration has none."""

@@ -20,7 +20,7 @@ from schemas.reasons import NOT_LISTED, ProviderErrorKind
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import LaunchSpec
 from services.provisioner.errors import RULES
-from services.provisioner.provider import Instance, ProvisionRequest
+from services.provisioner.provider import Instance
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
@@ -59,25 +59,6 @@ def never_launched(pool: str, instance: str, saga: str, now: datetime) -> Instan
     return replace(record, state="terminated", error="undone before it began", terminated_at=now)
 
 
-def request_for(record: InstanceRecord, zone: str, user_data: str = "") -> ProvisionRequest:
-    """What to ask the provider for."""
-    launch = record.launch
-    return ProvisionRequest(
-        name=record.instance,
-        fleet=launch.fleet,
-        pool=record.pool,
-        node=record.instance,
-        token=record.token,
-        instance_type=launch.instance_type,
-        region=launch.region,
-        zone=zone,
-        ssh_keys=launch.ssh_keys,
-        labels=launch.labels,
-        gpu_count=launch.gpu_count,
-        user_data=user_data,
-    )
-
-
 def instance_of(record: InstanceRecord) -> Instance:
     """The instance that a running record stands for."""
     return Instance(
@@ -87,11 +68,16 @@ def instance_of(record: InstanceRecord) -> Instance:
         fleet=record.launch.fleet,
         pool=record.pool,
         token=record.token,
-        instance_type=record.launch.instance_type,
+        instance_type=type_of(record),
         region=record.region,
         zone=record.zone,
         address=record.address,
     )
+
+
+def type_of(record: InstanceRecord) -> str:
+    """The instance type that was launched, else that was named."""
+    return record.offering.instance_type if record.offering else record.launch.instance_type
 
 
 def is_of(record: InstanceRecord, instance: Instance) -> bool:
@@ -150,19 +136,26 @@ class Overtaken:
 Settlement = Keep | Known | Surplus | Overtaken
 
 
-def settle(record: InstanceRecord, made: Instance, now: datetime) -> Settlement:
-    """What becomes of an instance just made or adopted, given what the record says by now."""
+def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str = "") -> Settlement:
+    """What becomes of an instance just made or adopted, given what the record says by now.
+
+    `provider`: who made it; another than the record names by now has made one too many.
+    """
+    if provider and record.offering is not None and record.provider != provider:
+        return Surplus(record)
     if record.state == "intended":
         return Keep(
             replace(
                 record,
                 state="running",
                 provider_id=made.provider_id,
-                region=made.region or record.launch.region,
+                region=made.region
+                or (record.offering.region if record.offering else "")
+                or record.launch.region,
                 zone=made.zone,
                 address=made.address,
                 host=made.host,
-                dollars_per_hour=made.dollars_per_hour,
+                dollars_per_hour=made.dollars_per_hour or record.dollars_per_hour,
                 error="",
                 running_at=now,
             )
@@ -325,18 +318,19 @@ class Sighting:
 def sweep(seen: Sighting, removals_max: int) -> tuple[SweepAction, ...]:
     """Compare providers and records both ways."""
     actions: list[SweepAction] = []
-    shown: set[str] = set()
+    shown: set[tuple[str, str]] = set()
     for provider, instances in seen.listed.items():
         for instance in instances:
             if instance.fleet != seen.fleet:
                 continue
-            shown.add(node_key(instance.pool, instance.name))
+            shown.add((provider, node_key(instance.pool, instance.name)))
             action = _judge(seen, provider, instance)
             if action is not None:
                 actions.append(action)
     for key, record in seen.records.items():
         hidden = may_stand(record, seen.listed.get(record.provider, ()))
-        action = _judge_record(seen, key, record, listed=key in shown or hidden)
+        shown_there = (record.provider, key) in shown
+        action = _judge_record(seen, key, record, listed=shown_there or hidden)
         if action is not None:
             actions.append(action)
     return _bounded(actions, removals_max)
@@ -349,6 +343,9 @@ def _judge(seen: Sighting, provider: str, instance: Instance) -> SweepAction | N
     old = seen.now - seen_at >= seen.grace
     if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
         why = "it has our fleet's tag and no node's name"
+        return RemoveSurplus(provider, instance, why) if old else None
+    if record is not None and record.offering is not None and record.provider != provider:
+        why = f"its record is of {record.provider}"
         return RemoveSurplus(provider, instance, why) if old else None
     if record is None:
         if not old:

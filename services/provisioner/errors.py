@@ -26,7 +26,13 @@ class Rule:
     in_doubt: bool
     """The call may have taken effect: list and adopt before anything is tried again."""
     block_seconds: float
-    """How long the scope is left alone before it is probed again; 0: not at all."""
+    """How long the scope is left alone before one launch tries it again; twice as long after each
+    try that fails of the same."""
+    block_max_seconds: float
+    """The longest that becomes. Of capacity short enough to have it within a minute of its return;
+    it is one call, whatever number of launches wait."""
+    passes: bool
+    """It passes by itself, soon: a launch waits for it where nothing else is left."""
     for_operator: bool
     """Only a person can put it right."""
 
@@ -38,32 +44,72 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         scope="offering",
         retry_in_step=False,
         in_doubt=False,
-        block_seconds=180,
+        block_seconds=5,
+        block_max_seconds=45,
+        passes=True,
         for_operator=False,
     ),
     "QUOTA": Rule(
-        scope="quota", retry_in_step=False, in_doubt=False, block_seconds=3600, for_operator=True
+        scope="quota",
+        retry_in_step=False,
+        in_doubt=False,
+        block_seconds=300,
+        block_max_seconds=3600,
+        passes=False,
+        for_operator=True,
     ),
     "UNSUPPORTED": Rule(
-        scope="type", retry_in_step=False, in_doubt=False, block_seconds=86_400, for_operator=False
+        scope="type",
+        retry_in_step=False,
+        in_doubt=False,
+        block_seconds=86_400,
+        block_max_seconds=86_400,
+        passes=False,
+        for_operator=False,
     ),
     "NETWORK": Rule(
-        scope="subnet", retry_in_step=True, in_doubt=True, block_seconds=60, for_operator=False
+        scope="subnet",
+        retry_in_step=True,
+        in_doubt=True,
+        block_seconds=30,
+        block_max_seconds=600,
+        passes=True,
+        for_operator=False,
     ),
     "THROTTLE": Rule(
-        scope="account", retry_in_step=True, in_doubt=False, block_seconds=5, for_operator=False
+        scope="account",
+        retry_in_step=True,
+        in_doubt=False,
+        block_seconds=5,
+        block_max_seconds=60,
+        passes=True,
+        for_operator=False,
     ),
     "TRANSIENT": Rule(
-        scope="call", retry_in_step=True, in_doubt=True, block_seconds=0, for_operator=False
+        scope="call",
+        retry_in_step=True,
+        in_doubt=True,
+        block_seconds=30,
+        block_max_seconds=300,
+        passes=True,
+        for_operator=False,
     ),
     "AUTH": Rule(
-        scope="account", retry_in_step=False, in_doubt=False, block_seconds=300, for_operator=True
+        scope="account",
+        retry_in_step=False,
+        in_doubt=False,
+        block_seconds=60,
+        block_max_seconds=600,
+        passes=False,
+        for_operator=True,
     ),
     "INVALID": Rule(
         scope="configuration",
         retry_in_step=False,
         in_doubt=False,
-        block_seconds=300,
+        block_seconds=60,
+        block_max_seconds=600,
+        passes=False,
         for_operator=True,
     ),
 }

@@ -12,6 +12,7 @@ from typing import Final
 
 from schemas.records import InstanceRecord
 from schemas.settings import AgentSettings, NatsSettings
+from services.provisioner.core import type_of
 from services.provisioner.errors import ProviderError
 from services.runtime import placeholders
 from services.runtime.accounts import bootstrap_credentials, read_agent_keys
@@ -61,8 +62,9 @@ class Handover:
             "NodeID": record.instance,
             "Pool": record.pool,
             "Provider": record.provider,
-            "Region": record.region or record.launch.region,
-            "InstanceType": record.launch.instance_type,
+            "Region": record.region
+            or (record.offering.region if record.offering else record.launch.region),
+            "InstanceType": type_of(record),
             "Credentials": self.credentials(record) if "Credentials" in asked else "",
         }
 

@@ -1,28 +1,38 @@
 """Launches instances so that a crash at any point costs a repetition and never an instance.
 
-The order is what makes it exact: the intention is recorded, then the provider is asked, then the
-answer is recorded. A try that is not surely the first lists before it asks. The answer is recorded
-by compare-and-set; where the record says by then that the instance is to go, it goes at once.
+The order is what makes it exact: the intention is recorded, then the offering that was chosen, then
+the provider is asked, then the answer is recorded. A try that is not surely the first lists before
+it asks. Another offering is asked only once this one has surely made nothing. The answer is
+recorded by compare-and-set; where the record says by then that the instance is to go, or is of
+another provider, it goes at once.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final, get_args
 
 from msgspec.structs import replace
 
+from schemas.reasons import LaunchRefusal
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import ProvisionInputs, ProvisionOutputs
 from services.provisioner import core
-from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.calls import Providers
+from services.provisioner.chooser import Chooser, LaunchRefusedError, Taken
 from services.provisioner.errors import RULES, ProviderError
 from services.provisioner.provider import Instance
 from services.provisioner.removal import Remover, Timing
+from services.provisioner.requesting import request_for
 from services.provisioner.store import InstanceStore
 from services.runtime.clock import Clock
 from services.saga.participant import StepFailure
 
 log = logging.getLogger(__name__)
+
+ANSWER_SECONDS: Final = 10.0
+"""What a launch must have left when it asks for an offering, to hear the answer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,12 +40,14 @@ class _Tries:
     """Where one launch has got to."""
 
     record: InstanceRecord
-    calls: ProviderCalls
-    zones: tuple[str, ...]
     until: float
     """By the monotonic clock."""
+    patience: float
+    """By the same: what comes later is not worth asking for, as its answer might come too late."""
     in_doubt: bool
     """An earlier try may have made it."""
+    taken: Taken | None = None
+    """The offering that is asked for; None: one is to be chosen."""
     count: int = 0
 
 
@@ -50,6 +62,7 @@ class Launcher:
         remover: Remover,
         timing: Timing,
         user_data: Callable[[InstanceRecord], str],
+        chooser: Chooser,
     ) -> None:
         """Work with these; `user_data` makes what a machine is told at its first boot."""
         self._clock = clock
@@ -58,6 +71,7 @@ class Launcher:
         self._remover = remover
         self._timing = timing
         self._user_data = user_data
+        self._chooser = chooser
 
     async def launch(
         self, inputs: ProvisionInputs, saga: str, overtaken: Callable[[], Awaitable[bool]]
@@ -71,36 +85,54 @@ class Launcher:
             record = await self._store.get(key) or record
             if record.state != "intended":
                 return _outcome(record)
-        try:
-            calls = self._providers.get(launch.provider)
-        except ProviderError as error:
-            raise await self._give_up(key, error, in_doubt=False) from error
+        until = self._clock.monotonic() + inputs.timeout_seconds
         tries = _Tries(
             record=record,
-            calls=calls,
-            zones=launch.zones or ("",),
-            until=self._clock.monotonic() + inputs.timeout_seconds,
+            until=until,
+            patience=until - min(ANSWER_SECONDS, inputs.timeout_seconds / 10),
             in_doubt=not fresh,
         )
-        return await self._keep_trying(key, tries, overtaken)
+        if record.offering is not None:
+            tries.taken = self._chooser.standing(record)
+        try:
+            return await self._keep_trying(key, tries, overtaken)
+        except asyncio.CancelledError:
+            if tries.taken is not None and tries.taken.claims:
+                await self._chooser.abandon(tries.taken)
+            raise
 
     async def _keep_trying(
         self, key: str, tries: _Tries, overtaken: Callable[[], Awaitable[bool]]
     ) -> ProvisionOutputs:
         while True:
+            if tries.taken is None:
+                await self._choose(key, tries)
+                if tries.record.state != "intended":
+                    return _outcome(tries.record)
+            assert tries.taken is not None
             tries.count += 1
+            began = self._clock.monotonic()
             try:
                 made = await self._once(tries)
             except ProviderError as error:
-                if await self._another_zone(tries, error):
+                ago = self._clock.monotonic() - began
+                if not error.rule.retry_in_step:
+                    # Surely not made: the next offering may be asked, or there is none.
+                    await self._chooser.failed(tries.taken, error, ago)
+                    tries.taken = None
+                    await self._store.change(key, _noting(error))
                     continue
                 wait = max(self._timing.backoff_seconds(tries.count), error.retry_after or 0.0)
-                in_time = self._clock.monotonic() + wait < tries.until
-                if not (error.rule.retry_in_step and in_time):
+                if self._clock.monotonic() + wait >= tries.until:
+                    await self._chooser.failed(tries.taken, error, ago)
                     raise await self._give_up(key, error, in_doubt=tries.in_doubt) from error
                 await self._store.change(key, _noting(error))
             else:
-                return await self._settle(key, tries, made)
+                await self._chooser.came(tries.taken)
+                outputs = await self._settle(key, tries, made)
+                if outputs is not None:
+                    return outputs
+                continue
             if await overtaken():
                 raise StepFailure("the saga went on without it")
             await self._clock.sleep(wait)
@@ -108,40 +140,51 @@ class Launcher:
             if tries.record.state != "intended":
                 return _outcome(tries.record)
 
+    async def _choose(self, key: str, tries: _Tries) -> None:
+        """Have an offering chosen and recorded; give up where there is none."""
+        before = tries.record
+        try:
+            taken = await self._chooser.take(before, tries.patience)
+        except ProviderError as error:
+            raise await self._give_up(key, error, in_doubt=tries.in_doubt) from error
+        except LaunchRefusedError as error:
+            raise await self._refuse(key, error, in_doubt=tries.in_doubt) from error
+        elsewhere = taken.record.provider != before.provider
+        tries.taken, tries.record = taken, taken.record
+        # What one provider may have made in doubt, it has refused by now; the next made nothing.
+        tries.in_doubt = taken.followed or (tries.in_doubt and not elsewhere)
+
     async def _once(self, tries: _Tries) -> Instance:
         """Adopt what an earlier try has made, or ask the provider for it."""
-        can = tries.calls.provider.capabilities
+        calls = self._providers.get(tries.record.provider)
+        can = calls.provider.capabilities
         if tries.in_doubt:
             if not can.idempotency_token:
                 await self._clock.sleep(can.list_lag_seconds)
-            found = core.adoptable(tries.record, await tries.calls.listed())
+            found = core.adoptable(tries.record, await calls.listed())
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
                 return found
         try:
-            return await tries.calls.provision(
-                core.request_for(tries.record, tries.zones[0], self._user_data(tries.record)),
+            return await calls.provision(
+                request_for(tries.record, self._user_data(tries.record)),
                 timeout_seconds=max(tries.until - self._clock.monotonic(), 0.001),
             )
         except ProviderError as error:
             tries.in_doubt = tries.in_doubt or error.rule.in_doubt
             raise
 
-    async def _another_zone(self, tries: _Tries, error: ProviderError) -> bool:
-        """Go on to the next zone where this one is out of capacity."""
-        if error.kind != "CAPACITY" or len(tries.zones) == 1:
-            return False
-        log.info("no capacity", extra={"instance": tries.record.instance, "zone": tries.zones[0]})
-        tries.zones = tries.zones[1:]
-        return True
+    async def _settle(self, key: str, tries: _Tries, made: Instance) -> ProvisionOutputs | None:
+        """Record what was made, or take it away where it is not wanted any more.
 
-    async def _settle(self, key: str, tries: _Tries, made: Instance) -> ProvisionOutputs:
-        """Record what was made, or take it away where it is not wanted any more."""
+        None: another replica has taken the launch elsewhere meanwhile; follow it there.
+        """
         settled: core.Settlement = core.Known(tries.record)
+        provider = tries.record.provider
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal settled
-            settled = core.settle(record or tries.record, made, self._clock.now())
+            settled = core.settle(record or tries.record, made, self._clock.now(), provider)
             return settled.record
 
         await self._store.change(key, decide)
@@ -149,25 +192,38 @@ class Launcher:
             case core.Keep(record) | core.Known(record):
                 return _outputs(record)
             case core.Surplus(record):
-                await self._remover.at_once(record.provider, made.provider_id)
-                return _outputs(record)
+                await self._remover.at_once(provider, made.provider_id)
+                if record.state != "intended":
+                    return _outcome(record)
+                tries.record, tries.in_doubt = record, True
+                tries.taken = self._chooser.standing(record)
+                return None
             case core.Overtaken(record):
                 log.info("undone while it was launched", extra={"instance": record.instance})
                 await self._remover.once(key)
                 return _outcome(record)
 
     async def _give_up(self, key: str, error: ProviderError, *, in_doubt: bool) -> StepFailure:
-        """Record that it will not be; where a try may have made it all the same, remove it."""
+        """Record that it will not be, and why."""
+        await self._end(key, str(error), in_doubt=in_doubt)
+        return StepFailure(error.message, error=error.kind)
+
+    async def _refuse(self, key: str, error: LaunchRefusedError, *, in_doubt: bool) -> StepFailure:
+        """Record that it is not begun, and why."""
+        await self._end(key, str(error), in_doubt=in_doubt)
+        return StepFailure(error.reason, error=error.refusal)
+
+    async def _end(self, key: str, why: str, *, in_doubt: bool) -> None:
+        """End the record; where a try may have made it all the same, remove it."""
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             if record is None or record.state != "intended":
                 return None
-            ending = core.removing(record, self._clock.now(), str(error))
+            ending = core.removing(record, self._clock.now(), why)
             return ending if in_doubt else core.gone(ending, self._clock.now())
 
         if await self._store.change(key, decide) is not None and in_doubt:
             await self._remover.once(key)
-        return StepFailure(error.message, error=error.kind)
 
 
 def _noting(error: ProviderError) -> Callable[[InstanceRecord | None], InstanceRecord | None]:
@@ -187,7 +243,7 @@ def _outcome(record: InstanceRecord) -> ProvisionOutputs:
     if record.state == "running":
         return _outputs(record)
     kind, _, message = record.error.partition(": ")
-    if kind in RULES:
+    if kind in RULES or kind in get_args(LaunchRefusal):
         raise StepFailure(message, error=kind)
     raise StepFailure(f"the instance is {record.state}: {record.error or 'it was undone'}")
 
@@ -200,4 +256,7 @@ def _outputs(record: InstanceRecord) -> ProvisionOutputs:
         zone=record.zone,
         address=record.address,
         host=record.host,
+        instance_type=core.type_of(record),
+        market=record.offering.market if record.offering is not None else "",
+        dollars_per_hour=record.dollars_per_hour,
     )

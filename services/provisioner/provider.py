@@ -21,12 +21,15 @@ The contract that crash-exactness rests on:
 - Cancelling any call may leave its effect undone or done; both are healed by calling again.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from schemas.capacity import Market
+from schemas.offerings import KnownPrice
 from schemas.settings import AgentSettings
 
 InstanceStatus = Literal["pending", "running", "stopping", "stopped"]
@@ -51,6 +54,12 @@ class ProvisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     user_data: str = ""
     gpu_count: int = 0
     """0: as the instance type has."""
+    market: Market | Literal[""] = ""
+    """Empty: as the provider's own options say."""
+    max_price: float = 0.0
+    """Dollars per hour that a spot instance may come to cost; 0: as the options say."""
+    placement_group: str = ""
+    """Where to put it, near others of the same; empty: as the options say."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +98,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     host_identity: bool = False
     reboot: bool = False
     """An instance can be rebooted in its place (`Reboots`): it keeps its id, disks and address."""
+    region: str = ""
+    """The only region it serves; empty: several, or none."""
+    market: Market = "on-demand"
+    """Of a launch that names none."""
+    spot: bool = False
+    """Whether a launch may name the spot market."""
     list_lag_seconds: float = 0.0
     """How long a new instance may be missing from `list`: until then absence proves nothing."""
 
@@ -138,6 +153,15 @@ class Reboots(Protocol):
 
     async def reboot(self, instance: Instance) -> None:
         """Begin to reboot it; INVALID where there is none. It may be asked for twice."""
+        ...
+
+
+@runtime_checkable
+class Prices(Protocol):
+    """A provider whose API tells prices, or where there is capacity."""
+
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+        """What it says now of these types; none at all are asked for where no pool names any."""
         ...
 
 

@@ -7,23 +7,32 @@ from pathlib import Path
 import msgspec
 
 from schemas import subjects
+from schemas.instance_types import InstanceTypes
 from schemas.messages import encode
 from schemas.requests import Page, Query
 from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
 from services.provisioner.calls import ProviderCalls, Providers
 from services.provisioner.credentials import with_kept
+from services.provisioner.chooser import Chooser
 from services.provisioner.enrolling import Enroller
 from services.provisioner.errors import ProviderError
 from services.provisioner.handover import Handover
+from services.provisioner.offering_queries import answer_offerings
+from services.provisioner.offering_store import OfferingStore
+from services.provisioner.offerings.catalogue import Catalogue
+from services.provisioner.prices import PriceReader
 from services.provisioner.provider import Environment, Provider
 from services.provisioner.removal import Timing
+from services.provisioner.schedulers import Schedulers
 from services.provisioner.steps import Steps
 from services.provisioner.store import InstanceStore
 from services.provisioner.sweep_asked import SweepAsked
 from services.provisioner.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.unknown_errors import UnknownErrors
+from services.provisioner.weighing import Weigher
 from services.runtime.bus import Endpoint, Headers
+from services.runtime.instance_types import load_instance_types
 from services.runtime.leases import Lease
 from services.runtime.plugins import load_plugin
 from services.runtime.process import Context, Service
@@ -42,15 +51,17 @@ async def build(context: Context) -> Service:
                 each, call_timeout_seconds=timing.call_timeout_seconds, tell=unknown.tell
             )
             for each in load_providers(context)
-        }
+        },
+        {name: each.type for name, each in context.settings.providers.items()},
     )
+    types = load_instance_types(context.settings.instance_types, context.settings_file)
     for calls in providers.calls.values():
         try:
             await calls.resume()
         except ProviderError as error:
             # Nodes that do not come back are lost, and replaced: no reason not to serve.
             log.warning("not resumed", extra={"reason": str(error)})
-    return assemble(context, providers, timing)
+    return assemble(context, providers, timing, types)
 
 
 def load_providers(context: Context) -> list[Provider]:
@@ -71,16 +82,26 @@ def load_providers(context: Context) -> list[Provider]:
     return made
 
 
-def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
+def assemble(
+    context: Context,
+    providers: Providers,
+    timing: Timing,
+    types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
+) -> Service:
     """Put the parts together."""
     bus, clock = context.bus, context.clock
     store = InstanceStore(bus)
     nats, agent, file = context.settings.nats, context.settings.agent, context.settings_file
     handover = Handover(nats, agent, file.parent if file else Path())
-    steps = Steps(bus, clock, store, providers, timing, handover)
+    settings = context.settings
+    offerings = OfferingStore(bus, clock)
+    weigher = Weigher(store, clock, Catalogue(types, providers.sites()))
+    schedulers = Schedulers(settings.pools, context.settings_file)
+    chooser = Chooser(bus, clock, store, offerings, weigher, schedulers, settings.spend_cap)
+    steps = Steps(bus, clock, store, providers, timing, handover, chooser)
     enroller = Enroller(bus, clock, store, agent, nats.agent_signing_file)
     participant = Participant(bus, clock, steps.actions, steps.undos)
-    settings = context.settings
+    prices = PriceReader(bus, clock, offerings, providers, weigher.catalogue)
 
     def observed(pool: str) -> bool:
         spec = settings.pools.get(pool)
@@ -95,9 +116,10 @@ def assemble(context: Context, providers: Providers, timing: Timing) -> Service:
     return Service(
         description="Makes and removes instances, and forgets none",
         consumers=(participant.consumer(PROVISIONER_STEPS),),
-        tasks=(lease.keep, lambda: sweeper.run(lease)),
+        tasks=(lease.keep, lambda: sweeper.run(lease), lambda: prices.run(lease)),
         endpoints={
             subjects.query("instances"): answer_instances(store),
+            subjects.query("offerings"): answer_offerings(bus, store, offerings, weigher),
             subjects.ENROLL: enroller.answer,
             **SweepAsked(bus, clock, sweeper, lease, context.replica).endpoints,
         },

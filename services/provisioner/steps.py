@@ -7,6 +7,7 @@ still under way at another replica: it leaves a record that a late launch cannot
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from schemas.instance_types import InstanceTypes
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import (
     BootstrapInputs,
@@ -18,13 +19,18 @@ from schemas.settings import AgentSettings, NatsSettings
 from services.provisioner import core
 from services.provisioner.calls import Providers
 from services.provisioner.checking import Checker
+from services.provisioner.chooser import Chooser
 from services.provisioner.errors import ProviderError
 from services.provisioner.handover import Handover
 from services.provisioner.launch import Launcher
 from services.provisioner.mending import Mender, inputs_of
+from services.provisioner.offering_store import OfferingStore
+from services.provisioner.offerings.catalogue import Catalogue
 from services.provisioner.removal import Remover, Timing
+from services.provisioner.schedulers import Schedulers
 from services.provisioner.setting_up import Setup
 from services.provisioner.store import InstanceStore
+from services.provisioner.weighing import Weigher
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.saga.participant import Action, Command, StepFailure
@@ -44,8 +50,12 @@ class Steps:
         providers: Providers,
         timing: Timing,
         handover: Handover | None = None,
+        chooser: Chooser | None = None,
     ) -> None:
-        """Work with these; `handover` is what new nodes are given."""
+        """Work with these; `handover` is what new nodes are given.
+
+        Without a `chooser` nothing is known of prices, and nothing is capped.
+        """
         handover = handover or Handover(NatsSettings(), AgentSettings(), Path())
         self._bus = bus
         self._clock = clock
@@ -56,7 +66,14 @@ class Steps:
         self._checker = Checker(bus, clock)
         self._setup = Setup(bus, clock, store, providers, handover)
         self._mender = Mender(bus, clock, store, providers, timing)
-        self._launcher = Launcher(clock, store, providers, self.remover, timing, handover.user_data)
+        if chooser is None:
+            catalogue = Catalogue(InstanceTypes(), providers.sites())
+            weigher = Weigher(store, clock, catalogue)
+            offerings = OfferingStore(bus, clock)
+            chooser = Chooser(bus, clock, store, offerings, weigher, Schedulers({}, None))
+        self._launcher = Launcher(
+            clock, store, providers, self.remover, timing, handover.user_data, chooser
+        )
 
     @property
     def actions(self) -> dict[str, Action]:

@@ -1,4 +1,4 @@
-"""Checks where a pool says that its nodes come from, and folds the two ways to say it into one.
+"""Where a pool says that its nodes come from: checked, in one form, and as a launch has it.
 
 Pure; each finding is the place in the pool and a sentence with the remedy.
 """
@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from schemas.settings import PoolSpec
+from schemas.capacity import Choice, Offer
+from schemas.settings import PlacementSpec, PoolSpec, ProviderChoice
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -57,3 +58,50 @@ def unknown_provider(spec: PoolSpec, known: Collection[str]) -> Problem | None:
             there = ", ".join(known) or "none"
             return place, f"no provider {name!r} under `providers:` (known: {there}); add it"
     return None
+
+
+def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
+    """The pool's providers and how to choose among them.
+
+    `avoid`: zones that come last, because hardware from there was refused.
+    """
+    named = spec.providers or (
+        ProviderChoice(
+            name=spec.provider,
+            regions=(spec.region,) if spec.region else (),
+            zones=spec.zones,
+        ),
+    )
+    wants_spot = "spot" in (spec.market, *(each.market for each in spec.providers))
+    return Choice(
+        offers=tuple(_offer(spec, each, avoid) for each in named),
+        strategy=spec.strategy.type,
+        strategy_options=spec.strategy.options,
+        fallback_seconds=float(spec.fallback_after) if wants_spot else 0.0,
+        spend_cap=spec.spend_cap,
+        placement_group=spec.placement.group,
+        together=spec.placement.together,
+    )
+
+
+def says_more(spec: PoolSpec) -> bool:
+    """Whether a launch must be told more than one provider, its type, region and zones."""
+    return bool(
+        spec.providers
+        or spec.strategy.type != "priority"
+        or spec.market
+        or spec.max_price
+        or spec.spend_cap
+        or spec.placement != PlacementSpec()
+    )
+
+
+def _offer(spec: PoolSpec, named: ProviderChoice, avoid: Collection[str]) -> Offer:
+    return Offer(
+        provider=named.name,
+        instance_type=named.instance_type or spec.instance_type,
+        regions=named.regions,
+        zones=tuple(sorted(named.zones, key=lambda zone: zone in avoid)),
+        market=named.market or spec.market,
+        max_price=named.max_price or spec.max_price,
+    )

@@ -79,6 +79,8 @@ class StepState:
     status: StepStatus = "pending"
     outputs: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+    error: str = ""
+    """What kind of failure it was."""
     started_at: datetime | None = None
     deadline: datetime | None = None
     overdue: datetime | None = None
@@ -214,8 +216,8 @@ def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
             return replace(step, told_overdue=True)
         case StepSucceeded(outputs=outputs):
             return replace(step, status=status, outputs=outputs, ended_at=entry.time)
-        case StepFailed(reason=reason):
-            return replace(step, status=status, reason=reason, ended_at=entry.time)
+        case StepFailed(reason=reason, error=error):
+            return replace(step, status=status, reason=reason, error=error, ended_at=entry.time)
         case StepExpired(reason=reason):
             return replace(step, status=status, reason=reason, ended_at=entry.time)
         case UndoStarted():

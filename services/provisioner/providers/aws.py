@@ -8,7 +8,9 @@ machine that turns itself off costs nothing more.
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import aioboto3
@@ -17,6 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from schemas.duration import Duration
+from schemas.offerings import KnownPrice
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import (
@@ -31,6 +34,8 @@ from services.provisioner.tags import FLEET_TAG, tagged, tags_of
 
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000
+PRICE_PAGES_MAX: Final = 20
+SPOT_PRODUCT: Final = "Linux/UNIX"
 TRIES_MAX: Final = 3
 """Of one request, by the SDK itself; the client token makes repeating harmless."""
 LIST_LAG_SECONDS: Final = 5.0
@@ -90,7 +95,15 @@ class AwsProvider:
     @property
     def capabilities(self) -> Capabilities:
         """EC2 drops a repeated launch by itself."""
-        return Capabilities(idempotency_token=True, reboot=True, list_lag_seconds=LIST_LAG_SECONDS)
+        return Capabilities(
+            idempotency_token=True,
+            reboot=True,
+            prices=True,
+            list_lag_seconds=LIST_LAG_SECONDS,
+            region=self.options.region,
+            market=self.options.market,
+            spot=True,
+        )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
@@ -139,6 +152,39 @@ class AwsProvider:
                 return found
             more = {"NextToken": page["NextToken"]}
 
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+        """The spot prices of these types now, by zone; on demand EC2's own API tells none."""
+        if not instance_types:
+            return ()
+        found: dict[tuple[str, str], KnownPrice] = {}
+        more: dict[str, Any] = {}
+        for _ in range(PRICE_PAGES_MAX):
+            page = await self._call(
+                "describe_spot_price_history",
+                InstanceTypes=list(instance_types),
+                ProductDescriptions=[SPOT_PRODUCT],
+                StartTime=datetime.now(UTC),
+                MaxResults=PAGE,
+                **more,
+            )
+            for each in page["SpotPriceHistory"]:
+                zone, kind = each["AvailabilityZone"], each["InstanceType"]
+                # The newest comes first.
+                found.setdefault(
+                    (zone, kind),
+                    KnownPrice(
+                        region=self.options.region,
+                        zone=zone,
+                        instance_type=kind,
+                        market="spot",
+                        dollars_per_hour=float(each["SpotPrice"]),
+                    ),
+                )
+            if not page.get("NextToken"):
+                break
+            more = {"NextToken": page["NextToken"]}
+        return tuple(found.values())
+
     async def close(self) -> None:
         """Give back the connections."""
         await self._stack.aclose()
@@ -179,7 +225,7 @@ class AwsProvider:
             )
         given |= {"KeyName": keys[0]} if keys else {}
         given |= {"UserData": request.user_data} if request.user_data else {}
-        return given | _place(request, options) | _market(options) | _machine(options)
+        return given | _place(request, options) | _market(request, options) | _machine(options)
 
     async def _call(self, what: str, **given: Any) -> Any:
         """One request; anything but a good answer is a ProviderError."""
@@ -226,15 +272,16 @@ def _is_absent(error: ProviderError) -> bool:
 def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
     """Other parameters under the same token are refused, so what may differ is part of it."""
     about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
-    return hashlib.sha256(f"{about}/{options.market}".encode()).hexdigest()[:CLIENT_TOKEN_CHARS]
+    market = request.market or options.market
+    return hashlib.sha256(f"{about}/{market}".encode()).hexdigest()[:CLIENT_TOKEN_CHARS]
 
 
 def _place(request: ProvisionRequest, options: AwsProvider.Options) -> dict[str, Any]:
     placement: dict[str, str] = {}
     if request.zone:
         placement["AvailabilityZone"] = request.zone
-    if options.placement_group:
-        placement["GroupName"] = options.placement_group
+    if group := request.placement_group or options.placement_group:
+        placement["GroupName"] = group
     given: dict[str, Any] = {"Placement": placement} if placement else {}
     subnet = options.subnets.get(request.zone) or next(iter(options.subnets.values()), "")
     given |= {"SubnetId": subnet} if subnet else {}
@@ -242,11 +289,12 @@ def _place(request: ProvisionRequest, options: AwsProvider.Options) -> dict[str,
     return given | ({"SecurityGroupIds": groups} if groups else {})
 
 
-def _market(options: AwsProvider.Options) -> dict[str, Any]:
-    if options.market == "on-demand":
+def _market(request: ProvisionRequest, options: AwsProvider.Options) -> dict[str, Any]:
+    if (request.market or options.market) == "on-demand":
         return {}
+    max_price = f"{request.max_price:g}" if request.max_price else options.max_price
     spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-    spot |= {"MaxPrice": options.max_price} if options.max_price else {}
+    spot |= {"MaxPrice": max_price} if max_price else {}
     return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": spot}}
 
 

@@ -107,6 +107,7 @@ class FakeProvider:
             idempotency_token=self._options.idempotent,
             list_lag_seconds=self._options.list_lag_seconds,
             reboot=self._options.reboots,
+            spot=True,
         )
 
     def order(self, fault: Order) -> None:

@@ -100,6 +100,8 @@ class GcpProvider:
             server_side_ttl=bool(self.options.max_run),
             host_identity=True,
             reboot=True,
+            market=self.options.market,
+            spot=True,
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
@@ -273,17 +275,21 @@ def _body(request: ProvisionRequest, options: GcpProvider.Options) -> dict[str, 
             }
         ],
         "networkInterfaces": [interface],
-        "scheduling": _scheduling(options),
+        "scheduling": _scheduling(request.market or options.market, options),
         "metadata": {"items": [each for each in metadata if each["value"]]},
     }
+    if request.placement_group:
+        region = request.region or request.zone.rpartition("-")[0]
+        policy = f"regions/{region}/resourcePolicies/{request.placement_group}"
+        body["resourcePolicies"] = [f"projects/{options.project}/{policy}"]
     if options.service_account:
         scope = "https://www.googleapis.com/auth/cloud-platform"
         body["serviceAccounts"] = [{"email": options.service_account, "scopes": [scope]}]
     return body
 
 
-def _scheduling(options: GcpProvider.Options) -> dict[str, Any]:
-    spot = options.market == "spot"
+def _scheduling(market: str, options: GcpProvider.Options) -> dict[str, Any]:
+    spot = market == "spot"
     scheduling: dict[str, Any] = {
         # GPUs cannot be moved to another host while they run.
         "onHostMaintenance": "TERMINATE",

@@ -7,6 +7,7 @@ the API counts them for each key: one a second, a launch each twelve.
 """
 
 import os
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,6 +16,7 @@ import httpx
 import msgspec
 
 from schemas.duration import Duration
+from schemas.offerings import KnownPrice
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.pacing import Pacer
@@ -80,6 +82,15 @@ class _Launch(msgspec.Struct, frozen=True):
     data: _Launched
 
 
+class _Sold(msgspec.Struct, frozen=True):
+    instance_type: _Type
+    regions_with_capacity_available: tuple[_Region, ...] = ()
+
+
+class _Types(msgspec.Struct, frozen=True):
+    data: dict[str, _Sold]
+
+
 T = TypeVar("T")
 
 
@@ -136,6 +147,7 @@ class LambdaProvider:
         return Capabilities(
             idempotency_token=False,
             prices=True,
+            capacity_hints=True,
             reboot=True,
             list_lag_seconds=float(self.options.list_lag),
         )
@@ -188,6 +200,23 @@ class LambdaProvider:
         """Every instance of the account that may still cost money."""
         answer = await self._call("GET", "/instances", _Instances)
         return [_instance(each) for each in answer.data if each.status not in GONE]
+
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+        """Every type's price, and where it is said to be had; all types come in one answer."""
+        del instance_types
+        answer = await self._call("GET", "/instance-types", _Types)
+        found: list[KnownPrice] = []
+        for each in answer.data.values():
+            said = each.instance_type
+            dollars = said.price_cents_per_hour / CENTS
+            known = KnownPrice(instance_type=said.name, dollars_per_hour=dollars, available=False)
+            # Of regions that are not named it says that there is none.
+            found.append(known)
+            found += [
+                msgspec.structs.replace(known, region=region.name, available=True)
+                for region in each.regions_with_capacity_available
+            ]
+        return tuple(found)
 
     async def close(self) -> None:
         """Give back the connections."""

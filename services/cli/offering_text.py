@@ -1,0 +1,60 @@
+"""Offerings as a table for people. Pure."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from schemas.offerings import OfferingView
+from services.cli.saying import moment, span
+
+HEADERS: Final = ("provider", "place", "type", "gpus", "market", "$/h", "price", "state", "used by")
+DAY_SECONDS: Final = 86_400.0
+
+
+def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[str, ...]]:
+    """A row for each."""
+    return [
+        (
+            each.provider,
+            each.zone or each.region or "-",
+            each.instance_type,
+            f"{each.gpus} {each.gpu}".strip() if each.gpus else "-",
+            each.market,
+            "-" if each.dollars_per_hour is None else f"{each.dollars_per_hour:.2f}",
+            price_words(each, now),
+            state_words(each, now),
+            used_words(each),
+        )
+        for each in views
+    ]
+
+
+def price_words(view: OfferingView, now: datetime) -> str:
+    """Where its price is from, and how old it is."""
+    if view.price_from == "provider" and view.price_at is not None:
+        return f"{span(max((now - view.price_at).total_seconds(), 0.0))} ago"
+    return {"catalogue": "catalogue"}.get(view.price_from, "not known")
+
+
+def state_words(view: OfferingView, now: datetime) -> str:
+    """Whether it can be had, since when not, and when that is tried again."""
+    if view.state == "available":
+        return "it says none" if view.says_available is False else "available"
+    since = f" since {moment(view.since)}" if view.since is not None else ""
+    what = "exhausted" if view.state == "exhausted" else view.kind
+    tries = f", {view.failures} tries" if view.failures > 1 else ""
+    if view.probe:
+        then = f", {view.probe.partition('.')[2]} tries it now"
+    elif view.probe_at is not None and view.probe_at > now:
+        then = f", next try {moment(view.probe_at)}"
+    else:
+        then = ", tried by the next launch"
+    why = f" ({view.reason})" if view.state == "blocked" else ""
+    return f"{what}{since}{tries}{then}{why}"
+
+
+def used_words(view: OfferingView) -> str:
+    """The pools that may launch it, with how many of their instances are of it."""
+    if not view.used_by:
+        return "-"
+    return ", ".join(f"{each.pool} {each.instances}" for each in view.used_by)

@@ -1,0 +1,154 @@
+"""Answers which offerings there are: where capacity may come from, at what price, how it stands."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from schemas.capacity import Offering
+from schemas.messages import encode
+from schemas.offerings import BlockRecord, OfferingsQuery, OfferingUse, OfferingView
+from schemas.records import InstanceRecord, PoolRecord, decoder, pool_key
+from schemas.requests import Page
+from schemas.topology import POOLS
+from services.provisioner.offering_store import Known, OfferingStore
+from services.provisioner.offerings import memory
+from services.provisioner.offerings.catalogue import OTHERS, Catalogue, candidates
+from services.provisioner.store import InstanceStore
+from services.provisioner.weighing import Weigher
+from services.runtime.bus import Bus, Endpoint, Headers
+from services.runtime.pool_choices import choice_of
+
+SHOWN_MAX: Final = 5000
+
+_pool: "msgspec.json.Decoder[Any]" = decoder(PoolRecord)
+
+Uses = dict[Offering, dict[str, memory.Subject]]
+"""Offering -> pool that may launch it -> what may block it there."""
+
+
+def answer_offerings(
+    bus: Bus, store: InstanceStore, offerings: OfferingStore, weigher: Weigher
+) -> Endpoint:
+    """The question which offerings there are, those that pools name first."""
+
+    async def answer(data: bytes, headers: Headers) -> bytes:
+        del headers
+        query = msgspec.json.decode(data or b"{}", type=OfferingsQuery)
+        entries = await bus.entries(POOLS, pool_key("*"))
+        uses = named_by([_pool.decode(each.value) for each in entries], weigher.catalogue)
+        if query.everything:
+            uses |= {each: {} for each in _catalogued(weigher.catalogue) if each not in uses}
+        known = await offerings.known()
+        records = await store.all()
+        for record in records.values():
+            if record.offering is not None and record.state != "terminated":
+                uses.setdefault(record.offering, {})
+        views = [view(offering, pools, known, records, weigher) for offering, pools in uses.items()]
+        wanted = [each for each in views if _wanted(each, query, weigher.catalogue)][:SHOWN_MAX]
+        begin = int(query.after or 0)
+        page = wanted[begin : begin + query.limit]
+        more = begin + len(page) < len(wanted)
+        items = tuple(msgspec.Raw(encode(each)) for each in page)
+        return encode(Page(items=items, next=str(begin + len(page)) if more else ""))
+
+    return answer
+
+
+def named_by(pools: Iterable[PoolRecord], catalogue: Catalogue) -> Uses:
+    """What the pools may launch, in their own order."""
+    found: Uses = {}
+    for pool in pools:
+        choice = choice_of(pool.spec)
+        configuration = memory.configuration_of(msgspec.json.encode(choice, order="deterministic"))
+        for each in candidates(choice, catalogue):
+            of = each.offering
+            found.setdefault(of, {})[pool.name] = memory.Subject(
+                offering=of,
+                model=catalogue.model(of.provider, of.instance_type),
+                pool=pool.name,
+                configuration=configuration,
+            )
+    return found
+
+
+def view(
+    offering: Offering,
+    pools: Mapping[str, memory.Subject],
+    known: Known,
+    records: Mapping[str, InstanceRecord],
+    weigher: Weigher,
+) -> OfferingView:
+    """One offering as people see it."""
+    catalogue = weigher.catalogue
+    model = catalogue.model(offering.provider, offering.instance_type)
+    subjects = list(pools.values()) or [memory.Subject(offering=offering, model=model, pool="")]
+    blocks = {key: each for about in subjects for key, each in memory.blocks(about, known.blocks)}
+    spec = catalogue.spec(offering.provider, offering.instance_type)
+    price = weigher.price(offering, known)
+    here = [
+        each.pool
+        for each in records.values()
+        if each.offering == offering and each.state != "terminated"
+    ]
+    uses = (
+        OfferingUse(pool=name, instances=here.count(name))
+        for name in {**pools} | dict.fromkeys(here)
+    )
+    found = OfferingView(
+        provider=offering.provider,
+        region=offering.region,
+        zone=offering.zone,
+        instance_type=offering.instance_type,
+        market=offering.market,
+        abstract=catalogue.abstract(offering.provider, offering.instance_type),
+        gpus=spec.gpus if spec is not None else 0,
+        gpu=spec.gpu if spec is not None else "",
+        dollars_per_hour=price.dollars_per_hour,
+        price_from=price.source,
+        price_at=price.at,
+        says_available=price.says_available,
+        used_by=tuple(uses),
+    )
+    return _blocked(found, list(blocks.values()))
+
+
+def _blocked(found: OfferingView, blocks: list[BlockRecord]) -> OfferingView:
+    if not blocks:
+        return found
+    worst = max(blocks, key=lambda each: each.probe_at)
+    return replace(
+        found,
+        state="exhausted" if worst.kind == "CAPACITY" else "blocked",
+        kind=worst.kind,
+        reason=worst.reason,
+        since=worst.since,
+        failures=worst.failures,
+        probe_at=worst.probe_at,
+        probe=worst.probe,
+    )
+
+
+def _catalogued(catalogue: Catalogue) -> Iterable[Offering]:
+    for provider, site in catalogue.sites.items():
+        types = {
+            **catalogue.types.types.get(site.kind, {}),
+            **catalogue.types.types.get(provider, {}),
+        }
+        for instance_type in types:
+            if instance_type != OTHERS:
+                yield Offering(
+                    provider=provider,
+                    region=site.region,
+                    instance_type=instance_type,
+                    market=site.market,
+                )
+
+
+def _wanted(each: OfferingView, query: OfferingsQuery, catalogue: Catalogue) -> bool:
+    return (
+        query.provider in ("", each.provider, catalogue.kind(each.provider))
+        and query.instance_type in ("", each.instance_type, *each.abstract)
+        and (not query.pool or any(use.pool == query.pool for use in each.used_by))
+    )

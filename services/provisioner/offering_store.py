@@ -1,0 +1,162 @@
+"""OFFERINGS as the provisioner writes it; what replicas know of each other's failures.
+
+Reads are of a moment ago at most, however many launches ask; whatever is decided on them is guarded
+by compare-and-set, and read again where that fails.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from schemas.messages import Record, encode
+from schemas.offerings import BlockRecord, PricesRecord, SpendRecord, prices_key
+from schemas.records import decoder
+from schemas.topology import OFFERINGS
+from services.provisioner.offerings import memory
+from services.runtime.bus import Bus
+from services.runtime.clock import Clock
+from services.runtime.errors import Conflict, Reject, Retry
+
+FRESH_SECONDS: Final = 1.0
+CONFLICTS_MAX: Final = 20
+
+_block: "msgspec.json.Decoder[Any]" = decoder(BlockRecord)
+_prices: "msgspec.json.Decoder[Any]" = decoder(PricesRecord)
+_spend: "msgspec.json.Decoder[Any]" = decoder(SpendRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What OFFERINGS holds."""
+
+    blocks: dict[str, BlockRecord] = field(default_factory=dict)
+    prices: dict[str, PricesRecord] = field(default_factory=dict)
+
+
+class OfferingStore:
+    """What is known of offerings, shared by all replicas."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        """Read and write the bucket OFFERINGS of this bus."""
+        self._bus = bus
+        self._clock = clock
+        self._known = Known()
+        self._read_at: float | None = None
+
+    async def known(self) -> Known:
+        """What stood there a moment ago at most."""
+        now = self._clock.monotonic()
+        if self._read_at is None or now - self._read_at >= FRESH_SECONDS:
+            self._known = await self._read()
+            self._read_at = now
+        return self._known
+
+    def forget(self) -> None:
+        """Read again before the next answer."""
+        self._read_at = None
+
+    async def _read(self) -> Known:
+        found = Known()
+        for entry in await self._bus.entries(OFFERINGS):
+            kind = entry.key.partition(".")[0]
+            if kind == "blocked":
+                found.blocks[entry.key] = _decode(_block, entry.key, entry.value)
+            elif kind == "prices":
+                record: PricesRecord = _decode(_prices, entry.key, entry.value)
+                found.prices[record.provider] = record
+        return found
+
+    # --- what is blocked ----------------------------------------------------------------------
+
+    async def claim(self, keys: tuple[str, ...], by: str) -> bool:
+        """Have these tried by one launch alone; False where another was first."""
+        taken: list[str] = []
+        for key in keys:
+            won = False
+
+            def decide(old: BlockRecord | None) -> BlockRecord | None:
+                nonlocal won
+                claimed = memory.claimed(old, by, self._clock.now()) if old is not None else None
+                won = claimed is not None or old is None
+                return claimed
+
+            await self._change(key, decide)
+            if not won:
+                await self.release(tuple(taken), by)
+                self.forget()
+                return False
+            taken.append(key)
+        return True
+
+    async def release(self, keys: tuple[str, ...], by: str) -> None:
+        """Let others try these."""
+        for key in keys:
+            await self._change(key, lambda old: memory.released(old, by) if old else None)
+
+    async def fail(self, about: memory.Subject, failure: memory.Failure) -> str:
+        """Remember a failure; the key of what it blocks."""
+        key = memory.key_of(memory.scope_of(failure.kind, failure.scope), about)
+        now = self._clock.now()
+        await self._change(key, lambda old: memory.failed(old, about, failure, now))
+        return key
+
+    async def clear(self, keys: tuple[str, ...]) -> None:
+        """Forget what is not so any more."""
+        for key in keys:
+            await self._bus.delete(OFFERINGS, key)
+            self._known.blocks.pop(key, None)
+
+    async def _change(
+        self, key: str, decide: Callable[[BlockRecord | None], BlockRecord | None]
+    ) -> None:
+        for _ in range(CONFLICTS_MAX):
+            entry = await self._bus.get(OFFERINGS, key)
+            old = _decode(_block, key, entry.value) if entry is not None else None
+            new = decide(old)
+            if new is None or new == old:
+                break
+            try:
+                await self._write(key, new, entry.revision if entry is not None else 0)
+            except Conflict:
+                continue
+            self._known.blocks[key] = new
+            return
+        else:
+            raise Retry(f"the record {key} changes too often")
+
+    # --- prices and spending ------------------------------------------------------------------
+
+    async def say(self, record: PricesRecord) -> None:
+        """Keep what a provider says of its prices."""
+        await self._bus.put(OFFERINGS, prices_key(record.provider), encode(record))
+        self._known.prices[record.provider] = record
+
+    async def spend(self, key: str) -> tuple[SpendRecord, int]:
+        """What launches have reserved, and the revision that guards the next."""
+        entry = await self._bus.get(OFFERINGS, key)
+        if entry is None:
+            return SpendRecord(), 0
+        return _decode(_spend, key, entry.value), entry.revision
+
+    async def reserve(self, key: str, record: SpendRecord, revision: int) -> bool:
+        """Write what is reserved; False where another launch was first."""
+        try:
+            await self._write(key, record, revision)
+        except Conflict:
+            return False
+        return True
+
+    async def _write(self, key: str, record: Record, revision: int) -> None:
+        if revision == 0:
+            await self._bus.create(OFFERINGS, key, encode(record))
+        else:
+            await self._bus.update(OFFERINGS, key, encode(record), revision)
+
+
+def _decode(kind: "msgspec.json.Decoder[Any]", key: str, value: bytes) -> Any:
+    try:
+        return kind.decode(value)
+    except msgspec.DecodeError as error:
+        raise Reject(f"the record {key} in {OFFERINGS.name} cannot be read: {error}") from error

@@ -1,0 +1,51 @@
+"""What a scheduler plugin is: whatever says which of a launch's offerings is to be taken first.
+
+A plugin is a class with an inner msgspec struct `Options`, constructed with `options=`, and found
+by entry point (`navarch.schedulers`) or as `module:Class` under a pool's `strategy`. It is asked
+for a score of each offering that the pool allows; the highest that is not exhausted is taken, and
+of equal ones the first in the pool's own order. It is asked before every launch, so it must be
+quick: what takes longer than SCORE_SECONDS_MAX, raises, or is no number, counts as 0.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from schemas.capacity import Market
+
+SCORE_SECONDS_MAX: Final = 2.0
+
+
+class LaunchOption(msgspec.Struct, frozen=True, kw_only=True):
+    """An offering that a launch may take, with what is known of it."""
+
+    pool: str
+    provider: str
+    kind: str = ""
+    """The provider's plugin: `aws`."""
+    region: str = ""
+    zone: str = ""
+    instance_type: str
+    market: Market = "on-demand"
+    position: int = 0
+    """In the pool's own order, from 0."""
+    gpus: int = 0
+    gpu: str = ""
+    dollars_per_hour: float | None = None
+    """None: not known."""
+    price_age_seconds: float | None = None
+    """Since the provider said it; None: it is the catalogue's."""
+    instances: int = 0
+    """How many of the pool's instances are of it."""
+    failures: int = 0
+    """How often in a row it could not be had; 0: nothing is known against it."""
+    says_available: bool | None = None
+    """What the provider says of its capacity; it may be wrong."""
+
+
+class Scheduler(Protocol):
+    """Scores offerings; the higher the better."""
+
+    async def score(self, option: LaunchOption) -> float:
+        """How much this is preferred."""
+        ...

@@ -1,0 +1,134 @@
+"""A fleet in virtual time whose clouds have no capacity for an hour: the real services, for a test.
+
+Three offerings at two providers; when each has capacity, and every call to it, stand here.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.messages import encode
+from schemas.pool_events import LaunchWaits, pool_codec
+from schemas.records import FLEET_KEY, FleetRecord
+from schemas.topology import EVENTS, POOLS
+from services.health_monitor.service import build as build_health_monitor
+from services.notifier.service import build as build_notifier
+from services.pool_manager.service import build as build_pool_manager
+from services.provisioner.errors import ProviderError
+from services.provisioner.provider import Instance, ProvisionRequest
+from services.provisioner.service import build as build_provisioner
+from services.runtime.bus import Stored
+from services.runtime.configuration import parse_settings
+from services.runtime.topology import set_up
+from services.simulator.agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS, Agents
+from services.simulator.cloud import Cloud, SimulatedProvider
+from services.simulator.member import Life
+from services.simulator.running import Supervised
+from services.simulator.workload import Workload
+from services.simulator.world import FLEET, WORLD, World
+
+ZONES = {"east": ("a", "b"), "west": ("c",)}
+"""Provider -> its zones."""
+
+
+@dataclass
+class Drought:
+    """When each zone has capacity, for how many, and who asked for it when."""
+
+    begins: dict[str, float]
+    ends: dict[str, float]
+    room: dict[str, int] = field(default_factory=dict)
+    """How many a zone has once it has any; missing: any number."""
+    calls: dict[str, list[float]] = field(default_factory=dict)
+    made: dict[str, list[float]] = field(default_factory=dict)
+    waited: set[str] = field(default_factory=set)
+    """Nodes of which it was told that their launch waits."""
+
+    def ask(self, zone: str, now: float) -> None:
+        """A launch asks; ProviderError where there is nothing."""
+        self.calls.setdefault(zone, []).append(now)
+        dry = self.begins[zone] <= now < self.ends[zone]
+        if dry or len(self.made.get(zone, ())) >= self.room.get(zone, 1_000_000):
+            raise ProviderError("CAPACITY", f"zone {zone} has none")
+        self.made.setdefault(zone, []).append(now)
+
+    def asked_while_dry(self, zone: str) -> int:
+        """Calls that could not succeed."""
+        return sum(self.begins[zone] <= at < self.ends[zone] for at in self.calls.get(zone, ()))
+
+
+class DryProvider(SimulatedProvider):
+    """The simulated cloud, asked only where there is capacity."""
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Make a machine where there is room."""
+        world = WORLD.get()
+        world.parts["drought"].ask(request.zone, world.now())
+        return await super().provision(request)
+
+    async def list(self) -> list[Instance]:
+        """Its own alone."""
+        mine = ZONES[self.name]
+        return [each for each in await super().list() if each.zone in mine]
+
+
+def settings(nodes: int, **pool: Any) -> dict[str, Any]:
+    """The configuration of the fleet."""
+    kind = {"type": "tests.provisioner.drought:DryProvider"}
+    return {
+        "fleet": FLEET,
+        "providers": dict.fromkeys(ZONES, kind),
+        "notifier": {"type": "services.simulator.workload:SimulatedNotifier"},
+        "agent": {
+            "heartbeat_interval": f"{BEAT_SECONDS:.0f}s",
+            "heartbeat_ttl": f"{BEAT_TTL_SECONDS}s",
+        },
+        "pools": {
+            "training": {
+                "instance_type": "simulated",
+                "providers": [{"name": name, "zones": zones} for name, zones in ZONES.items()],
+                "gpu_count": GPUS,
+                "min_nodes": nodes,
+                "max_nodes": nodes,
+                **pool,
+            }
+        },
+    }
+
+
+async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **pool: Any) -> None:
+    """Let a fleet live for so long, with so many provisioners."""
+    world = World("drought")
+    WORLD.set(world)
+    cloud, agents = Cloud(world, idempotent=True, list_lag_seconds=0.0), Agents(world)
+    world.parts |= {"cloud": cloud, "workload": Workload(world), "drought": drought}
+    cloud.on_made, cloud.on_ending, cloud.on_gone = agents.appear, agents.vanish, agents.vanish
+
+    def told(stream: str, stored: Stored) -> None:
+        event = pool_codec.decode(stored.data) if stream == EVENTS.name else None
+        if isinstance(event, LaunchWaits):
+            drought.waited.add(event.node)
+
+    world.watchers.append(told)
+    operator = Life(world, "operator")
+    await set_up(operator.bus, world.clock, replicas=1)
+    await operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
+    given = parse_settings("(drought)", json.dumps(settings(nodes, **pool)), {})
+    services = [
+        Supervised(world, "health-monitor", build_health_monitor, given),
+        Supervised(world, "pool-manager", build_pool_manager, given),
+        Supervised(world, "notifier", build_notifier, given),
+        *(
+            Supervised(world, f"provisioner/{number}", build_provisioner, given)
+            for number in range(replicas)
+        ),
+    ]
+    for each in services:
+        each.start()
+    await asyncio.sleep(seconds)
+    names = Counter(each.name for each in cloud.standing())
+    assert max(names.values(), default=0) <= 1
+    assert [each.defects for each in services] == [[]] * len(services)
+    world.server.close()

@@ -1,0 +1,49 @@
+"""An hour without capacity, in virtual time, with the real services: calls counted, return met."""
+
+import pytest
+
+from services.provisioner.offerings.choosing import PACE_FIRST
+from services.simulator import virtual
+from tests.provisioner.drought import Drought, live
+from tests.provisioner.test_offering_memory import probe_budget
+
+NODES = 50
+HOUR = 3600.0
+REPLICAS = 2
+
+
+@pytest.mark.slow
+def test_an_hour_without_capacity_costs_the_probe_budget_and_no_minute_more() -> None:
+    """Fifty nodes wanted, three offerings empty: few calls, and the return is used at once."""
+    drought = Drought(
+        begins=dict.fromkeys("abc", 0.0), ends={"a": 10 * HOUR, "b": 10 * HOUR, "c": HOUR}
+    )
+    virtual.run(lambda: live(drought, NODES, HOUR + 120, REPLICAS))
+    assert len(drought.waited) >= NODES
+    budget = probe_budget(HOUR) + REPLICAS * PACE_FIRST
+    assert all(drought.asked_while_dry(zone) <= budget for zone in "abc")
+    made = drought.made["c"]
+    assert len(made) == NODES
+    assert made[0] - HOUR <= 60.0
+    assert made[-1] - made[0] <= 60.0
+
+
+def test_of_a_little_capacity_all_is_used_and_little_is_asked_for_in_vain() -> None:
+    """Five come back where twenty are wanted: five are taken, and the rest waits again."""
+    drought = Drought(
+        begins=dict.fromkeys("abc", 0.0),
+        ends={"a": 600.0, "b": HOUR, "c": HOUR},
+        room={"a": 5},
+    )
+    virtual.run(lambda: live(drought, 20, 900.0, 1))
+    assert len(drought.made["a"]) == 5
+    in_vain = len([at for at in drought.calls["a"] if at >= 600.0]) - 5
+    assert in_vain <= probe_budget(300.0) + 3
+
+
+def test_capacity_that_ends_sends_launches_on_to_the_next() -> None:
+    """The second offering is taken in the same launch, without waiting and without a new one."""
+    drought = Drought(begins=dict.fromkeys("abc", 0.0), ends={"a": HOUR, "b": HOUR, "c": 0.0})
+    virtual.run(lambda: live(drought, NODES, 120.0, 1))
+    assert len(drought.made["c"]) == NODES
+    assert max(drought.made["c"]) <= 60.0

@@ -1,0 +1,182 @@
+"""What is remembered of failures: what each blocks, the doubling wait, and the one probe."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.capacity import Offering
+from schemas.offerings import BlockRecord
+from schemas.reasons import ProviderErrorKind
+from services.provisioner.errors import RULES
+from services.provisioner.offerings import memory
+from services.provisioner.offerings.memory import Blocked, Due, Failure, Free, Subject
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+KINDS = get_args(ProviderErrorKind)
+
+
+def subject(**changes: Any) -> Subject:
+    """An offering of pool `web`, changed."""
+    pool = changes.pop("pool", "web")
+    configuration = changes.pop("configuration", "c1")
+    model = changes.pop("model", "H100")
+    plain = {"provider": "aws", "region": "r", "zone": "r-a", "instance_type": "p5.48xlarge"}
+    return Subject(
+        offering=Offering(**(plain | changes)), model=model, pool=pool, configuration=configuration
+    )
+
+
+def failure(kind: Any = "CAPACITY", at: datetime = NOW, by: str = "web.1", **more: Any) -> Failure:
+    """A call that failed at once."""
+    return Failure(kind=kind, reason="no", began=at, by=by, **more)
+
+
+OTHER_MARKET = {"market": "spot"}
+OTHER_TYPE = {"instance_type": "p5.4xlarge"}
+OTHER_MODEL = {"instance_type": "g6.xlarge", "model": "L4"}
+OTHER_ZONE = {"zone": "r-b"}
+OTHER_POOL = {"pool": "job"}
+CHANGED = {"configuration": "c2"}
+OTHER_PROVIDER = {"provider": "gcp"}
+
+BLOCKS: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
+    "CAPACITY": ([{}, OTHER_POOL], [OTHER_MARKET, OTHER_TYPE, OTHER_ZONE, OTHER_PROVIDER]),
+    "UNSUPPORTED": ([{}, OTHER_MARKET], [OTHER_TYPE, OTHER_ZONE]),
+    "NETWORK": ([{}, OTHER_MARKET, OTHER_TYPE], [OTHER_ZONE]),
+    "QUOTA": ([{}, OTHER_TYPE, OTHER_ZONE], [OTHER_MODEL, OTHER_MARKET, OTHER_PROVIDER]),
+    "AUTH": ([{}, OTHER_MODEL, OTHER_MARKET, OTHER_ZONE, OTHER_POOL], [OTHER_PROVIDER]),
+    "THROTTLE": ([{}, OTHER_MODEL, OTHER_POOL], [OTHER_PROVIDER]),
+    "TRANSIENT": ([{}, OTHER_MODEL, OTHER_POOL], [OTHER_PROVIDER]),
+    "INVALID": ([{}, OTHER_MARKET, OTHER_ZONE], [OTHER_POOL, CHANGED, OTHER_TYPE]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_blocks_as_much_as_its_kind_says(kind: Any) -> None:
+    """Row by row of the taxonomy: what is blocked with it, and what is not."""
+    about = subject()
+    key = memory.key_of(memory.scope_of(kind), about)
+    known = {key: memory.failed(None, about, failure(kind), NOW)}
+    too, not_too = BLOCKS[kind]
+    assert [bool(memory.blocks(subject(**each), known)) for each in too] == [True] * len(too)
+    assert [bool(memory.blocks(subject(**each), known)) for each in not_too] == [False] * len(
+        not_too
+    )
+    assert RULES[kind].block_seconds <= RULES[kind].block_max_seconds
+
+
+def test_the_wait_doubles_up_to_its_bound_and_begins_anew_for_another_kind() -> None:
+    """So a probe is never further away than the bound, and never closer than the first wait."""
+    record, at, waits = None, NOW, []
+    for _ in range(6):
+        record = memory.failed(record, subject(), failure(at=at), at)
+        waits.append((record.probe_at - at).total_seconds())
+        at = record.probe_at
+    assert (waits, record.since if record else None) == ([5, 10, 20, 40, 45, 45], NOW)
+    again = memory.failed(record, subject(), failure("AUTH", at=at), at)
+    assert (again.failures, again.since) == (1, at)
+
+
+def test_calls_under_way_together_count_once() -> None:
+    """Fifty launches that find the same thing out at once are one failure."""
+    first = memory.failed(None, subject(), failure(by="web.1"), NOW + timedelta(seconds=1))
+    same = memory.failed(first, subject(), failure(by="web.2"), NOW + timedelta(seconds=2))
+    assert same is first
+
+
+def test_the_provider_s_own_wait_counts_where_it_is_longer() -> None:
+    """It knows best."""
+    record = memory.failed(None, subject(), failure("THROTTLE", retry_after=90.0), NOW)
+    assert record.probe_at == NOW + timedelta(seconds=90)
+
+
+def test_of_two_blocks_the_longer_counts_and_both_are_tried() -> None:
+    """One launch claims both, and finds out about both."""
+    about = subject()
+    known = {
+        memory.key_of(memory.scope_of(kind), about): memory.failed(None, about, failure(kind), NOW)
+        for kind in ("CAPACITY", "AUTH")
+    }
+    found = memory.blocks(about, known)
+    at = NOW + timedelta(seconds=30)
+    standing = memory.standing(found, "web.1", at)
+    assert isinstance(standing, Blocked)
+    assert (standing.record.kind, standing.until) == ("AUTH", NOW + timedelta(seconds=60))
+    assert memory.standing(found, "web.1", standing.until) == Due(tuple(known))
+    assert memory.standing((), "web.1", NOW) == Free()
+
+
+def test_keys_are_keys_whatever_a_provider_calls_things() -> None:
+    """Dots part tokens of a key and may not stand beside each other."""
+    odd = subject(region="", zone="zone 1/a*", instance_type="..x>")
+    for scope in memory.SCOPES:
+        key = memory.key_of(scope, odd)
+        assert all(part and not set(part) & set(" *>/") for part in key.split("."))
+
+
+class Ledger:
+    """One block and the launches that meet it, in a time of their own."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.now = NOW
+        self.record: BlockRecord | None = None
+        self.probes: list[datetime] = []
+        self.trying: dict[str, datetime] = {}
+
+    def look(self, by: str) -> bool:
+        """A launch would like to call; whether it may."""
+        if self.record is None:
+            return True
+        if not isinstance(memory.standing([("k", self.record)], by, self.now), Due):
+            return False
+        claimed = memory.claimed(self.record, by, self.now)
+        assert claimed is not None
+        self.record = claimed
+        self.probes.append(self.now)
+        self.trying[by] = self.now
+        return True
+
+    def fail(self, by: str) -> None:
+        """Its call finds nothing."""
+        began = self.trying.pop(by, self.now)
+        self.record = memory.failed(self.record, subject(), failure(at=began, by=by), self.now)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.1, 20.0), st.booleans()), max_size=300))
+def test_an_exhausted_offering_is_tried_by_one_and_within_the_budget(
+    moves: list[tuple[int, float, bool]],
+) -> None:
+    """However many launches look, whenever: one probe at a time, and no more than the waits allow.
+
+    A move: which launch looks, how long after the last one, and whether its process dies in its
+    call, so that it never says what came of it.
+    """
+    ledger = Ledger()
+    ledger.fail("web.0")
+    for launch, seconds, dies in moves:
+        ledger.now += timedelta(seconds=seconds)
+        by = f"web.{launch}"
+        if ledger.look(by):
+            assert list(ledger.trying) == [by] or ledger.now - min(
+                ledger.trying.values()
+            ) >= timedelta(seconds=memory.PROBE_SECONDS)
+            if dies:
+                # Nobody else may try before its time is over.
+                assert not ledger.look("web.other")
+            else:
+                ledger.fail(by)
+    elapsed = (ledger.now - NOW).total_seconds()
+    assert len(ledger.probes) <= probe_budget(elapsed)
+
+
+def probe_budget(seconds: float) -> int:
+    """How many calls an offering without capacity may have in a time: the waits, added up."""
+    rule, waited, calls = RULES["CAPACITY"], 0.0, 0
+    while waited <= seconds:
+        waited += min(rule.block_seconds * 2.0**calls, rule.block_max_seconds)
+        calls += 1
+    return calls
