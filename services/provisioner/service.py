@@ -13,8 +13,8 @@ from schemas.requests import Page, Query
 from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
 from services.provisioner.calls import ProviderCalls, Providers
-from services.provisioner.credentials import with_kept
 from services.provisioner.chooser import Chooser
+from services.provisioner.credentials import with_kept
 from services.provisioner.enrolling import Enroller
 from services.provisioner.errors import ProviderError
 from services.provisioner.handover import Handover
