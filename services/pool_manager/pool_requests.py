@@ -18,6 +18,7 @@ from schemas.settings import REMEDIATOR_PLUGINS, Settings
 from services.pool_manager import applying
 from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.applying import Wanted
+from services.pool_manager.autoscaling.finding import Found
 from services.pool_manager.mending.remediation import BUILT_IN
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
@@ -89,6 +90,7 @@ class PoolRequests:
         try:
             spec = requested_pool(pool, request.spec, self._settings, self._directory)
             load_plugin(REMEDIATOR_PLUGINS, spec.health.remediation, None, BUILT_IN)
+            Found(spec, pool, None, make=False)
         except ConfigurationError as error:
             # Which file and line it is not in, nobody need know.
             return Wanted(request, None, str(error).rpartition(f"pools.{pool}.")[2])

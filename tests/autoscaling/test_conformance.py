@@ -1,0 +1,72 @@
+"""The rules for autoscalers: ours keep them, and so does the plugin; one that does not is found."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.settings import Setting
+from services.pool_manager.autoscaling.autoscaler import PoolState, Recommendation
+from services.pool_manager.autoscaling.conformance import AutoscalerConformance
+from services.pool_manager.autoscaling.finding import autoscaler_of
+
+MODULE = Path(__file__).resolve().parents[1] / "plugins/office_hours/navarch_office_hours.py"
+NIGHT = {"start": "0 22 * * *", "duration": "8h", "nodes": 9}
+PARTS = [{"type": "queue"}, {"type": "reactive"}]
+
+
+def plugin() -> Any:
+    """The plugin's class, from its own package."""
+    spec = importlib.util.spec_from_file_location("navarch_office_hours", MODULE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.OfficeHours
+
+
+class TestOurOwn(AutoscalerConformance):
+    """The five."""
+
+    @pytest.fixture(
+        params=[
+            {"type": "reactive"},
+            {"type": "queue", "jobs_per_node": 2},
+            {"type": "scheduled", "schedule": [NIGHT]},
+            {"type": "predictive"},
+            {"type": "composite", "autoscalers": PARTS},
+        ],
+        ids=lambda raw: raw["type"],
+    )
+    def make(self, request):
+        return lambda: autoscaler_of(request.param, "pools.a.autoscaling", None)
+
+
+class TestOfficeHours(AutoscalerConformance):
+    """The plugin."""
+
+    @pytest.fixture
+    def make(self):
+        kind = plugin()
+        return lambda: kind(options=kind.Options())
+
+
+class Forgetful:
+    """Counts how often it was asked."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """None."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        self._asked += 1
+        return Recommendation(target_nodes=state.current_nodes + self._asked, reason="more")
+
+
+def test_one_that_remembers_is_found():
+    """What it was asked before must not matter: another replica was not asked that."""
+    with pytest.raises(AssertionError, match="remembers"):
+        AutoscalerConformance().test_the_same_state_has_the_same_answer(Forgetful)
