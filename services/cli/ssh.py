@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
+from schemas.addresses import host_and_port
 from services.cli import printing
 from services.cli.options import Config, NatsUrl
 from services.runtime.errors import NavarchError
@@ -132,5 +133,5 @@ def command_line(
     words += ["-o", f"StrictHostKeyChecking={strict}", "-o", "HashKnownHosts=no"]
     if spec.ssh_private_key_path and Path(spec.ssh_private_key_path).is_file():
         words += ["-i", spec.ssh_private_key_path, "-o", "IdentitiesOnly=yes"]
-    port = getattr(record, "ssh_port", 0) or spec.setup.port
-    return [*words, "-p", str(port), f"{spec.ssh_user}@{record.address}", *command]
+    host, port = host_and_port(record.address, spec.setup.port)
+    return [*words, "-p", str(port), f"{spec.ssh_user}@{host}", *command]

@@ -55,6 +55,12 @@ def test_a_name_that_means_nothing_is_refused(name: str) -> None:
         meant(RUNNING, name)
 
 
+def test_an_address_may_name_its_port(tmp_path: Path) -> None:
+    """As those of containers and of machines of one's own do."""
+    words = command_line(instance("web-1", address="gpu-7:2201"), SPEC, tmp_path / "known", [])
+    assert ["-p", "2201", "ubuntu@gpu-7"] == words[-3:]
+
+
 def test_the_pinned_key_is_the_only_one_that_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,10 +113,16 @@ async def make_docker(
 
 
 @pytest.fixture
-async def owned(tmp_path: Path) -> AsyncIterator[Machines]:
-    """Eight machines of our own."""
+def boxes() -> int:
+    """How many machines of our own there are."""
+    return 8
+
+
+@pytest.fixture
+async def owned(boxes: int, tmp_path: Path) -> AsyncIterator[Machines]:
+    """Machines of our own."""
     (tmp_path / "machines").mkdir()
-    async with machines(tmp_path / "machines", 8) as all_:
+    async with machines(tmp_path / "machines", boxes) as all_:
         yield all_
 
 

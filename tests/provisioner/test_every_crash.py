@@ -140,6 +140,12 @@ class Cloud:
         return self._way.moments >= 2 * number
 
 
+@pytest.fixture
+def boxes() -> int:
+    """Of machines of our own just enough, as all of them are looked at again and again."""
+    return 2
+
+
 @pytest.fixture(params=ROWS, ids=lambda row: row.kind)
 def row(request: pytest.FixtureRequest) -> Row:
     """Each of our providers."""

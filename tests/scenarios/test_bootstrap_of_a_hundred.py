@@ -1,0 +1,209 @@
+"""A hundred nodes at once on machines of one's own, five of which fail, hang or hang up.
+
+The real services in this process on a real server; 105 SSH servers with real shells. Only what runs
+on a node in the end, its agent, is played: it speaks once its machine's setup has started it.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from schemas import subjects
+from schemas.duration import Duration
+from schemas.messages import encode
+from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered
+from schemas.records import HeartbeatRecord, InstanceRecord, NodeRecord, decoder, node_key
+from schemas.settings import PluginSettings, PoolSpec, Settings, SetupSettings
+from schemas.topology import HEARTBEATS, INSTANCES, NODES
+from services.cli.client import Fleet
+from services.cli.gathering import why
+from services.health_monitor.service import build as build_health_monitor
+from services.notifier.service import build as build_notifier
+from services.pool_manager.service import build as build_pool_manager
+from services.provisioner.service import build as build_provisioner
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.provisioner.machines import USER, Box, Machines, machines
+from tests.support.inprocess import Running, eventually
+
+pytestmark = pytest.mark.slow
+
+NODES_WANTED = 100
+SPARE = 5
+COMMAND_SECONDS = 15.0
+WITHIN_SECONDS = 105.0
+KINDS = {7: "fails", 8: "fails", 20: "hangs", 21: "hangs", 50: "drops"}
+"""Which machines are bad, in the order in which their setup begins."""
+WELL, AGENT = "mkdir -p $HOME/opt", "echo {{.NodeID}} > $HOME/agent"
+BROKEN = "echo no such package; exit 100"
+
+SERVICES = {
+    "pool-manager": build_pool_manager,
+    "provisioner": build_provisioner,
+    "health-monitor": build_health_monitor,
+    "notifier": build_notifier,
+}
+
+SAYS = {
+    "fails": re.compile(
+        r"bootstrap failed after [\d.]+ s: setup command 2 of 3 \(.*\) ended with 100; "
+        r"it wrote: no such package \("
+    ),
+    "hangs": re.compile(
+        r"bootstrap failed after [\d.]+ s: setup command 1 of 3 \(mkdir -p \$HOME/opt\) did not "
+        r"end within 15 s \(command_timeout\) \("
+    ),
+    "drops": re.compile(
+        r"bootstrap failed after [\d.]+ s: the SSH connection to 127\.0\.0\.1:\d+ broke 5 times; "
+        r"0 of 3 setup commands have run \("
+    ),
+}
+"""What `why` says first of a node on such a machine."""
+
+_instances = decoder(InstanceRecord)
+_nodes = decoder(NodeRecord)
+
+
+class Agents:
+    """What is started on the machines by their setup."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        self._bus = bus
+        self.started: dict[str, asyncio.Task[None]] = {}
+        self.ran: Counter[str] = Counter()
+        """How often each node's agent was started by a setup command."""
+
+    def after(self, box: Box, command: str) -> None:
+        """Speak for a node once its machine says that its agent is there."""
+        del command
+        file = box.home / "agent"
+        if not file.exists():
+            return
+        node = file.read_text().strip()
+        file.unlink()
+        self.ran[node] += 1
+        if node not in self.started:
+            self.started[node] = asyncio.create_task(self._speak(node))
+
+    async def _speak(self, node: str) -> None:
+        about = {"time": datetime.now(UTC), "pool": "training", "node": node}
+        gpus = tuple(GpuIdentity(index=each, uuid=f"GPU-{node}-{each}") for each in range(8))
+        registered = Registered(
+            id=f"registered-{node}", instance=node, boot_id="b1", gpus=gpus, **about
+        )
+        beat = HeartbeatRecord(pool="training", node=node, instance=node, time=about["time"])
+        await self._bus.put(HEARTBEATS, node_key("training", node), encode(beat), ttl_seconds=600)
+        await self._say(registered)
+        await self._say(BootChecked(id=f"boot-{node}", ok=True, boot_id="b1", **about))
+
+    async def _say(self, event: NodeEvent) -> None:
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        await self._bus.publish(subject, encode(event), msg_id=event.id)
+
+
+class Bad:
+    """Which machines are bad, and how: so many of those whose setup begins first."""
+
+    def __init__(self) -> None:
+        self.how: dict[str, str] = {}
+
+    def before(self, box: Box, command: str) -> None:
+        """Make the machine what its number says, when its setup begins."""
+        if ".navarch/setup/" not in command:
+            return
+        how = self.how.setdefault(box.name, KINDS.get(len(self.how), "works"))
+        number = len(box.commands)
+        match how:
+            case "fails":
+                (box.home / "broken").touch()
+            case "hangs":
+                box.hangs.add(number)
+            case "drops":
+                box.drops.add(number)
+            case _:
+                return
+
+
+@pytest.fixture
+async def racks(tmp_path: Path) -> AsyncIterator[Machines]:
+    """Every machine, on."""
+    (tmp_path / "machines").mkdir()
+    async with machines(tmp_path / "machines", NODES_WANTED + SPARE) as all_:
+        yield all_
+
+
+def settings(racks: Machines, folder: Path) -> Settings:
+    """A pool of a hundred from that inventory."""
+    inventory = [
+        {"name": each.name, "host": "127.0.0.1", "port": each.port, "type": "h100-8x"}
+        for each in racks.boxes.values()
+    ]
+    provider = PluginSettings(
+        type="ssh",
+        options={
+            "machines": inventory,
+            "user": USER,
+            "key_file": str(racks.key),
+            "sudo": False,
+            "claim_folder": "~/claim",
+            "reboot_command": "",
+            "command_timeout": "60s",
+            "connect_timeout": "60s",
+        },
+    )
+    pool = PoolSpec(
+        provider="racks",
+        instance_type="h100-8x",
+        gpu_count=8,
+        min_nodes=NODES_WANTED,
+        max_nodes=NODES_WANTED,
+        ssh_user=USER,
+        ssh_private_key_path=str(racks.key),
+        setup_commands=(WELL, "[ ! -e $HOME/broken ] || { " + BROKEN + "; }", AGENT),
+        setup=SetupSettings(sudo=False, command_timeout=Duration(COMMAND_SECONDS)),
+    )
+    return Settings(
+        fleet="hundred",
+        data_dir=str(folder),
+        providers={"racks": provider},
+        pools={"training": pool},
+    )
+
+
+async def test_a_hundred_nodes_at_once_of_which_five_are_replaced(
+    server: EmbeddedServer, bus: NatsBus, racks: Machines, tmp_path: Path
+) -> None:
+    """95 are admitted and five replaced; each of those says why, and no machine is lost."""
+    agents, bad = Agents(bus), Bad()
+    for box in racks.boxes.values():
+        box.before, box.after = bad.before, agents.after
+    given = settings(racks, tmp_path / "data")
+    async with AsyncExitStack() as stack:
+        for name, build in SERVICES.items():
+            await stack.enter_async_context(Running(server.url, name, build, given))
+
+        async def all_active() -> bool:
+            found = [_nodes.decode(each.value) for each in await bus.entries(NODES)]
+            return sum(each.state == "active" for each in found) == NODES_WANTED
+
+        await eventually(all_active, within_seconds=WITHIN_SECONDS, every=0.2)
+        records = [_instances.decode(each.value) for each in await bus.entries(INSTANCES)]
+    running = {each.instance for each in records if each.state == "running"}
+    gone = {each.host: each.instance for each in records if each.state == "terminated"}
+    assert (NODES_WANTED, len(KINDS)) == (len(running), len(gone))
+    assert list(KINDS.values()) == [bad.how[each] for each in sorted(gone, key=list(bad.how).index)]
+    assert dict.fromkeys(set(racks.boxes) - set(gone), "held") == racks.claims()
+    assert dict.fromkeys(running, 1) == agents.ran
+
+    for host, node in gone.items():
+        answer = await why(Fleet(bus), node)
+        tried = [each.text for each in answer.lines if each.topic == "tried"]
+        assert SAYS[bad.how[host]].match(tried[0]), tried
+        assert answer.summary.startswith(f"{node} in pool training is terminated")
+        assert ("It is gone; nothing is under way about it.",) == answer.now
