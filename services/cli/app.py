@@ -30,6 +30,7 @@ from services.cli import (
     securing,
     simulator,
     ssh,
+    up,
 )
 from services.cli.asking import Where, ask_node
 from services.cli.options import (
@@ -333,6 +334,8 @@ for _verb, _help in (
 
 
 app.command("sweep")(instances.sweep)
+app.command("up")(up.up)
+app.command("down")(up.down)
 app.command("ssh", context_settings={"ignore_unknown_options": True})(ssh.ssh)
 app.command("hold")(holds.hold)
 app.command("release")(holds.release)

@@ -63,14 +63,16 @@ def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
     )
 
 
-def providers_of(config: Path | None) -> dict[str, str]:
-    """The configured providers as far as is known here, name -> plugin."""
+def served_settings(config: Path | None) -> tuple[Settings, Path | None]:
+    """The settings of the fleet that is served here, or those named; and their file."""
     settings = settings_of(config)
-    if config is None:
-        running = read_running(Path(settings.data_dir) / SERVE_FILE)
-        if running is not None and running.config:
-            settings = settings_of(Path(running.config))
-    return {name: each.type for name, each in settings.providers.items()}
+    if config is not None:
+        return settings, config
+    running = read_running(Path(settings.data_dir) / SERVE_FILE)
+    if running is None or not running.config:
+        return settings, None
+    file = Path(running.config)
+    return settings_of(file), file
 
 
 def read_running(file: Path) -> Running | None:

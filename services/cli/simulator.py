@@ -141,7 +141,10 @@ def fleet(
     ] = 0.0,
     seed: Annotated[str, typer.Option("--seed", help="Which node breaks when.")] = "1",
 ) -> None:
-    """Play agents in real time against real services; a fleet of its own where no bus is named."""
+    """Play agents in real time against real services.
+
+    Against a fleet of its own where no bus is named.
+    """
     from services.cli import live  # noqa: PLC0415
 
     order = live.Order(

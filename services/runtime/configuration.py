@@ -27,7 +27,12 @@ from schemas.settings import (
 from services.runtime.budget_checks import level_problem, rate_problem, rate_window_problem
 from services.runtime.errors import ConfigurationError
 from services.runtime.pool_checks import birth_problem
-from services.runtime.pool_choices import folded, pool_problem, unknown_provider
+from services.runtime.pool_choices import (
+    folded,
+    pool_problem,
+    unknown_provider,
+    with_defaults,
+)
 from services.runtime.window_specs import diagnostic_problem, window_problem
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
@@ -178,7 +183,10 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
     raw = _expand(document, raw, (), environment)
     defaults = _mapping(document, raw.pop("defaults", {}), ("defaults",))
     found = _pools(document, raw.pop("pools", {}))
-    pools = {name: _pool(document, name, {**defaults, **spec}, path) for name, spec, path in found}
+    pools = {
+        name: _pool(document, name, with_defaults(defaults, spec), path)
+        for name, spec, path in found
+    }
     providers = {
         name: _plugin(document, value, ("providers", name), default_type=name)
         for name, value in _mapping(document, raw.pop("providers", {}), ("providers",)).items()
@@ -207,7 +215,7 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
 
 def requested_pool(name: str, raw: dict[str, Any], settings: Settings, directory: Path) -> PoolSpec:
     """Read what a request says of a pool as if it stood in the configuration in `directory`."""
-    text = msgspec.json.encode({"pools": {name: {**settings.defaults, **raw}}}).decode()
+    text = msgspec.json.encode({"pools": {name: with_defaults(settings.defaults, raw)}}).decode()
     document = read_document(str(directory / "request"), text)
     path = ("pools", name)
     try:

@@ -3,7 +3,8 @@
 Pure; each finding is the place in the pool and a sentence with the remedy.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -11,6 +12,16 @@ from schemas.capacity import Choice, Offer
 from schemas.settings import PlacementSpec, PoolSpec, ProviderChoice
 
 Problem = tuple[tuple[str | int, ...], str]
+
+
+ONE_PLACE: Final = ("provider", "region", "zones")
+"""What a pool says of its only provider."""
+
+
+def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a pool says, and the defaults for the rest; where its nodes come from it says alone."""
+    instead = ONE_PLACE if "providers" in said else ("providers",) if "provider" in said else ()
+    return {**{key: each for key, each in defaults.items() if key not in instead}, **said}
 
 
 def pool_problem(spec: PoolSpec) -> Problem | None:

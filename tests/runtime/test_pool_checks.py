@@ -8,6 +8,7 @@ from services.runtime.configuration import load_settings
 from services.runtime.errors import ConfigurationError
 from services.runtime.placeholders import TEMPLATE_BYTES_MAX
 from services.runtime.pool_checks import template_problem
+from services.runtime.pool_choices import with_defaults
 from services.runtime.resources import resource
 
 CONFIGURATION = """\
@@ -95,3 +96,14 @@ def test_our_own_template_passes_the_same_check() -> None:
     """It ships with the package, like the unit that it installs."""
     assert "" == template_problem(resource("cloud-init-agent.yaml"))
     assert resource("navarch-agent.service").is_file()
+
+
+def test_a_pool_that_says_where_its_nodes_come_from_says_it_alone() -> None:
+    """Of the defaults nothing about places is added to it, and all else is."""
+    defaults = {"provider": "a", "region": "r", "zones": ["z"], "spares": 1}
+    several = {"providers": [{"name": "b"}]}
+
+    assert {"spares": 1, **several} == with_defaults(defaults, several)
+    assert {**defaults, "provider": "b"} == with_defaults(defaults, {"provider": "b"})
+    assert {"provider": "b"} == with_defaults(several, {"provider": "b"})
+    assert defaults == with_defaults(defaults, {})

@@ -1,0 +1,172 @@
+"""What `navarch up` would do: machines, places and prices, from what is offered."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.offerings import OfferingView as Offer
+from services.cli.planning import PlanError, Wish, listed, plan
+from services.cli.up import plan_text, read_settings
+from services.runtime.configuration import parse_settings, requested_pool
+from services.runtime.errors import NavarchError
+from services.runtime.instance_types import load_instance_types
+
+WISH = Wish(name="mine", gpus=8, type="h100")
+KINDS = {"aws": "aws", "lambda": "lambda", "gcp": "gcp"}
+H100: dict[str, Any] = {"gpus": 8, "gpu": "H100", "abstract": ("h100-8x",)}
+OFFERS = [
+    Offer(provider="aws", region="us-east-1", instance_type="p5", dollars_per_hour=55.0, **H100),
+    Offer(provider="aws", region="us-west-2", instance_type="p5", dollars_per_hour=57.0, **H100),
+    Offer(provider="lambda", region="a", instance_type="8x", dollars_per_hour=23.0, **H100),
+    Offer(provider="gcp", region="c", instance_type="a3", **H100),
+    Offer(provider="lambda", region="a", instance_type="1x", gpus=1, gpu="H100"),
+    Offer(provider="aws", instance_type="p4d", gpus=8, gpu="A100", dollars_per_hour=22.0),
+    Offer(provider="aws", instance_type="p4de", gpus=8, gpu="A100-80GB", dollars_per_hour=27.0),
+    Offer(provider="aws", instance_type="p5", market="spot", dollars_per_hour=20.0, **H100),
+]
+
+
+def test_the_cheapest_place_with_capacity_comes_first() -> None:
+    """The others stay behind it, those without a known price or without capacity last."""
+    found = plan(WISH, OFFERS, KINDS)
+    full = [
+        replace(each, state="exhausted") if each.provider == "lambda" else each for each in OFFERS
+    ]
+    without = plan(WISH, full, KINDS)
+
+    assert [("lambda", "a"), ("aws", "us-east-1"), ("aws", "us-west-2"), ("gcp", "c")] == [
+        (each.provider, each.region) for each in found.offers
+    ]
+    assert (1, 8, 23.0) == (found.nodes, found.gpus, found.dollars_per_hour)
+    assert ["aws", "aws", "gcp", "lambda"] == [each.provider for each in without.offers]
+
+
+def test_the_pool_may_fall_back_on_every_place_of_the_plan() -> None:
+    """By cost; its machines fetch their agent and credentials at their first boot."""
+    spec = plan(replace(WISH, gpus=16), OFFERS, KINDS).spec
+
+    assert [
+        {"name": "lambda", "instance_type": "8x", "regions": ["a"]},
+        {"name": "aws", "instance_type": "p5", "regions": ["us-east-1", "us-west-2"]},
+        {"name": "gcp", "instance_type": "a3", "regions": ["c"]},
+    ] == spec["providers"]
+    assert ("cost", 0, 2, 8, "auto") == tuple(
+        spec[key] for key in ("strategy", "min_nodes", "max_nodes", "gpu_count", "user_data")
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "first", "nodes"),
+    [
+        ({"gpus": 3}, "1x", 3),
+        ({"gpus": 24}, "8x", 3),
+        ({"each": 1}, "1x", 8),
+        ({"type": "a100"}, "p4d", 1),
+        ({"type": "A100-80GB"}, "p4de", 1),
+        ({"type": "h100-8x"}, "8x", 1),
+        ({"type": "p4de"}, "p4de", 1),
+        ({"provider": "gcp"}, "a3", 1),
+        ({"region": "us-west-2"}, "p5", 1),
+        ({"market": "spot"}, "p5", 1),
+        ({"max_price": 60.0, "provider": "aws"}, "p5", 1),
+    ],
+)
+def test_a_wish_finds_what_it_means(changes: dict[str, Any], first: str, nodes: int) -> None:
+    """By model, abstract type or the provider's own; in the largest machines that divide it."""
+    found = plan(replace(WISH, **changes), OFFERS, KINDS)
+
+    assert (first, nodes) == (found.offers[0].instance_type, found.nodes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"gpus": 12, "type": "a100"},
+            "12 GPUs cannot be had in whole machines: a100 comes",
+        ),
+        ({"type": "b300"}, "no on-demand b300: there are a100, a100-80gb, h100 (providers: aws, l"),
+        ({"max_price": 1.0}, "no on-demand h100: there are"),
+        ({"provider": "azure"}, "no on-demand h100 at azure"),
+        ({"gpus": 12, "each": 8}, "mine has nodes of 8 GPUs each, and 12 is no multiple"),
+        ({"name": "My_Cluster"}, "--name: "),
+        ({"gpus": 0}, "--gpus: "),
+    ],
+)
+def test_what_cannot_be_had_is_said_with_what_can(changes: dict[str, Any], says: str) -> None:
+    """Before anything is asked of anybody."""
+    with pytest.raises(PlanError) as refused:
+        plan(replace(WISH, **changes), OFFERS, KINDS)
+    assert str(refused.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "provider", "found"),
+    [
+        ({"local": "local"}, "", "local"),
+        ({"here": "local", "lambda": "lambda"}, "here", "here"),
+        ({"here": "local", "lambda": "lambda"}, "", ""),
+    ],
+)
+def test_simulated_gpus_never_stand_in_for_a_clouds(
+    kinds: dict[str, str], provider: str, found: str
+) -> None:
+    """Only where there is nothing else, or where they are asked for by name."""
+    wish = replace(WISH, type="h900", gpus=12, provider=provider)
+    if not found:
+        with pytest.raises(PlanError):
+            plan(wish, OFFERS, kinds)
+        return
+    made = plan(wish, OFFERS, kinds)
+    assert (found, 6, 2) == (made.offers[0].provider, made.gpus, made.nodes)
+    assert "user_data" not in made.spec
+
+
+def test_the_catalogue_serves_where_the_fleet_does_not_say() -> None:
+    """With the prices that it has, on both markets."""
+    types = load_instance_types(parse_settings("x", "{}", {}).instance_types, None)
+    offers = listed(types, KINDS)
+    found = plan(WISH, offers, KINDS)
+
+    there = plan(replace(WISH, region="us-south-1"), offers, KINDS).spec["providers"][0]
+
+    assert ["us-south-1"] == there["regions"]
+    assert "gpu_8x_h100_sxm5" == found.offers[0].instance_type
+    assert {"on-demand", "spot"} == {each.market for each in offers}
+    assert "h100-8x" in found.offers[0].abstract
+
+
+def test_every_plan_is_a_pool_that_the_configuration_would_take() -> None:
+    """Read by its reader, with what `--set` says."""
+    said = ["max_price=60", "labels={team: vision}", "health.auto_replace=false", "spares=1"]
+    wish = replace(WISH, market="spot", settings=read_settings(said))
+    settings = parse_settings("x", "providers: {aws: {}, lambda: {}, gcp: {}}", {})
+    spec = requested_pool("mine", plan(wish, OFFERS, KINDS).spec, settings, Path())
+
+    assert ("spot", 60.0, 1, {"team": "vision"}, False) == (
+        spec.market,
+        spec.max_price,
+        spec.spares,
+        spec.labels,
+        spec.health.auto_replace,
+    )
+
+
+@pytest.mark.parametrize("said", ["spares", "=1", "a=[", "a=1,a.b=2"])
+def test_a_setting_that_is_none_is_refused(said: str) -> None:
+    """With what was said."""
+    with pytest.raises(NavarchError, match="--set "):
+        read_settings(said.split(","))
+
+
+def test_the_plan_says_prices_and_what_it_does_not_know() -> None:
+    """Per node and in all; and how many nodes there are already."""
+    text = plan_text(plan(replace(WISH, gpus=16), OFFERS, KINDS), {"mine-1-a": "active"})
+
+    assert text.startswith("mine: 2 nodes with 8 GPUs each; it has 1 now\n")
+    assert ["first", "lambda", "a", "8x", "on-demand", "23.00", "46.00", "available"] == (
+        text.splitlines()[2].split()
+    )
+    assert ["?", "?"] == text.splitlines()[5].split()[-3:-1]
