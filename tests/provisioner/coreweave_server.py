@@ -77,6 +77,8 @@ class CoreWeaveServer:
         """Call, answer, and whether the request takes effect all the same."""
         self.conditions: list[dict[str, str]] = []
         """Of the next pools: what is said of each instead of that all is well."""
+        self.removals: list[str] = []
+        """Which uid each removal was to be of; empty: of whichever stands."""
         self.silent: set[str] = set()
         """Calls that take effect and are never answered."""
         self.waiting = False
@@ -214,6 +216,7 @@ class CoreWeaveServer:
             raise RefusalError(400, "unknown delete options")
         pool = self.pools[name]
         wanted = body.get("preconditions", {}).get("uid", pool["metadata"]["uid"])
+        self.removals.append(body.get("preconditions", {}).get("uid", ""))
         if wanted != pool["metadata"]["uid"]:
             raise RefusalError(409, "the UID in the precondition does not match")
         pool["metadata"]["deletionTimestamp"] = "2026-11-01T11:00:00Z"

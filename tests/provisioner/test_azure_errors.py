@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from schemas.capacity import Market
 from services.provisioner.errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from services.provisioner.providers.azure_errors import KINDS, error_of
@@ -81,23 +82,21 @@ def test_every_known_code_has_its_kind(code: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "market", "kind", "scope"),
+    ("code", "message", "market", "kind"),
     [
-        ("SkuNotAvailable", "", "spot", "CAPACITY", "offering"),
-        ("SkuNotAvailable", "", "on-demand", "UNSUPPORTED", "type"),
-        ("OperationNotAllowed", "exceeding approved Cores quota", "on-demand", "QUOTA", "quota"),
-        ("OperationNotAllowed", "LowPriorityCores quota", "spot", "QUOTA", "offering"),
-        ("QuotaExceeded", "the Low Priority cores", "spot", "QUOTA", "offering"),
-        ("OperationNotAllowed", "marked for deletion", "spot", "TRANSIENT", "call"),
-        ("QuotaExceeded", "", "spot", "QUOTA", "quota"),
+        ("SkuNotAvailable", "", "spot", "CAPACITY"),
+        ("SkuNotAvailable", "", "on-demand", "UNSUPPORTED"),
+        ("OperationNotAllowed", "exceeding approved Cores quota", "on-demand", "QUOTA"),
+        ("OperationNotAllowed", "LowPriorityCores Quota", "spot", "QUOTA"),
+        ("OperationNotAllowed", "marked for deletion", "spot", "TRANSIENT"),
     ],
 )
 def test_a_code_of_several_meanings_is_told_by_the_rest(
-    code: str, message: str, market: str, kind: str, scope: str
+    code: str, message: str, market: Market, kind: str
 ) -> None:
-    """A spent quota of spot cores blocks spot alone."""
+    """By the market that the launch was on, and by its text."""
     error = error_of(409, said(code, message), market)
-    assert (kind, scope) == (error.kind, error.scope)
+    assert (kind, "") == (error.kind, error.unknown)
 
 
 @pytest.mark.parametrize(

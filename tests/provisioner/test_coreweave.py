@@ -14,15 +14,6 @@ import pytest
 from schemas.duration import Duration
 from services.provisioner.errors import ProviderError
 from services.provisioner.providers.coreweave import CoreWeaveProvider
-from services.provisioner.providers.coreweave_errors import (
-    CONDITIONS,
-    DENIED,
-    EVENTS,
-    REASONS,
-    error_of,
-    is_settled,
-    judge,
-)
 from services.provisioner.providers.coreweave_pool import Taint
 from services.runtime.errors import ConfigurationError
 from services.runtime.nats_bus import NatsBus
@@ -67,6 +58,26 @@ async def test_a_launch_carries_all_that_finds_it_again(
     assert ("spot", 1, False) == (spec["computeClass"], spec["targetNodes"], spec["autoscaling"])
     assert spec["nodeLabels"] == only(coreweave)["metadata"]["labels"]
     assert [{"key": "gpu", "value": "", "effect": "NoSchedule"}] == spec["nodeTaints"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "expected"),
+    [
+        ("spot", {}, "spot"),
+        ("on-demand", {"market": "spot"}, "default"),
+        ("", {"market": "spot"}, "spot"),
+    ],
+)
+async def test_a_launch_that_names_its_market_is_heard(
+    coreweave: CoreWeaveServer,
+    make_coreweave: Make,
+    asked: str,
+    options: dict[str, str],
+    expected: str,
+) -> None:
+    """Before the provider's own options."""
+    await make_coreweave(**options).provision(wanted(market=asked))
+    assert expected == only(coreweave)["spec"]["computeClass"]
 
 
 async def test_a_removal_takes_exactly_its_node(
@@ -134,6 +145,7 @@ async def test_a_launch_waits_for_the_removal_of_the_pool_before(
         ({"region": "us-east"}, "one cluster in zone US-EAST-04A"),
         ({"ssh_keys": ("ssh-ed25519 A",)}, "has `ssh_keys`"),
         ({"user_data": "#!/bin/sh"}, "run the agent as a DaemonSet"),
+        ({"placement_group": "near"}, "CoreWeave has none"),
         ({"name": "Web_1"}, "no name in Kubernetes"),
         ({"labels": {"team": "a b"}}, "label team=a b of pool web is none"),
         ({"labels": {"a/b/c": "x"}}, "label a/b/c=x of pool web is none"),
@@ -237,78 +249,7 @@ def test_a_kubeconfig_that_does_not_serve_says_why(
         make_coreweave(server="", kubeconfig=str(tmp_path / "cks.yaml"), context=context)
 
 
-# --- errors --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("reason", "kind"), REASONS.items())
-def test_every_known_reason_has_its_kind(reason: str, kind: str) -> None:
-    """One row each."""
-    error = error_of(418, {"reason": reason, "message": "m"})
-    assert (kind, "") == (error.kind, error.unknown)
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "unknown"),
-    [
-        (400, "INVALID", False),
-        (401, "AUTH", False),
-        (403, "AUTH", False),
-        (404, "INVALID", False),
-        (409, "TRANSIENT", False),
-        (422, "INVALID", False),
-        (429, "THROTTLE", False),
-        (503, "TRANSIENT", False),
-        (418, "TRANSIENT", True),
-    ],
-)
-def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: bool) -> None:
-    """Where that says nothing either it is transient, and says so."""
-    for body in ({"reason": "New"}, {}, [], {"details": "text"}):
-        error = error_of(status, body)
-        assert (kind, unknown) == (error.kind, "not known here" in error.message)
-    told = error_of(status, {"reason": "New"}).unknown
-    assert ("" if kind == "THROTTLE" else "New") == told
-
-
-def test_a_quota_of_the_clusters_own_is_no_missing_right() -> None:
-    """Kubernetes calls both Forbidden."""
-    said = {"reason": "Forbidden", "message": "pods is forbidden: exceeded quota: pools"}
-    assert "QUOTA" == error_of(403, said).kind
-
-
-def pool_of(name: str, reason: str, status: str = "True"):
-    """A pool with one condition."""
-    return {"status": {"conditions": [{"type": name, "reason": reason, "status": status}]}}
-
-
-@pytest.mark.parametrize(("condition", "kind"), CONDITIONS.items())
-def test_every_known_condition_has_its_kind(condition: tuple[str, str], kind: str | None) -> None:
-    """One row each, whatever status it comes with."""
-    for status in ("True", "False", "Unknown"):
-        error = judge(pool_of(*condition, status), [])
-        assert kind == (error and error.kind)
-
-
-@pytest.mark.parametrize(("name", "kind"), DENIED.items())
-def test_a_condition_that_is_denied_for_an_unknown_reason_has_its_types_kind(
-    name: str, kind: str
-) -> None:
-    """And one that is not denied decides nothing."""
-    denied = judge(pool_of(name, "NewlyInvented", "False"), [])
-    assert denied is not None
-    assert (kind, f"{name}=NewlyInvented") == (denied.kind, denied.unknown)
-    for open_ in ("True", "Unknown"):
-        assert judge(pool_of(name, "NewlyInvented", open_), []) is None
-        assert not is_settled(pool_of(name, "NewlyInvented", open_))
-
-
-@pytest.mark.parametrize(("reason", "kind"), EVENTS.items())
-def test_every_known_event_has_its_kind(reason: str, kind: str) -> None:
-    """One row each; any other event says nothing."""
-    error = judge({}, [{"reason": "CWNodeAssigned"}, {"reason": reason, "message": "m"}])
-    assert error is not None
-    assert kind == error.kind
-    assert judge({}, [{"reason": "CWNodeAssigned"}]) is None
+# --- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -329,6 +270,7 @@ async def test_a_pool_that_will_get_no_node_is_told_and_removed(
     with pytest.raises(ProviderError) as refused:
         await make_coreweave().provision(wanted())
     assert (kind, {}) == (refused.value.kind, coreweave.pools)
+    assert ["uid-1"] == coreweave.removals
 
 
 async def test_a_pool_that_cannot_be_removed_stays_in_doubt(

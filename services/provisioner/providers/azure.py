@@ -66,7 +66,6 @@ class AzureProvider:
             self._http,
             token_source(self._http, principal, endpoints, options.client_id),
             base_url=options.base_url,
-            market=options.market,
             poll_seconds=float(options.poll_interval),
         )
 
@@ -78,7 +77,13 @@ class AzureProvider:
     @property
     def capabilities(self) -> Capabilities:
         """A derived name is as good as a token."""
-        return Capabilities(idempotency_token=True, reboot=True)
+        return Capabilities(
+            idempotency_token=True,
+            reboot=True,
+            region=self.options.location,
+            market=self.options.market,
+            spot=True,
+        )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch a machine and read the operation to its end; or adopt the one that stands."""
@@ -145,6 +150,7 @@ class AzureProvider:
 
     async def _launched(self, name: str, request: ProvisionRequest) -> Any:
         """The machine, just made; None where it must be looked for again."""
+        market = request.market or self.options.market
         try:
             nic = await self._network(name, request)
             answer = await self._azure.send(
@@ -153,8 +159,9 @@ class AzureProvider:
                 version=COMPUTE,
                 body=vm.machine_body(request, self.options, nic),
                 headers={"If-None-Match": "*"},
+                market=market,
             )
-            await self._azure.finish(answer)
+            await self._azure.finish(answer, market)
         except AzureError as error:
             if error.status == HTTPStatus.PRECONDITION_FAILED:
                 return None
@@ -165,7 +172,7 @@ class AzureProvider:
             raise
         machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
         if machine is not None and vm.state_of(machine) == FAILED and not _runs(machine):
-            failure = error_of(0, vm.failure_of(machine), self.options.market)
+            failure = error_of(0, vm.failure_of(machine), market)
             await self._give_way(name, failure)
             raise failure
         return machine

@@ -1,12 +1,11 @@
 """Access tokens for Azure: a service principal's, or those of a machine's managed identity."""
 
-import os
-from pathlib import Path
 from typing import Final
 
 import httpx
 import msgspec
 
+from services.provisioner.providers.secret import read_secret
 from services.provisioner.providers.token_cache import TokenCache
 from services.runtime.errors import ConfigurationError
 
@@ -42,23 +41,8 @@ def read_principal(
         return None
     if not client_id:
         raise ConfigurationError(f"{where}.client_id: must be set where tenant is")
-    if not secret_file:
-        secret = os.environ.get(secret_env, "")
-        if not secret:
-            raise ConfigurationError(
-                f"{where}: the environment variable {secret_env} is not set; set it to the "
-                "service principal's secret, or name another by client_secret_env, or a file by "
-                "client_secret_file"
-            )
-        return ServicePrincipal(tenant=tenant, client_id=client_id, secret=secret)
-    try:
-        secret = Path(secret_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{where}.client_secret_file: {secret_file}: {error.strerror}"
-        ) from error
-    if not secret:
-        raise ConfigurationError(f"{where}.client_secret_file: {secret_file} is empty")
+    what = "the service principal's secret"
+    secret = read_secret(name, "client_secret", what, env=secret_env, file=secret_file)
     return ServicePrincipal(tenant=tenant, client_id=client_id, secret=secret)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from schemas.capacity import Market
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, ProviderError, Scope, unknown_of
+from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "AllocationFailed": "CAPACITY",
@@ -91,8 +91,8 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 
 SKU: Final = "SkuNotAvailable"
 NOT_ALLOWED: Final = "OperationNotAllowed"
-LOW_PRIORITY: Final = "lowpriority"
-"""In a quota's name: the cores of spot machines, which on-demand machines do not use."""
+QUOTA: Final = "quota"
+"""In the text of the latter, when it is about one."""
 
 STATUSES: Final[dict[int, ProviderErrorKind]] = {
     400: "INVALID",
@@ -120,28 +120,25 @@ class AzureError(ProviderError):
         *,
         status: int = 0,
         code: str = "",
-        scope: str = "",
         retry_after: float | None = None,
         unknown: str = "",
     ) -> None:
         """Keep what the provider itself must look at."""
-        super().__init__(kind, message, scope=scope, retry_after=retry_after, unknown=unknown)
+        super().__init__(kind, message, retry_after=retry_after, unknown=unknown)
         self.status = status
         self.code = code
 
 
-def meaning(code: str, message: str, market: Market) -> tuple[ProviderErrorKind, Scope | None]:
-    """Kind and, where it is another than the kind's own, scope; `TRANSIENT` for an unknown code."""
+def meaning(code: str, message: str, market: Market) -> ProviderErrorKind:
+    """What a code stands for in a launch on this market; `TRANSIENT` where it is not known.
+
+    Cores of spot machines have a quota of their own; blocks of quota are kept by market anyway.
+    """
     if code == SKU:
-        return ("CAPACITY" if market == "spot" else "UNSUPPORTED"), None
-    quota = "quota" in message.lower()
-    if code == NOT_ALLOWED and not quota:
-        return "TRANSIENT", None
-    if code == NOT_ALLOWED or KINDS.get(code) == "QUOTA":
-        # A spent quota of spot cores says nothing of the others.
-        spot = LOW_PRIORITY in message.lower().replace(" ", "")
-        return "QUOTA", "offering" if spot else None
-    return KINDS.get(code, "TRANSIENT"), None
+        return "CAPACITY" if market == "spot" else "UNSUPPORTED"
+    if code == NOT_ALLOWED:
+        return "QUOTA" if QUOTA in message.lower() else "TRANSIENT"
+    return KINDS.get(code, "TRANSIENT")
 
 
 def is_known(code: str) -> bool:
@@ -155,9 +152,9 @@ def error_of(
     """What an HTTP error, or an operation's (status 0), stands for; an unknown one says so."""
     code, text = _said(body)
     known = is_known(code)
-    kind, scope = meaning(code, text, market)
+    kind = meaning(code, text, market)
     if status == THROTTLED:
-        kind, scope = "THROTTLE", None
+        kind = "THROTTLE"
     elif not known:
         kind = STATUSES.get(status, "TRANSIENT")
     where = f"HTTP {status} {code}".strip() if status else code
@@ -169,7 +166,6 @@ def error_of(
         f"{where}: {text[:TEXT_CHARS_MAX]}{note}",
         status=status,
         code=code,
-        scope=scope or "",
         retry_after=retry_after,
         unknown=unknown_of(code, status, known=known or status == THROTTLED or by_status),
     )

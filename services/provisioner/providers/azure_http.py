@@ -35,14 +35,12 @@ class AzureClient:
         tokens: TokenCache,
         *,
         base_url: str,
-        market: Market,
         poll_seconds: float,
     ) -> None:
         """`poll_seconds`: between looks, where Azure names no other."""
         self._client = client
         self._tokens = tokens
         self._base_url = base_url.rstrip("/")
-        self._market: Market = market
         self._poll_seconds = poll_seconds
 
     async def send(
@@ -54,8 +52,12 @@ class AzureClient:
         body: Any = None,
         headers: dict[str, str] | None = None,
         query: dict[str, str] | None = None,
+        market: Market = "on-demand",
     ) -> httpx.Response:
-        """One request, by path or by an address that Azure gave; an AzureError if refused."""
+        """One request, by path or by an address that Azure gave; an AzureError if refused.
+
+        `market` is a launch's: on it depends what some codes mean.
+        """
         url = self._address(path)
         token = await self._tokens.token()
         params = (query or {}) | ({"api-version": version} if version else {})
@@ -72,7 +74,7 @@ class AzureClient:
             what = str(error) or type(error).__name__
             raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
         if not answer.is_success:
-            raise error_of(answer.status_code, _read(answer), self._market, retry_after(answer))
+            raise error_of(answer.status_code, _read(answer), market, retry_after(answer))
         return answer
 
     async def get(self, path: str, *, version: str, query: dict[str, str] | None = None) -> Any:
@@ -100,7 +102,7 @@ class AzureClient:
             page = _read(await self.send("GET", page["nextLink"]))
         raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
 
-    async def finish(self, answer: httpx.Response) -> None:
+    async def finish(self, answer: httpx.Response, market: Market = "on-demand") -> None:
         """Wait until what a request began has ended; raise what it failed of."""
         monitor = answer.headers.get("Azure-AsyncOperation", "")
         place = answer.headers.get("Location", "")
@@ -122,7 +124,7 @@ class AzureClient:
             said = _read(answer)
             state = said.get("status", "") if monitor and isinstance(said, dict) else ""
             if state in ENDED:
-                raise error_of(0, said if "error" in said else _no_reason(state), self._market)
+                raise error_of(0, said if "error" in said else _no_reason(state), market)
             if state == DONE or (not monitor and answer.status_code != HTTPStatus.ACCEPTED):
                 return
 

@@ -75,6 +75,8 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     security_group: str = ""
     """Resource id; empty: the subnet's own rules."""
     public_address: bool = False
+    placement_group: str = ""
+    """Name or resource id of a proximity placement group, for pools that name none."""
     identity: str = ""
     """Resource id of the user-assigned identity that the node itself runs as; empty: none."""
     root_gb: Annotated[int, msgspec.Meta(ge=0, le=4095)] = 0
@@ -190,12 +192,14 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
             ]
         },
     }
-    if options.market == "spot":
+    if (request.market or options.market) == "spot":
         properties |= {
             "priority": "Spot",
             "evictionPolicy": "Delete",
-            "billingProfile": {"maxPrice": options.max_price},
+            "billingProfile": {"maxPrice": request.max_price or options.max_price},
         }
+    if group := request.placement_group or options.placement_group:
+        properties["proximityPlacementGroup"] = {"id": _group(group, options)}
     body: dict[str, Any] = {
         "location": options.location,
         "tags": tags_of(request),
@@ -209,6 +213,14 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
             "userAssignedIdentities": {options.identity: {}},
         }
     return body
+
+
+def _group(group: str, options: AzureOptions) -> str:
+    """A proximity placement group's id: as it is named, or of this resource group."""
+    here = f"/subscriptions/{options.subscription}/resourceGroups/{options.resource_group}"
+    if group.startswith("/"):
+        return group
+    return f"{here}/providers/Microsoft.Compute/proximityPlacementGroups/{group}"
 
 
 def _keys(request: ProvisionRequest, options: AzureOptions) -> tuple[str, ...]:

@@ -108,14 +108,15 @@ class CoreWeaveProvider:
     @property
     def capabilities(self) -> Capabilities:
         """A derived name is as good as a token; the node's own name is its host's."""
-        return Capabilities(idempotency_token=True, host_identity=True)
+        return Capabilities(
+            idempotency_token=True, host_identity=True, market=self.options.market, spot=True
+        )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make a node pool of one node, and see whether it will get it; or adopt the standing."""
         pools.check(request, self._name, self.options.zone)
-        body = pools.body(
-            request, self.options.market, self.options.taints, self.options.gpu_driver
-        )
+        market = request.market or self.options.market
+        body = pools.body(request, market, self.options.taints, self.options.gpu_driver)
         for _ in range(TRIES_MAX):
             pool = await self._made(name_for(request), body)
             pool = pool and await self._judged(pool, request)

@@ -44,6 +44,11 @@ def check(request: ProvisionRequest, provider: str, zone: str) -> None:
         )
     if not NAME.fullmatch(name_for(request)):
         raise ProviderError("INVALID", f"{request.name!r} is no name in Kubernetes; rename {pool}")
+    if request.placement_group:
+        raise ProviderError(
+            "INVALID",
+            f"pool {pool} names a placement group, and CoreWeave has none; take it out",
+        )
     for what, given in (("ssh_keys", request.ssh_keys), ("user_data", request.user_data)):
         if given:
             raise ProviderError(

@@ -6,13 +6,13 @@ token is what is understood; the others need programs or keys that this service 
 
 import base64
 import binascii
-import os
 import ssl
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from services.provisioner.providers.secret import read_secret, read_text
 from services.runtime.errors import ConfigurationError
 
 
@@ -77,25 +77,15 @@ LOGIN: Final = (
 def by_settings(name: str, *, server: str, token_env: str, token_file: str, ca_file: str) -> Access:
     """Access by settings that name everything."""
     where = f"providers.{name}"
-    if token_file:
-        token = _text(token_file, f"{where}.token_file").strip()
-    else:
-        token = os.environ.get(token_env, "")
-        if not token:
-            raise ConfigurationError(
-                f"{where}: the environment variable {token_env} is not set; set it to an API "
-                "token, or name another by token_env, or a file by token_file, or a kubeconfig"
-            )
-    if not token:
-        raise ConfigurationError(f"{where}.token_file: {token_file} is empty")
-    authority = _text(ca_file, f"{where}.ca_file") if ca_file else ""
+    token = read_secret(name, "token", "an API token", env=token_env, file=token_file)
+    authority = read_text(ca_file, f"{where}.ca_file") if ca_file else ""
     return _checked(Access(server=server, token=token, authority=authority), where)
 
 
 def by_kubeconfig(name: str, file: str, context: str) -> Access:
     """Access as a kubeconfig file says; its current context where none is named."""
     where = f"providers.{name}.kubeconfig: {file}"
-    text = _text(file, f"providers.{name}.kubeconfig")
+    text = read_text(file, f"providers.{name}.kubeconfig")
     try:
         read = msgspec.yaml.decode(text, type=_Kubeconfig)
     except msgspec.DecodeError as error:
@@ -114,14 +104,14 @@ def by_kubeconfig(name: str, file: str, context: str) -> Access:
     folder = Path(file).parent
     token = user.token
     if not token and user.token_file:
-        token = _text(str(folder / user.token_file), where).strip()
+        token = read_text(str(folder / user.token_file), where).strip()
     if not token:
         raise ConfigurationError(f"{where}: user {chosen.user!r} {LOGIN}")
     authority = ""
     if cluster.certificate_authority_data:
         authority = _decoded(cluster.certificate_authority_data, where)
     elif cluster.certificate_authority:
-        authority = _text(str(folder / cluster.certificate_authority), where)
+        authority = read_text(str(folder / cluster.certificate_authority), where)
     return _checked(Access(server=cluster.server, token=token, authority=authority), where)
 
 
@@ -140,12 +130,3 @@ def _decoded(data: str, where: str) -> str:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{where}: certificate-authority-data is no base64") from error
-
-
-def _text(file: str, where: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{where}: {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{where}: {file} is no text") from error

@@ -6,10 +6,8 @@ capabilities say that a launch whose answer was lost must be looked for. Request
 the API counts them for each key: one a second, a launch each twelve.
 """
 
-import os
 from collections.abc import Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -28,8 +26,8 @@ from services.provisioner.provider import (
     ProvisionRequest,
 )
 from services.provisioner.providers.lambda_errors import error_of
+from services.provisioner.providers.secret import read_secret
 from services.provisioner.tags import tagged, tags_of
-from services.runtime.errors import ConfigurationError
 
 NAME_CHARS_MAX: Final = 64
 CENTS: Final = 100
@@ -129,11 +127,18 @@ class LambdaProvider:
         self._name = environment.name
         self._pace = Pacer(options.request_interval)
         self._launches = Pacer(options.launch_interval)
+        key = read_secret(
+            environment.name,
+            "api_key",
+            "the Lambda API key",
+            env=options.api_key_env,
+            file=options.api_key_file,
+        )
         self._client = httpx.AsyncClient(
             base_url=options.base_url,
             timeout=float(options.timeout),
             transport=transport,
-            headers={"Authorization": f"Bearer {_key(options, environment.name)}"},
+            headers={"Authorization": f"Bearer {key}"},
         )
 
     @property
@@ -275,28 +280,6 @@ class LambdaProvider:
             raise ProviderError(
                 "TRANSIENT", f"{method} {path}: an answer that cannot be read: {error}"
             ) from error
-
-
-def _key(options: LambdaProvider.Options, name: str) -> str:
-    if options.api_key_file:
-        try:
-            key = Path(options.api_key_file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigurationError(
-                f"providers.{name}.api_key_file: {options.api_key_file}: {error.strerror}"
-            ) from error
-        if not key:
-            raise ConfigurationError(
-                f"providers.{name}.api_key_file: {options.api_key_file} is empty"
-            )
-        return key
-    key = os.environ.get(options.api_key_env, "")
-    if not key:
-        raise ConfigurationError(
-            f"providers.{name}: the environment variable {options.api_key_env} is not set; set it "
-            "to the Lambda API key, or name another by api_key_env, or a file by api_key_file"
-        )
-    return key
 
 
 def _is_for(instance: Instance, request: ProvisionRequest) -> bool:

@@ -1,0 +1,84 @@
+"""CoreWeave's tables of reasons, conditions and events, row by row."""
+
+import pytest
+
+from services.provisioner.providers.coreweave_errors import (
+    CONDITIONS,
+    DENIED,
+    EVENTS,
+    REASONS,
+    error_of,
+    is_settled,
+    judge,
+)
+
+
+@pytest.mark.parametrize(("reason", "kind"), REASONS.items())
+def test_every_known_reason_has_its_kind(reason: str, kind: str) -> None:
+    """One row each."""
+    error = error_of(418, {"reason": reason, "message": "m"})
+    assert (kind, "") == (error.kind, error.unknown)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "unknown"),
+    [
+        (400, "INVALID", False),
+        (401, "AUTH", False),
+        (403, "AUTH", False),
+        (404, "INVALID", False),
+        (409, "TRANSIENT", False),
+        (422, "INVALID", False),
+        (429, "THROTTLE", False),
+        (503, "TRANSIENT", False),
+        (418, "TRANSIENT", True),
+    ],
+)
+def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: bool) -> None:
+    """Where that says nothing either it is transient, and says so."""
+    for body in ({"reason": "New"}, {}, [], {"details": "text"}):
+        error = error_of(status, body)
+        assert (kind, unknown) == (error.kind, "not known here" in error.message)
+    told = error_of(status, {"reason": "New"}).unknown
+    assert ("" if kind == "THROTTLE" else "New") == told
+
+
+def test_a_quota_of_the_clusters_own_is_no_missing_right() -> None:
+    """Kubernetes calls both Forbidden."""
+    said = {"reason": "Forbidden", "message": "pods is forbidden: exceeded quota: pools"}
+    assert "QUOTA" == error_of(403, said).kind
+
+
+def pool_of(name: str, reason: str, status: str = "True"):
+    """A pool with one condition."""
+    return {"status": {"conditions": [{"type": name, "reason": reason, "status": status}]}}
+
+
+@pytest.mark.parametrize(("condition", "kind"), CONDITIONS.items())
+def test_every_known_condition_has_its_kind(condition: tuple[str, str], kind: str | None) -> None:
+    """One row each, whatever status it comes with."""
+    for status in ("True", "False", "Unknown"):
+        error = judge(pool_of(*condition, status), [])
+        assert kind == (error and error.kind)
+
+
+@pytest.mark.parametrize(("name", "kind"), DENIED.items())
+def test_a_condition_that_is_denied_for_an_unknown_reason_has_its_types_kind(
+    name: str, kind: str
+) -> None:
+    """And one that is not denied decides nothing."""
+    denied = judge(pool_of(name, "NewlyInvented", "False"), [])
+    assert denied is not None
+    assert (kind, f"{name}=NewlyInvented") == (denied.kind, denied.unknown)
+    for open_ in ("True", "Unknown"):
+        assert judge(pool_of(name, "NewlyInvented", open_), []) is None
+        assert not is_settled(pool_of(name, "NewlyInvented", open_))
+
+
+@pytest.mark.parametrize(("reason", "kind"), EVENTS.items())
+def test_every_known_event_has_its_kind(reason: str, kind: str) -> None:
+    """One row each; any other event says nothing."""
+    error = judge({}, [{"reason": "CWNodeAssigned"}, {"reason": reason, "message": "m"}])
+    assert error is not None
+    assert kind == error.kind
+    assert judge({}, [{"reason": "CWNodeAssigned"}]) is None
