@@ -72,7 +72,7 @@ class Box:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={"HOME": str(self.home), "PATH": "/usr/bin:/bin"},
+            env={"HOME": str(self.home), "PATH": f"{self.home}/bin:/usr/bin:/bin"},
             executable="/bin/bash",
             start_new_session=True,
         )

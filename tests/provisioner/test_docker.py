@@ -213,6 +213,7 @@ def test_an_unknown_answer_is_transient_and_says_so() -> None:
     """Never silently something else."""
     error = error_of(418, b"\xff")
     assert ("TRANSIENT", True) == (error.kind, "not known here" in error.message)
+    assert "HTTP 418" == error.unknown
 
 
 @pytest.mark.parametrize(

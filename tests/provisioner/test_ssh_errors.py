@@ -33,6 +33,7 @@ def make(make_ssh: Make) -> Make:
         (asyncssh.HostKeyNotVerifiable("other"), "AUTH"),
         (asyncssh.PermissionDenied("no"), "AUTH"),
         (asyncssh.KeyImportError("bad"), "INVALID"),
+        (asyncssh.KeyEncryptionError("locked"), "INVALID"),
         (FileNotFoundError(2, "No such file"), "INVALID"),
         (PermissionError(13, "denied"), "INVALID"),
         (asyncssh.ConnectionLost("gone"), "TRANSIENT"),
@@ -73,6 +74,44 @@ def test_what_is_raised_and_not_known_is_transient() -> None:
     """And says so."""
     error = ssh_errors.of_exception("gpu-7", ZeroDivisionError("x"))
     assert ("TRANSIENT", True) == (error.kind, "not known here" in error.message)
+    assert "ZeroDivisionError" == error.unknown
+
+
+async def test_a_private_key_that_cannot_be_used_is_said(
+    owned: Machines, make: Make, tmp_path: Path
+) -> None:
+    """Missing, no key at all, or one with a passphrase."""
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(
+        str(tmp_path / "locked"), "pkcs8-pem", passphrase="secret"
+    )
+    (tmp_path / "rubbish").write_text("rubbish")
+    for name, says in (
+        ("none", "not there"),
+        ("rubbish", "cannot be"),
+        ("locked", "[Pp]assphrase"),
+    ):
+        with pytest.raises(ProviderError, match=f"private key that .*{says}") as refused:
+            await make(key_file=str(tmp_path / name), machines=owned.inventory()[:1]).list()
+        assert "INVALID" == refused.value.kind
+
+
+async def test_claims_are_made_as_root(owned: Machines, make: Make) -> None:
+    """Where the user is another; a user who may not is told what to change."""
+    for box in owned.boxes.values():
+        sudo = box.home / "bin" / "sudo"
+        sudo.parent.mkdir()
+        sudo.write_text(
+            f'#!/bin/sh\n[ "$1" = -n ] && shift && echo "$1" >> {box.home}/as-root && "$@"'
+        )
+        sudo.chmod(0o755)
+    made = await make(sudo=True).provision(request(gpu_count=0))
+    assert {made.host: "held"} == owned.claims()
+    assert {"bash"} == set((owned.boxes[made.host].home / "as-root").read_text().split())
+    for box in owned.boxes.values():
+        (box.home / "bin" / "sudo").write_text("#!/bin/sh\necho sudo: no password >&2; exit 1\n")
+    with pytest.raises(ProviderError, match="set `sudo: false` and a `claim_folder`") as refused:
+        await make(sudo=True).list()
+    assert "AUTH" == refused.value.kind
 
 
 async def test_a_machine_that_cannot_be_written_is_passed_over(owned: Machines, make: Make) -> None:
@@ -108,6 +147,10 @@ def test_output_of_other_programs_is_overlooked() -> None:
         ("machines:\n  - {host: a, type: x}\n  - host: a\n    type: x\n", ":3: machines.1"),
         ("machines:\n  - host: a b\n    type: x\n", ":2: machines.0.name: 'a b' is no name"),
         ("machines:\n  - host: a\n    type: x\n    port: 0\n", ":4: machines.0.port"),
+        (
+            "machines:\n  - host: a\n    type: x\n    host_key: b\n",
+            ":4: machines.0.host_key: is no",
+        ),
         ("machines: [\n", ":2: not valid YAML"),
     ],
 )

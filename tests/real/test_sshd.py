@@ -2,14 +2,10 @@
 
 import asyncio
 import getpass
-import os
-import shutil
-import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import asyncssh
 import pytest
 from msgspec.structs import replace
 
@@ -25,63 +21,22 @@ from services.provisioner.store import InstanceStore
 from services.runtime.clock import SystemClock
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
-from tests.support.inprocess import eventually
+from tests.real.sshd import SSHD, new_key, real_sshd
 
-SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
 ]
 NODES = 100
 FAILING, HANGING, DROPPING = {7, 8}, {20, 21}, {50}
-CONFIG = """
-Port {port}
-ListenAddress 127.0.0.1
-HostKey {folder}/host-key
-PidFile {folder}/sshd.pid
-AuthorizedKeysFile {folder}/key.pub
-StrictModes no
-UsePAM no
-PasswordAuthentication no
-PermitRootLogin yes
-MaxStartups 200
-MaxSessions 10
-SetEnv HOME={folder}/home
-"""
 
 
 @pytest.fixture
 async def sshd(tmp_path: Path) -> AsyncIterator[int]:
     """An sshd of our own; its port."""
-    for name in ("key", "host-key"):
-        key = asyncssh.generate_private_key("ssh-ed25519")
-        key.write_private_key(str(tmp_path / name))
-        key.write_public_key(str(tmp_path / f"{name}.pub"))
-        (tmp_path / name).chmod(0o600)
-    (tmp_path / "home").mkdir()
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation wants it
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = tmp_path / "sshd_config"
-    config.write_text(CONFIG.format(port=port, folder=tmp_path))
-    assert SSHD is not None
-    process = await asyncio.create_subprocess_exec(
-        SSHD, "-D", "-e", "-f", str(config), stderr=asyncio.subprocess.DEVNULL
-    )
-
-    async def listens() -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-    await eventually(listens)
-    yield port
-    process.terminate()
-    await process.wait()
+    new_key(tmp_path / "key")
+    async with real_sshd(tmp_path, tmp_path / "key") as port:
+        yield port
 
 
 def command_for(number: int, folder: Path) -> tuple[str, ...]:

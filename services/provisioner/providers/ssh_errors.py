@@ -16,6 +16,7 @@ RAISED: Final[tuple[tuple[type[BaseException], ProviderErrorKind, str], ...]] = 
     (asyncssh.HostKeyNotVerifiable, "AUTH", "shows another host key than the one that is pinned"),
     (asyncssh.PermissionDenied, "AUTH", "lets nobody in with this user and key"),
     (asyncssh.KeyImportError, "INVALID", "is asked with a private key that cannot be used"),
+    (asyncssh.KeyEncryptionError, "INVALID", "is asked with a private key that has a passphrase"),
     (FileNotFoundError, "INVALID", "is asked with a private key that is not there"),
     (PermissionError, "INVALID", "is asked with a private key that may not be read"),
     (asyncssh.ConnectionLost, "TRANSIENT", "hung up"),
@@ -46,6 +47,7 @@ def of_exception(machine: str, error: BaseException) -> ProviderError:
     return ProviderError(
         "TRANSIENT",
         f"{machine}: {type(error).__name__}: {error} (an error that is not known here)",
+        unknown=type(error).__name__,
     )
 
 
@@ -61,5 +63,7 @@ def of_status(machine: str, status: int, output: str) -> ProviderError:
     known = ENDED.get(status)
     if known is None:
         words = "a script ended in a way that is not known here"
-        return ProviderError("TRANSIENT", f"{machine}: {words}: {status}: {said}")
+        return ProviderError(
+            "TRANSIENT", f"{machine}: {words}: {status}: {said}", unknown=f"exit status {status}"
+        )
     return ProviderError(known[0], f"{machine}: {known[1]}: {said or status}")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
+import asyncssh
 import msgspec
 
 from schemas.settings import Setting
@@ -119,6 +120,14 @@ def _parsed(file: str, text: str) -> tuple[Machine, ...]:
     return machines
 
 
+def _is_key(text: str) -> bool:
+    try:
+        asyncssh.import_public_key(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _problems(machines: Sequence[Machine]) -> Iterator[tuple[int, str, str]]:
     """Number, key, and what is wrong there."""
     names: dict[str, int] = {}
@@ -132,6 +141,8 @@ def _problems(machines: Sequence[Machine]) -> Iterator[tuple[int, str, str]]:
                 "name",
                 f"{machine.called!r} is no name: use 1 to 63 of a-z, 0-9, '.', '_' and '-'",
             )
+        elif machine.host_key and not _is_key(machine.host_key):
+            yield number, "host_key", "is no public key (`ssh-ed25519 AAAA…`)"
         elif machine.called in names:
             yield number, "name", f"{machine.called} is machine {names[machine.called]} already"
         elif (machine.host, machine.port) in places:

@@ -102,7 +102,7 @@ class Links:
                     # It had broken while nobody looked; the order may be sent again.
                     self._drop(link)
                     ended = await (await self._opened(link)).run(command, check=False)
-        except (asyncssh.Error, OSError, TimeoutError) as error:
+        except (asyncssh.Error, OSError, TimeoutError, ValueError) as error:  # ValueError: of keys
             self._drop(link)
             failure = ssh_errors.of_exception(name, error)
             link.failed, link.failed_at = failure, self._now()

@@ -1,0 +1,69 @@
+"""A real sshd on loopback with a home of its own, for as long as a test needs it."""
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncssh
+
+from tests.support.inprocess import eventually
+
+SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host-key
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {key}.pub
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin yes
+MaxStartups 200
+MaxSessions 10
+SetEnv HOME={folder}/home
+"""
+
+
+def new_key(file: Path) -> None:
+    """A key pair as `ssh-keygen` makes it."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    key.write_private_key(str(file))
+    key.write_public_key(f"{file}.pub")
+    file.chmod(0o600)
+
+
+@asynccontextmanager
+async def real_sshd(folder: Path, key: Path) -> AsyncIterator[int]:
+    """An sshd that lets this key in and has its home in `folder`; its port."""
+    new_key(folder / "host-key")
+    (folder / "home").mkdir()
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation wants it
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    config = folder / "sshd_config"
+    config.write_text(CONFIG.format(port=port, folder=folder, key=key))
+    assert SSHD is not None
+    process = await asyncio.create_subprocess_exec(
+        SSHD, "-D", "-e", "-f", str(config), stderr=asyncio.subprocess.DEVNULL
+    )
+
+    async def listens() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    try:
+        await eventually(listens)
+        yield port
+    finally:
+        process.terminate()
+        await process.wait()
