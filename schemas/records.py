@@ -335,6 +335,19 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
     since: UtcTime
 
 
+class PaceRecord(Record, frozen=True, kw_only=True):
+    """LEASES `pace-<name>`: whose turn it is at something that may be asked only so often.
+
+    The turn begins when this was stored, or at `not_before`, whichever is later.
+    """
+
+    not_before: UtcTime | None = None
+    kind: str = ""
+    """Of a turn of which there may be fewer still: `launch`."""
+    slower: dict[str, UtcTime] = {}
+    """Kind -> from when on the next of it may be; that of this very turn is counted anew."""
+
+
 def decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
     """A decoder for one kind of record."""
     return msgspec.json.Decoder(kind, dec_hook=decode_hook)

@@ -240,7 +240,7 @@ HEARTBEATS: Final = BucketSpec(
 )
 LEASES: Final = BucketSpec(
     name="LEASES",
-    description="Who does what only one may do",
+    description="Who does what only one may do, and whose turn it is",
     writer="every service, its own keys",
     marker_ttl_seconds=60,
 )

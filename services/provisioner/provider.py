@@ -31,6 +31,7 @@ import msgspec
 from schemas.capacity import Market
 from schemas.offerings import KnownPrice
 from schemas.settings import AgentSettings
+from services.provisioner.pacing import MakePacer, local_pacer
 
 InstanceStatus = Literal["pending", "running", "stopping", "stopped"]
 """As the provider sees it. What is finally gone has no status: it is not listed."""
@@ -185,3 +186,5 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentSettings = AgentSettings()
     agent_signing_file: str = ""
     """With which a node's credentials are made (`services.runtime.accounts`); empty: none are."""
+    pacer: MakePacer = local_pacer
+    """Keeps calls apart over all replicas, where a cloud counts an account's requests."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from services.provisioner.handover import Handover
 from services.provisioner.offering_queries import answer_offerings
 from services.provisioner.offering_store import OfferingStore
 from services.provisioner.offerings.catalogue import Catalogue
+from services.provisioner.pacing import SharedPacer
 from services.provisioner.prices import PriceReader
 from services.provisioner.provider import Environment, Provider
 from services.provisioner.removal import Timing
@@ -77,6 +79,7 @@ def load_providers(context: Context) -> list[Provider]:
             agent_signing_file=context.settings.nats.agent_signing_file,
             data_dir=Path(context.settings.data_dir),
             agent=context.settings.agent,
+            pacer=partial(SharedPacer, context.bus, context.clock),
         )
         made.append(kind(options=options, environment=environment))
     return made

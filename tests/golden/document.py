@@ -80,7 +80,7 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[records.Record]], ...]]] =
     "HEALTH": ((records.node_key("<pool>", "<node>"), records.HealthRecord),),
     "INSTANCES": ((records.node_key("<pool>", "<node>"), records.InstanceRecord),),
     "HEARTBEATS": ((records.node_key("<pool>", "<node>"), records.HeartbeatRecord),),
-    "LEASES": (("<name>", records.LeaseRecord),),
+    "LEASES": (("<name>", records.LeaseRecord), ("pace-<name>", records.PaceRecord)),
     "REPAIRS": ((evidence.TOTALS_KEY, evidence.RepairTotals),),
     "EVIDENCE": (
         (evidence.capture_name("<pool>", "<node>"), evidence.EvidenceCapture),

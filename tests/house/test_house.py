@@ -42,6 +42,7 @@ PURE: Final = (
     "services/provisioner/requesting.py",
     "services/provisioner/setup_plan.py",
     "services/provisioner/sweep_report.py",
+    "services/provisioner/turns.py",
     "services/runtime/placeholders.py",
     "services/provisioner/providers/aws_errors.py",
     "services/provisioner/providers/lambda_errors.py",

@@ -6,6 +6,7 @@ capabilities say that a launch whose answer was lost must be looked for. Request
 the API counts them for each key: one a second, a launch each twelve.
 """
 
+import hashlib
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -17,7 +18,6 @@ from schemas.duration import Duration
 from schemas.offerings import KnownPrice
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
-from services.provisioner.pacing import Pacer
 from services.provisioner.provider import (
     Capabilities,
     Environment,
@@ -28,8 +28,12 @@ from services.provisioner.provider import (
 from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.secret import read_secret
 from services.provisioner.tags import tagged, tags_of
+from services.provisioner.turns import Pace
 
 NAME_CHARS_MAX: Final = 64
+ACCOUNT_CHARS: Final = 12
+LAUNCH: Final = "launch"
+"""Requests of which Lambda takes fewer."""
 CENTS: Final = 100
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
@@ -125,8 +129,6 @@ class LambdaProvider:
         """Read the key; raise ConfigurationError where there is none."""
         self.options = options
         self._name = environment.name
-        self._pace = Pacer(options.request_interval)
-        self._launches = Pacer(options.launch_interval)
         key = read_secret(
             environment.name,
             "api_key",
@@ -134,6 +136,13 @@ class LambdaProvider:
             env=options.api_key_env,
             file=options.api_key_file,
         )
+        # What is counted is the account's key, whatever the provider is called here.
+        account = hashlib.sha256(key.encode()).hexdigest()[:ACCOUNT_CHARS]
+        pace = Pace(
+            interval_seconds=float(options.request_interval),
+            slower_seconds={LAUNCH: float(options.launch_interval)},
+        )
+        self._pacer = environment.pacer(f"lambda-{account}", pace)
         self._client = httpx.AsyncClient(
             base_url=options.base_url,
             timeout=float(options.timeout),
@@ -163,8 +172,9 @@ class LambdaProvider:
         standing = [each for each in await self.list() if _is_for(each, request)]
         if standing:
             return min(standing, key=lambda each: each.provider_id)
-        await self._launches.turn()
-        answer = await self._call("POST", "/instance-operations/launch", _Launch, body)
+        answer = await self._call(
+            "POST", "/instance-operations/launch", _Launch, body, kind_of_turn=LAUNCH
+        )
         if not answer.data.instance_ids:
             raise ProviderError("TRANSIENT", "the launch was accepted and names no instance")
         return Instance(
@@ -261,10 +271,16 @@ class LambdaProvider:
         return body
 
     async def _call(
-        self, method: str, path: str, kind: type[T], body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: dict[str, Any] | None = None,
+        *,
+        kind_of_turn: str = "",
     ) -> T:
         """One request in its turn; anything but a good answer is a ProviderError."""
-        await self._pace.turn()
+        await self._pacer.turn(kind_of_turn)
         try:
             answer = await self._client.request(
                 method, path, json=body, follow_redirects=method == "GET"

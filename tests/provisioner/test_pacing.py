@@ -1,0 +1,332 @@
+"""Calls kept apart over all replicas: never above the rate, and a death costs one turn."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.duration import Duration
+from schemas.records import PaceRecord
+from schemas.topology import LEASES
+from services.provisioner import turns
+from services.provisioner.errors import ProviderError
+from services.provisioner.pacing import LocalPacer, SharedPacer
+from services.provisioner.provider import Environment
+from services.provisioner.providers.lambda_cloud import LambdaProvider
+from services.runtime.clock import SystemClock
+from services.runtime.errors import NavarchError, Unavailable
+from services.runtime.nats_bus import NatsBus
+from tests.provisioner.lambda_server import KEY, serving
+from tests.provisioner.support import FLEET, request
+
+START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+REPLICAS = 4
+ROUNDING = timedelta(microseconds=2)
+
+
+@dataclass
+class Taker:
+    """One replica, where it has got to with its turn."""
+
+    read: tuple[int, turns.Next] | None = None
+    """Revision, and what may come next, as it read them."""
+    kind: str = ""
+    sent: datetime | None = None
+    known: datetime = START
+    wait: float = 0.0
+
+
+@dataclass
+class Server:
+    """The record, the server's clock, and what all replicas did."""
+
+    pace: turns.Pace
+    now: datetime = START
+    revision: int = 0
+    record: PaceRecord = field(default_factory=PaceRecord)
+    stored_at: datetime = START
+    uses: list[tuple[datetime, str]] = field(default_factory=list)
+    takers: list[Taker] = field(default_factory=lambda: [Taker() for _ in range(REPLICAS)])
+
+    def read(self, taker: Taker) -> None:
+        """Read the record; a turn that it held is forgotten, as after a death."""
+        after = turns.Next()
+        if self.revision:
+            after = turns.after(self.record, self.stored_at, self.pace)
+        taker.read, taker.sent = (self.revision, after), None
+
+    def write(self, taker: Taker, kind: str, lag: float) -> None:
+        """Write it by compare-and-set: sent a while before it is stored, known a while after."""
+        if taker.read is None or taker.read[0] != self.revision:
+            taker.read = None
+            return
+        self.revision += 1
+        self.record, self.stored_at = turns.taking(taker.read[1], kind), self.now
+        turn = turns.begins(self.record, self.stored_at)
+        taker.kind = kind
+        taker.sent = self.now - timedelta(seconds=lag)
+        taker.known = self.now + timedelta(seconds=lag)
+        taker.wait = turns.wait_seconds(turn, self.stored_at)
+        taker.read = None
+
+    def whole(self, taker: Taker, kind: str, lag: float) -> None:
+        """A turn from beginning to end, used as late as that; others may come in between."""
+        self.read(taker)
+        self.write(taker, kind, 0.0)
+        self.now += timedelta(seconds=taker.wait + lag)
+        self.use(taker)
+
+    def use(self, taker: Taker) -> None:
+        """Use the turn, if it has begun and is not over."""
+        if taker.sent is None or self.now < taker.known + timedelta(seconds=taker.wait):
+            return
+        since_sent = (self.now - taker.sent).total_seconds()
+        if turns.in_time(since_sent, taker.wait, self.pace.interval_seconds):
+            self.uses.append((self.now, taker.kind))
+        taker.sent = None
+
+
+def pace(interval: float) -> turns.Pace:
+    """Launches are twelve times as seldom, as at Lambda."""
+    return turns.Pace(interval_seconds=interval, slower_seconds={"launch": 12 * interval})
+
+
+def closest(moments: list[datetime]) -> timedelta:
+    """The shortest time between two."""
+    return min((b - a for a, b in itertools.pairwise(moments)), default=timedelta.max)
+
+
+passes = st.one_of(st.sampled_from([0.0, 0.0, 0.05, 1.0, 1.1, 12.0]), st.floats(0, 15))
+whats = st.sampled_from(["read", "call", "launch", "use", "use", "a call", "a launch"])
+acts = st.tuples(st.integers(0, REPLICAS - 1), whats, passes, st.floats(0, 0.2))
+
+
+@given(interval=st.sampled_from([0.05, 1.0, 5.0]), history=st.lists(acts, max_size=100))
+def test_whatever_the_interleaving_no_window_holds_more_than_the_rate(
+    interval: float, history: list[tuple[int, str, float, float]]
+) -> None:
+    """Stale reads, slow answers, late wakings, deaths: all are apart, and launches further."""
+    server = Server(pace(interval))
+    for number, what, span, lag in history:
+        server.now += timedelta(seconds=span * interval)
+        taker = server.takers[number]
+        if what == "read":
+            server.read(taker)
+        elif what == "use":
+            server.use(taker)
+        elif what.startswith("a "):
+            server.whole(taker, "launch" if what == "a launch" else "", lag * interval)
+        else:
+            server.write(taker, "launch" if what == "launch" else "", lag * interval)
+    apart = timedelta(seconds=interval) - ROUNDING
+    assert closest([at for at, _ in server.uses]) >= apart
+    assert closest([at for at, kind in server.uses if kind]) >= 12 * apart
+
+
+@given(
+    interval=st.sampled_from([0.05, 1.0, 5.0]),
+    numbers=st.lists(st.integers(0, REPLICAS - 1), min_size=1, max_size=40),
+    kinds=st.data(),
+)
+def test_who_reads_writes_and_uses_without_delay_gets_every_turn(
+    interval: float, numbers: list[int], kinds: st.DataObject
+) -> None:
+    """No turn is lost where nobody is late: as many uses as turns taken."""
+    server = Server(pace(interval))
+    for number in numbers:
+        taker = server.takers[number]
+        server.read(taker)
+        server.write(taker, kinds.draw(st.sampled_from(["", "launch"])), 0.0)
+        server.now += timedelta(seconds=taker.wait)
+        server.use(taker)
+    assert len(numbers) == len(server.uses)
+
+
+@given(interval=st.sampled_from([0.05, 1.0, 5.0]), dead=st.integers(0, REPLICAS))
+def test_a_death_costs_one_turn(interval: float, dead: int) -> None:
+    """However many die with a turn each, the next one comes right after theirs."""
+    server = Server(pace(interval))
+    for number in range(dead):
+        server.read(server.takers[number % REPLICAS])
+        server.write(server.takers[number % REPLICAS], "", 0.0)
+    living = Taker()
+    server.read(living)
+    server.write(living, "", 0.0)
+    each = interval + turns.slack_seconds(interval)
+    assert living.wait == pytest.approx(dead * each)
+
+
+def test_one_who_uses_each_turn_at_once_has_nearly_the_whole_rate() -> None:
+    """A tenth is given away, half a second at most: that is what being late may cost."""
+    assert (0.1, 0.5) == (turns.slack_seconds(1.0), turns.slack_seconds(12.0))
+
+
+# --- on the bus ----------------------------------------------------------------------------------
+
+
+async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
+    """Four at once, each with several callers: one every interval, and all of them come."""
+    interval, used = 0.05, []
+    pacers = [
+        SharedPacer(bus, SystemClock(), "lab", turns.Pace(interval_seconds=interval))
+        for _ in range(4)
+    ]
+
+    async def call(pacer: SharedPacer) -> None:
+        await pacer.turn()
+        used.append(asyncio.get_running_loop().time())
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(call(each) for each in pacers for _ in range(4)))
+    assert 16 == len(used)
+    # From the return of a turn to the clock being read nothing is promised, but it is short.
+    assert min(b - a for a, b in itertools.pairwise(sorted(used))) > interval * 0.9
+
+
+async def test_a_caller_that_is_cancelled_costs_one_turn(bus: NatsBus) -> None:
+    """Those who waited behind it in the same process had none taken for them."""
+    pacer = SharedPacer(bus, SystemClock(), "lab", turns.Pace(interval_seconds=0.3))
+    await pacer.turn()
+    waiting = [asyncio.create_task(pacer.turn()) for _ in range(10)]
+    async with asyncio.timeout(5):
+        while (await bus.get(LEASES, "pace-lab")).revision < 2:
+            await asyncio.sleep(0)
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting)
+    began = asyncio.get_running_loop().time()
+    await SharedPacer(bus, SystemClock(), "lab", turns.Pace(interval_seconds=0.3)).turn()
+    assert asyncio.get_running_loop().time() - began < 2 * 0.33 + 0.2
+
+
+class Late(SystemClock):
+    """Wakes too late, for a number of times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    async def sleep(self, seconds: float) -> None:
+        """Oversleep."""
+        late = 0.01 if self.times > 0 else 0.0
+        self.times -= 1
+        await asyncio.sleep(seconds + late)
+
+
+@pytest.mark.parametrize(("times", "fails"), [(2, False), (1_000, True)])
+async def test_a_turn_that_was_slept_through_is_not_used(
+    bus: NatsBus, times: int, fails: bool
+) -> None:
+    """Another is taken; a process that always is late says so, and is tried again later."""
+    clock = Late(times)
+    pacer = SharedPacer(bus, clock, "lab", turns.Pace(interval_seconds=0.01))
+    said = ""
+    try:
+        await pacer.turn()
+    except ProviderError as error:
+        said = error.message
+    assert fails == ("over before it was used" in said)
+
+
+class Away:
+    """A bus that is away."""
+
+    async def get(self, *_: object) -> None:
+        """Nobody answers."""
+        raise Unavailable("no responders")
+
+
+async def test_without_a_bus_no_call_goes_out() -> None:
+    """It is a passing error, and never a call beyond the rate."""
+    with pytest.raises(ProviderError, match="no turn could be taken") as caught:
+        await SharedPacer(Away(), SystemClock(), "lab", turns.Pace(interval_seconds=1.0)).turn()
+    assert "TRANSIENT" == caught.value.kind
+    await SharedPacer(Away(), SystemClock(), "lab", turns.Pace(interval_seconds=0.0)).turn()
+
+
+@pytest.mark.parametrize(("name", "interval"), [("Lambda Key", 1.0), ("lab", 61.0)])
+def test_what_cannot_be_paced_is_refused(name: str, interval: float) -> None:
+    """A name that is no key, and a pace that would outlive its record."""
+    with pytest.raises(NavarchError):
+        SharedPacer(Away(), SystemClock(), name, turns.Pace(interval_seconds=interval))
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "local"])
+async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: bool) -> None:
+    """Other calls go on at their own pace while launches wait for theirs."""
+    plan = turns.Pace(interval_seconds=0.02, slower_seconds={"launch": 0.4})
+    pacer = SharedPacer(bus, SystemClock(), "lab", plan) if shared else LocalPacer(plan)
+    used: list[tuple[float, str]] = []
+
+    async def call(kind: str) -> None:
+        await pacer.turn(kind)
+        used.append((asyncio.get_running_loop().time(), kind))
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(call("launch") for _ in range(3)), *(call("") for _ in range(8)))
+    launches = [at for at, kind in used if kind]
+    assert min(b - a for a, b in itertools.pairwise(launches)) > 0.38
+    assert ["", "", ""] == [kind for _, kind in sorted(used)[1:4]]
+    assert "launch" == max(used)[1]
+
+
+async def test_in_one_process_callers_go_in_order() -> None:
+    """As they came, an interval apart."""
+    pacer, order = LocalPacer(turns.Pace(interval_seconds=0.01)), []
+
+    async def call(number: int) -> None:
+        await pacer.turn()
+        order.append(number)
+
+    await asyncio.gather(*(call(number) for number in range(5)))
+    assert [0, 1, 2, 3, 4] == order
+
+
+@pytest.fixture
+async def replicas(bus: NatsBus, tmp_path: Path) -> AsyncIterator[tuple]:
+    """Lambda's provider at two replicas with different names for one account."""
+    (tmp_path / "key").write_text(KEY)
+
+    def pacer(name: str, pace: turns.Pace) -> SharedPacer:
+        return SharedPacer(bus, SystemClock(), name, pace)
+
+    async with serving() as api:
+        options = LambdaProvider.Options(
+            api_key_file=str(tmp_path / "key"),
+            base_url=api.url,
+            ssh_key="laptop",
+            request_interval=Duration(0.05),
+            launch_interval=Duration(0.2),
+        )
+        made = [
+            LambdaProvider(
+                options=options,
+                environment=Environment(
+                    name=name, fleet=FLEET, nats_url="", data_dir=tmp_path, pacer=pacer
+                ),
+            )
+            for name in ("one", "two")
+        ]
+        yield api, made
+        for each in made:
+            await each.close()
+
+
+async def test_lambdas_rate_is_the_accounts(replicas: tuple) -> None:
+    """Launches of two replicas at once: the server sees no two requests closer than allowed."""
+    api, providers = replicas
+    wanted = {"region": "us-west-2", "instance_type": "gpu_1x_a10"}
+    async with asyncio.timeout(20):
+        await asyncio.gather(
+            *(each.provision(request(f"web-{i}", **wanted)) for i, each in enumerate(providers * 2))
+        )
+    moments = sorted(moment for _, moment in api.calls)
+    launches = sorted(moment for path, moment in api.calls if path.endswith("launch"))
+    # A request may reach the server a little late, and the next one then seems early.
+    assert min(b - a for a, b in itertools.pairwise(moments)) > 0.03
+    assert min(b - a for a, b in itertools.pairwise(launches)) > 0.15
