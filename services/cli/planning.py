@@ -5,7 +5,7 @@ largest machines that the number divides by, and of those the cheapest place tha
 far as is known; the others stay the pool's to fall back on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ NODE_GPUS_MAX: Final = 8
 """Of one machine that we make ourselves."""
 ANY_TYPE: Final = ("local", "docker", "ssh", "fake")
 """Kinds of provider that have no catalogue: they take any name for a type."""
-CLOUDS: Final = ("aws", "gcp", "azure", "lambda", "coreweave")
+CLOUDS: Final = ("aws", "gcp", "azure", "lambda")
 """Kinds whose machines are told at their first boot how to become a node."""
 
 
@@ -84,6 +84,10 @@ def plan(wish: Wish, offerings: Sequence[OfferingView], kinds: Mapping[str, str]
     ]
     gpus = max((each.gpus for each in fitting), default=0)
     offers = sorted((each for each in fitting if each.gpus == gpus), key=_rank)
+    if offers:
+        # One pool's machines become nodes in one way.
+        told = _is_told(offers[0], kinds)
+        offers = [each for each in offers if _is_told(each, kinds) == told]
     if not offers:
         gpus = wish.each or _divisor(wish.gpus)
         offers = _any_type(wish, kinds, gpus)
@@ -143,6 +147,11 @@ def _wanted(wish: Wish, offering: OfferingView) -> bool:
     )
 
 
+def _is_told(offering: OfferingView, kinds: Mapping[str, str]) -> bool:
+    """Whether a machine of it is told at its first boot how to become a node."""
+    return kinds.get(offering.provider, offering.provider) in CLOUDS
+
+
 def _rank(offering: OfferingView) -> tuple[bool, bool, float, str, str]:
     price = offering.dollars_per_hour
     known = price if price is not None else 0.0
@@ -180,7 +189,7 @@ def _divisor(gpus: int) -> int:
 
 
 def _spec(
-    wish: Wish, offers: Iterable[OfferingView], gpus: int, nodes: int, kinds: Mapping[str, str]
+    wish: Wish, offers: Sequence[OfferingView], gpus: int, nodes: int, kinds: Mapping[str, str]
 ) -> dict[str, Any]:
     """The pool, as the configuration would say it."""
     choices: dict[str, dict[str, Any]] = {}
@@ -204,7 +213,7 @@ def _spec(
         spec["market"] = "spot"
     if wish.max_price:
         spec["max_price"] = wish.max_price
-    if all(kinds.get(name, name) in CLOUDS for name in choices):
+    if _is_told(offers[0], kinds):
         spec["user_data"] = "auto"
     return {**spec, **wish.settings}
 

@@ -28,6 +28,7 @@ SECRET_OPTIONS: Final = (
     "credentials_file",
     "client_secret_file",
     "token_file",
+    "key_file",
     "kubeconfig",
 )
 """Options of providers that name a file with a secret in it."""

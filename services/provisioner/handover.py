@@ -13,7 +13,6 @@ from typing import Final
 from schemas.records import InstanceRecord
 from schemas.settings import AgentSettings, NatsSettings
 from services.provisioner.core import type_of
-from services.provisioner.errors import ProviderError
 from services.runtime import placeholders
 from services.runtime.accounts import bootstrap_credentials, read_agent_keys
 from services.runtime.errors import NavarchError, SetupError
@@ -23,6 +22,10 @@ REDACTED: Final = "[credentials]"
 BOOTSTRAP_FILE: Final = "/etc/navarch/bootstrap.creds"
 CREDENTIALS_FILE: Final = "/var/lib/navarch-agent/nats.creds"
 """On the node; the second is written by `navarch-agent enroll`."""
+
+
+class HandoverError(NavarchError):
+    """What a machine is to be told cannot be made; no provider can help that."""
 
 
 class Handover:
@@ -69,7 +72,7 @@ class Handover:
         }
 
     def user_data(self, record: InstanceRecord) -> str:
-        """What the machine is told at its first boot; ProviderError where that cannot be made."""
+        """What the machine is told at its first boot; HandoverError where that cannot be made."""
         named = record.launch.user_data
         if not named:
             return ""
@@ -84,16 +87,15 @@ class Handover:
                 "AgentPackage": self._agent.package,
             }
         except (NavarchError, OSError, UnicodeDecodeError) as error:
-            raise ProviderError("INVALID", f"user_data of pool {record.pool}: {error}") from error
+            raise HandoverError(f"user_data of pool {record.pool}: {error}") from error
         # Checked with the configuration, and again, because the file may have changed since.
         setting = f"user_data {file}"
         if wrong := placeholders.problem(setting, template, placeholders.USER_DATA_NAMES):
-            raise ProviderError("INVALID", f"pool {record.pool}: {wrong}")
+            raise HandoverError(f"pool {record.pool}: {wrong}")
         told = placeholders.fill(template, values)
         size = len(told.encode())
         if size > placeholders.USER_DATA_BYTES_MAX:
-            raise ProviderError(
-                "INVALID",
+            raise HandoverError(
                 f"user_data of pool {record.pool} is {size} bytes long when filled in, and may be "
                 f"{placeholders.USER_DATA_BYTES_MAX}: have it fetch what is long",
             )

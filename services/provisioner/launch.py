@@ -22,6 +22,7 @@ from services.provisioner import core
 from services.provisioner.calls import Providers
 from services.provisioner.chooser import Chooser, LaunchRefusedError, Taken
 from services.provisioner.errors import RULES, ProviderError
+from services.provisioner.handover import HandoverError
 from services.provisioner.provider import Instance
 from services.provisioner.removal import Remover, Timing
 from services.provisioner.requesting import request_for
@@ -96,6 +97,12 @@ class Launcher:
             tries.taken = self._chooser.standing(record)
         try:
             return await self._keep_trying(key, tries, overtaken)
+        except HandoverError as error:
+            # Whoever was to be asked is not at fault.
+            if tries.taken is not None:
+                await self._chooser.abandon(tries.taken)
+            told = ProviderError("INVALID", str(error))
+            raise await self._give_up(key, told, in_doubt=tries.in_doubt) from error
         except asyncio.CancelledError:
             if tries.taken is not None and tries.taken.claims:
                 await self._chooser.abandon(tries.taken)

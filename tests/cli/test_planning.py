@@ -170,3 +170,14 @@ def test_the_plan_says_prices_and_what_it_does_not_know() -> None:
         text.splitlines()[2].split()
     )
     assert ["?", "?"] == text.splitlines()[5].split()[-3:-1]
+
+
+def test_a_pool_becomes_nodes_in_one_way() -> None:
+    """What is not told at its first boot stays out of a pool whose machines are, and vice versa."""
+    other = Offer(provider="cks", instance_type="gd", dollars_per_hour=9.0, **H100)
+    kinds = KINDS | {"cks": "coreweave"}
+    cheap = plan(WISH, [*OFFERS, other], kinds)
+    dear = plan(WISH, [*OFFERS, replace(other, dollars_per_hour=99.0)], kinds)
+
+    assert (["cks"], False) == ([each.provider for each in cheap.offers], "user_data" in cheap.spec)
+    assert "cks" not in {each.provider for each in dear.offers}

@@ -24,6 +24,7 @@ from schemas.settings import Settings
 from schemas.subjects import saga_tree
 from schemas.topology import SAGAS
 from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.handover import Handover
 from services.provisioner.provider import Environment, Instance, Provider, ProvisionRequest
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removal import Timing
@@ -102,10 +103,12 @@ def command(saga: str, step: str, inputs: Any) -> Command:
     )
 
 
-def steps(bus: Bus, provider: Provider, timing: Timing = QUICK) -> Steps:
+def steps(
+    bus: Bus, provider: Provider, timing: Timing = QUICK, handover: Handover | None = None
+) -> Steps:
     """The steps of one replica."""
     store = InstanceStore(bus)
-    return Steps(bus, SystemClock(), store, providers(provider, timing), timing)
+    return Steps(bus, SystemClock(), store, providers(provider, timing), timing, handover)
 
 
 def providers(provider: Provider, timing: Timing = QUICK) -> Providers:

@@ -10,13 +10,18 @@ import yaml
 from schemas.records import InstanceRecord
 from schemas.sagas import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
+from schemas.topology import OFFERINGS
 from services.cli.nats_config import SIGNING_FILE, write
 from services.provisioner import core
-from services.provisioner.errors import ProviderError
-from services.provisioner.handover import REDACTED, Handover, redacted
+from services.provisioner.handover import REDACTED, Handover, HandoverError, redacted
+from services.provisioner.provider import Instance, ProvisionRequest
+from services.provisioner.store import InstanceStore
 from services.runtime.accounts import claims_of
 from services.runtime.errors import SetupError
+from services.runtime.nats_bus import NatsBus
 from services.runtime.placeholders import USER_DATA_BYTES_MAX, fill
+from services.saga.participant import StepFailure
+from tests.provisioner.support import fake, provision, steps
 from tests.support.secured import WHERE
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -96,9 +101,8 @@ def test_user_data_that_cannot_be_made_fails_the_launch(
     """As what people must mend; no machine is asked for."""
     if template is not None:
         (tmp_path / "own.yaml").write_text(template)
-    with pytest.raises(ProviderError, match=says) as refused:
+    with pytest.raises(HandoverError, match=says):
         handover(tmp_path).user_data(record("own.yaml"))
-    assert "INVALID" == refused.value.kind
 
 
 def test_a_bus_that_asks_for_credentials_needs_the_signing_key(tmp_path: Path, keys: Path) -> None:
@@ -129,3 +133,44 @@ def test_long_values_are_indented_as_their_placeholder_is() -> None:
 
     assert "a:\n  one\n  two\nb: 1" == fill("a:\n  {{.Many}}\nb: {{ .One }}", values)
     assert "x one\ntwo" == fill("x {{.Many}}", values)
+
+
+async def test_a_launch_hands_over_what_its_record_says(
+    bus: NatsBus, tmp_path: Path, keys: Path
+) -> None:
+    """Of the place that was chosen; what is secret in it stands in no record."""
+    provider, store = fake(), InstanceStore(bus)
+    asked: list[ProvisionRequest] = []
+    ask = provider.provision
+
+    async def noting(wanted: ProvisionRequest) -> Instance:
+        asked.append(wanted)
+        return await ask(wanted)
+
+    provider.provision = noting  # type: ignore[method-assign]
+    handing = handover(tmp_path, keys)
+    made = steps(bus, provider, handover=handing)
+    await made.provision(provision("web-1", user_data="auto"))
+    kept = await store.get("web.web-1")
+    assert kept is not None
+    seed = asked[0].user_data.split("-----BEGIN USER NKEY SEED-----")[1].split()[0]
+
+    assert handing.user_data(kept) == asked[0].user_data
+    assert seed.startswith("SU")
+    assert seed not in repr(kept)
+
+
+async def test_a_launch_that_cannot_hand_over_asks_no_provider(
+    bus: NatsBus, tmp_path: Path
+) -> None:
+    """It fails with the reason, and holds nothing against the provider."""
+    provider = fake()
+    made = steps(bus, provider, handover=handover(tmp_path))
+    with pytest.raises(StepFailure, match=r"user_data of pool web: .*none\.yaml") as failed:
+        await made.provision(provision("web-1", user_data="none.yaml"))
+    kept = await InstanceStore(bus).get("web.web-1")
+
+    assert ("INVALID", []) == (failed.value.error, await provider.list())
+    assert kept is not None
+    assert "terminated" == kept.state
+    assert [] == await bus.entries(OFFERINGS)
