@@ -331,8 +331,8 @@ def _check(value: Any, schema: dict[str, Any], where: str) -> None:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[CoreWeaveServer]:
-    """The API, up on loopback."""
+async def serving(identity: str = "") -> AsyncIterator[CoreWeaveServer]:
+    """The API, up on loopback; by TLS where a file holds certificate and key."""
     api = CoreWeaveServer()
-    async with serving_app(api.app()) as api.url:
+    async with serving_app(api.app(), identity=identity) as api.url:
         yield api

@@ -5,11 +5,19 @@ will get no node is removed and told by its kind; lost answers leave one pool. N
 itself, above all which words its conditions use today.
 """
 
+from base64 import b64encode
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from schemas.duration import Duration
 from services.provisioner.errors import ProviderError
@@ -18,6 +26,7 @@ from services.provisioner.providers.coreweave_pool import Taint
 from services.runtime.errors import ConfigurationError
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
+from tests.provisioner import coreweave_server
 from tests.provisioner.coreweave_server import TOKEN, CoreWeaveServer
 from tests.provisioner.support import FLEET, provision, request, steps
 
@@ -171,16 +180,37 @@ async def test_a_pool_of_somebody_else_under_the_name_is_not_adopted(
     assert 1 == len(coreweave.pools)
 
 
+def self_signed() -> tuple[str, str]:
+    """A certificate for loopback that vouches for itself, and its key; in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cks")])
+    now = datetime.now(UTC)
+    host = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(host, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.PEM).decode(), private.decode()
+
+
 # --- access --------------------------------------------------------------------------------------
 
 
-def kubeconfig(server: str, **user: str) -> bytes:
+def kubeconfig(server: str, authority: str = "", **user: str) -> bytes:
     """As CoreWeave's console hands it out."""
+    trusted = {"certificate-authority-data": b64encode(authority.encode()).decode()}
     return msgspec.yaml.encode(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "cks", "cluster": {"server": server}}],
+            "clusters": [
+                {"name": "cks", "cluster": {"server": server} | (trusted if authority else {})}
+            ],
             "users": [{"name": "me", "user": user}],
             "contexts": [{"name": "here", "context": {"cluster": "cks", "user": "me"}}],
             "current-context": "here",
@@ -198,6 +228,24 @@ async def test_a_kubeconfig_is_enough(
     for context in ("", "here"):
         provider = make_coreweave(server="", kubeconfig=str(tmp_path / "cks.yaml"), context=context)
         assert [] == await provider.list()
+
+
+async def test_the_clusters_own_authority_is_what_is_trusted(
+    make_coreweave: Make, tmp_path: Path
+) -> None:
+    """By TLS, with the certificate that the kubeconfig brings along; with no other."""
+    certificate, key = self_signed()
+    identity = tmp_path / "identity.pem"
+    identity.write_text(certificate + key)
+    async with coreweave_server.serving(str(identity)) as api:
+        (tmp_path / "good.yaml").write_bytes(kubeconfig(api.url, certificate, token=TOKEN))
+        good = make_coreweave(server="", kubeconfig=str(tmp_path / "good.yaml"))
+        made = await good.provision(wanted())
+        assert [made.provider_id] == list(api.pools)
+        (tmp_path / "bad.yaml").write_bytes(kubeconfig(api.url, token=TOKEN))
+        bad = make_coreweave(server="", kubeconfig=str(tmp_path / "bad.yaml"))
+        with pytest.raises(ProviderError, match=r"(?i)certificate.verify.failed"):
+            await bad.list()
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,25 @@ from starlette.applications import Starlette
 
 
 @asynccontextmanager
-async def serving(app: Starlette, path: str = "") -> AsyncIterator[str]:
-    """Serve it in this loop; its URL, without a slash at the end. `path`: of a Unix socket."""
+async def serving(app: Starlette, path: str = "", *, identity: str = "") -> AsyncIterator[str]:
+    """Serve it in this loop; its URL, without a slash at the end.
+
+    `path`: of a Unix socket. `identity`: a file with certificate and key, for TLS.
+    """
     if path:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(path)
     else:
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
+    config = uvicorn.Config(
+        app, log_config=None, lifespan="off", access_log=False, ssl_certfile=identity or None
+    )
+    scheme = "https" if identity else "http"
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        yield f"unix:{path}" if path else f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"unix:{path}" if path else f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         server.force_exit = True
