@@ -35,7 +35,7 @@ from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 2.0
 """How often a launch that waits looks what other replicas have found out."""
 PACE_LOOK_SECONDS: Final = 0.2
 LANES_MAX: Final = 1000
@@ -125,6 +125,8 @@ class Chooser:
 
     async def _take(self, key: str, record: InstanceRecord, lane: _Lane, until: float) -> Taken:
         while True:
+            # Whatever changes from here on is not missed.
+            changed = self._changed
             decision, rooms = await self._decide(key, record, lane)
             match decision:
                 case choosing.Take(weighed, claims):
@@ -133,16 +135,18 @@ class Chooser:
                     if taken is not None:
                         return taken
                 case choosing.Hold(None):
-                    await self._wait(PACE_LOOK_SECONDS)
+                    await _wait(changed, PACE_LOOK_SECONDS)
                 case choosing.Hold(at, blocked):
                     assert at is not None
                     lane.blocked = blocked
                     seconds = (at - self._clock.now()).total_seconds()
-                    if self._clock.monotonic() + seconds >= until:
+                    # What somebody tries just now may be there any moment.
+                    tried = any(each.probe for each in blocked)
+                    if self._clock.monotonic() + seconds >= until and not tried:
                         raise _nothing(blocked)
                     for each in list(lane.waiting.values()):
                         await self._tell_waiting(each, lane, decision)
-                    await self._wait(min(seconds, LOOK_SECONDS))
+                    await _wait(changed, min(seconds, LOOK_SECONDS))
                 case choosing.Fail(kind, reason):
                     raise ProviderError(kind, reason)
                 case choosing.Refuse(refusal, reason):
@@ -290,13 +294,6 @@ class Chooser:
             configuration=lane.configuration,
         )
 
-    async def _wait(self, seconds: float) -> None:
-        changed = asyncio.create_task(self._changed.wait())
-        try:
-            await asyncio.wait({changed}, timeout=max(seconds, 0.0))
-        finally:
-            changed.cancel()
-
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -356,6 +353,15 @@ REMEDIES: Final[dict[LaunchRefusal, str]] = {
     "above-fleet-cap": "raise the fleet's spend_cap, or make a pool smaller",
 }
 """What a person can do about each."""
+
+
+async def _wait(changed: asyncio.Event, seconds: float) -> None:
+    """Wait until something changes, so long at most."""
+    waiting = asyncio.create_task(changed.wait())
+    try:
+        await asyncio.wait({waiting}, timeout=max(seconds, 0.0))
+    finally:
+        waiting.cancel()
 
 
 def _nothing(blocked: tuple[BlockRecord, ...]) -> ProviderError:

@@ -1,0 +1,292 @@
+"""Launches on the bus that may take several offerings: failover, fallback, caps; one instance."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.capacity import Choice, Offer
+from schemas.instance_types import InstanceTypes, TypeSpec
+from schemas.offerings import BLOCKED
+from schemas.pool_events import LaunchRefused, LaunchWaits, pool_codec
+from schemas.reasons import ProviderErrorKind
+from schemas.records import InstanceRecord
+from schemas.subjects import pool_event_wildcard
+from schemas.topology import EVENTS, OFFERINGS
+from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.chooser import Chooser
+from services.provisioner.offering_store import OfferingStore
+from services.provisioner.offerings.catalogue import Catalogue
+from services.provisioner.provider import Environment
+from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.schedulers import Schedulers
+from services.provisioner.steps import Steps
+from services.provisioner.store import InstanceStore
+from services.provisioner.weighing import Weigher
+from services.runtime.clock import SystemClock
+from services.runtime.nats_bus import NatsBus
+from services.saga.participant import StepFailure
+from tests.provisioner.support import (
+    FLEET,
+    QUICK,
+    Held,
+    Killed,
+    Life,
+    Mortal,
+    provision,
+    terminate,
+    until,
+)
+
+TYPES = InstanceTypes(
+    types={
+        "fake": {"big": TypeSpec(gpus=8, gpu="H100", dollars_per_hour=3.0)},
+        "dear": {"big": TypeSpec(gpus=8, gpu="H100", dollars_per_hour=5.0)},
+    },
+    abstract={"h100-8x": {"fake": ("big",), "dear": ("big",)}},
+)
+BOTH = Choice(
+    offers=(
+        Offer(provider="fake", instance_type="h100-8x"),
+        Offer(provider="dear", instance_type="h100-8x"),
+    )
+)
+
+
+class Market:
+    """Two providers, and the steps of any number of replicas over them."""
+
+    def __init__(self, bus: NatsBus, **options: Any) -> None:
+        """`options`: of both providers."""
+        self.bus = bus
+        self.providers = {name: self._provider(name, **options) for name in ("fake", "dear")}
+
+    def _provider(self, name: str, **options: Any) -> FakeProvider:
+        environment = Environment(name=name, fleet=FLEET, nats_url="", data_dir=Path())
+        return FakeProvider(options=FakeProvider.Options(**options), environment=environment)
+
+    def steps(self, bus: Any = None, *, fleet_cap: float = 0.0, **instead: Any) -> Steps:
+        """One replica; `instead`: what stands for a provider."""
+        bus, clock = bus or self.bus, SystemClock()
+        store = InstanceStore(bus)
+        found = {**self.providers, **instead}
+        providers = Providers(
+            {
+                name: ProviderCalls(each, call_timeout_seconds=QUICK.call_timeout_seconds)
+                for name, each in found.items()
+            }
+        )
+        weigher = Weigher(store, clock, Catalogue(TYPES, providers.sites()))
+        offerings = OfferingStore(bus, clock)
+        schedulers = Schedulers({}, None)
+        chooser = Chooser(bus, clock, store, offerings, weigher, schedulers, fleet_cap)
+        return Steps(bus, clock, store, providers, QUICK, chooser=chooser)
+
+    def order(self, provider: str, kind: ProviderErrorKind, times: int = 1, **more: Any) -> None:
+        """Have launches at a provider fail."""
+        self.providers[provider].order(Order(call="provision", kind=kind, times=times, **more))
+
+    async def standing(self) -> dict[str, list[str]]:
+        """The names of what stands, by provider."""
+        found = {name: await each.list() for name, each in self.providers.items()}
+        return {name: sorted(each.name for each in all_) for name, all_ in found.items()}
+
+
+async def record_of(bus: NatsBus, node: str) -> InstanceRecord:
+    """A node's record."""
+    found = await InstanceStore(bus).get(f"web.{node}")
+    assert found is not None
+    return found
+
+
+async def told(bus: NatsBus, fact: str) -> list[Any]:
+    """The events of this fact."""
+    stored = await bus.read(EVENTS.name, pool_event_wildcard(fact))
+    return [pool_codec.decode(each.data) for each in stored]
+
+
+@pytest.mark.parametrize("kind", ["CAPACITY", "QUOTA", "UNSUPPORTED", "AUTH", "INVALID"])
+async def test_what_one_provider_surely_refuses_the_next_is_asked(
+    bus: NatsBus, kind: ProviderErrorKind
+) -> None:
+    """In the same launch; the next launch does not ask the first again, and other replicas know."""
+    market = Market(bus)
+    market.order("fake", kind, times=5)
+    outputs = await market.steps().provision(provision("web-1", choice=BOTH))
+    assert (outputs.provider, outputs.instance_type) == ("dear", "big")
+    assert outputs.dollars_per_hour == 5.0
+    await market.steps().provision(provision("web-2", choice=BOTH))
+    assert await market.standing() == {"fake": [], "dear": ["web-1", "web-2"]}
+    assert market.providers["fake"].calls("provision") == ["web-1"]
+    record = await record_of(bus, "web-1")
+    assert (record.provider, record.offering and record.offering.provider) == ("dear", "dear")
+
+
+async def test_what_may_have_come_about_is_not_asked_for_elsewhere(bus: NatsBus) -> None:
+    """A lost answer is looked for where it was asked, until there is no doubt."""
+    market = Market(bus, idempotent=False)
+    market.order("fake", "TRANSIENT", times=2, after_success=False)
+    market.order("fake", "TRANSIENT", after_success=True)
+    outputs = await market.steps().provision(provision("web-1", choice=BOTH))
+    assert outputs.provider == "fake"
+    assert await market.standing() == {"fake": ["web-1"], "dear": []}
+    assert market.providers["dear"].calls("provision") == []
+
+
+async def test_killed_anywhere_a_launch_that_moves_on_makes_one_instance(bus: NatsBus) -> None:
+    """Between any two effects, while the first provider refuses and the second launches."""
+    for point in range(1, 120):
+        market = Market(bus, idempotent=False)
+        market.order("fake", "CAPACITY", times=3)
+        node, life, killed = f"web-{point}", Life(point), False
+        await clear(bus)
+        mortal = {name: Mortal(each, life) for name, each in market.providers.items()}
+        try:
+            await market.steps(Mortal(bus, life), **mortal).provision(provision(node, choice=BOTH))
+        except Killed:
+            killed = True
+            outputs = await market.steps().provision(provision(node, choice=BOTH))
+            record = await record_of(bus, node)
+            assert (record.state, record.provider_id) == ("running", outputs.provider_id)
+        standing = await market.standing()
+        assert len(standing["fake"]) + len(standing["dear"]) == 1
+        if not killed:
+            assert point > 12
+            return
+    pytest.fail("the launch has more points than this test tries")
+
+
+async def clear(bus: NatsBus) -> None:
+    """Forget what is exhausted."""
+    for entry in await bus.entries(OFFERINGS, BLOCKED):
+        await bus.delete(OFFERINGS, entry.key)
+
+
+async def test_a_slow_first_provider_that_succeeds_too_late_is_taken_back(bus: NatsBus) -> None:
+    """Another replica has gone on to the next provider meanwhile: one instance stays, recorded."""
+    market = Market(bus, idempotent=False)
+    slow = Held(market.providers["fake"])
+    first = asyncio.create_task(market.steps(fake=slow).provision(provision("web-1", choice=BOTH)))
+    await slow.entered.wait()
+    market.order("fake", "CAPACITY")
+    second = await market.steps().provision(provision("web-1", choice=BOTH))
+    slow.go_on.set()
+    assert await first == second
+    assert second.provider == "dear"
+    assert await market.standing() == {"fake": [], "dear": ["web-1"]}
+
+
+async def test_an_undo_removes_it_wherever_it_is(bus: NatsBus) -> None:
+    """By the provider that the choice was recorded of, not by the first that the pool names."""
+    market = Market(bus)
+    market.order("fake", "CAPACITY")
+    await market.steps().provision(provision("web-1", choice=BOTH))
+    await market.steps().provision_undo(terminate("web-1"))
+    assert await market.standing() == {"fake": [], "dear": []}
+
+
+async def test_spot_gives_way_to_on_demand_after_its_wait(bus: NatsBus) -> None:
+    """Not before; and it is told that the launch waits."""
+    spot = Offer(provider="fake", instance_type="big", market="spot")
+    market = Market(bus)
+    market.order("fake", "CAPACITY")
+    choice = Choice(offers=(spot,), fallback_seconds=0.5)
+    given = provision("web-1", choice=choice, timeout_seconds=30.0)
+    outputs = await market.steps().provision(given)
+    assert outputs.market == "on-demand"
+    record = await record_of(bus, "web-1")
+    assert record.running_at is not None
+    assert (record.running_at - record.intended_at).total_seconds() >= 0.5
+    [waits] = await told(bus, "launch-waits")
+    assert isinstance(waits, LaunchWaits)
+    assert "fake big spot (CAPACITY: ordered for provision)" in waits.reason
+
+
+CAPS: dict[str, tuple[dict[str, Any], float, str, str]] = {
+    "the pool's": ({"spend_cap": 7.0}, 0.0, "above-pool-cap", "pool web costs $6 of its spend_cap"),
+    "the fleet's": ({}, 7.0, "above-fleet-cap", "the fleet costs $6 of its spend_cap of $7"),
+}
+
+
+@pytest.mark.parametrize(("choice", "fleet", "word", "text"), CAPS.values(), ids=CAPS)
+async def test_a_cap_is_kept_by_launches_at_once_at_two_replicas(
+    bus: NatsBus, choice: dict[str, Any], fleet: float, word: str, text: str
+) -> None:
+    """Two of six come up, whoever is quicker; the others are refused, and it is told why."""
+    market = Market(bus)
+    offers = (Offer(provider="fake", instance_type="big"),)
+    replicas = [market.steps(fleet_cap=fleet) for _ in range(2)]
+    found = await asyncio.gather(
+        *(
+            replicas[number % 2].provision(
+                provision(f"web-{number}", choice=Choice(offers=offers, **choice))
+            )
+            for number in range(6)
+        ),
+        return_exceptions=True,
+    )
+    refused = [each for each in found if isinstance(each, StepFailure)]
+    assert [each.error for each in refused] == [word] * 4
+    assert len((await market.standing())["fake"]) == 2
+    events = [each for each in await told(bus, "launch-refused") if isinstance(each, LaunchRefused)]
+    assert {each.refusal for each in events} == {word}
+    assert len(events) == 4
+    assert text in events[0].reason
+    again = provision("web-0", choice=Choice(offers=offers, **choice))
+    if isinstance(found[0], StepFailure):
+        with pytest.raises(StepFailure) as failure:
+            await market.steps().provision(again)
+        assert failure.value.error == word
+
+
+async def test_room_under_a_cap_comes_back_with_what_is_gone(bus: NatsBus) -> None:
+    """A terminated instance costs nothing more, though its reservation is still written."""
+    market = Market(bus)
+    choice = Choice(offers=(Offer(provider="fake", instance_type="big"),), spend_cap=4.0)
+    await market.steps().provision(provision("web-1", choice=choice))
+    with pytest.raises(StepFailure, match="its spend_cap of \\$4"):
+        await market.steps().provision(provision("web-2", choice=choice))
+    await market.steps().terminate(terminate("web-1"))
+    await market.steps().provision(provision("web-3", choice=choice))
+    assert (await market.standing())["fake"] == ["web-3"]
+
+
+async def test_what_costs_more_than_it_may_is_not_asked_for(bus: NatsBus) -> None:
+    """The cheaper one is; without it the launch is refused, and nothing was asked."""
+    market = Market(bus)
+    dear, cheap = (
+        Offer(provider=name, instance_type="big", max_price=4.0) for name in ("dear", "fake")
+    )
+    outputs = await market.steps().provision(
+        provision("web-1", choice=Choice(offers=(dear, cheap)))
+    )
+    assert outputs.provider == "fake"
+    with pytest.raises(StepFailure) as failure:
+        await market.steps().provision(provision("web-2", choice=Choice(offers=(dear,))))
+    assert failure.value.error == "above-max-price"
+    assert market.providers["dear"].calls("provision") == []
+
+
+async def until_waits(bus: NatsBus) -> None:
+    """Until a launch has said that it waits."""
+
+    async def waits() -> bool:
+        return bool(await told(bus, "launch-waits"))
+
+    await until(waits)
+
+
+async def test_a_launch_that_is_cancelled_leaves_its_try_to_others(bus: NatsBus) -> None:
+    """What it had claimed is free at once, not only when its time is over."""
+    market = Market(bus)
+    only = Choice(offers=(Offer(provider="fake", instance_type="big"),))
+    market.order("fake", "CAPACITY")
+    waiting = asyncio.create_task(
+        market.steps().provision(provision("web-1", choice=only, timeout_seconds=60.0))
+    )
+    await until_waits(bus)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    [entry] = await bus.entries(OFFERINGS, BLOCKED)
+    assert b'"probe":' not in entry.value or b'"probe":""' in entry.value

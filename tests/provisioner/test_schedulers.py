@@ -1,0 +1,191 @@
+"""Schedulers: the strategies that ship, somebody's own, and what a defective one costs."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.capacity import Choice, Offer
+from schemas.settings import PluginSettings, PoolSpec, Setting
+from services.provisioner import schedulers
+from services.provisioner.offerings.strategies import STRATEGIES
+from services.provisioner.scheduler import LaunchOption, Scheduler
+from services.provisioner.schedulers import Schedulers
+from services.runtime.configuration import load_settings
+from services.runtime.errors import ConfigurationError
+
+
+class Green:
+    """Somebody's own: some regions are greener than others."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """Grams of carbon dioxide per kilowatt hour."""
+
+        grams: dict[str, float]
+
+    def __init__(self, *, options: Options) -> None:
+        """Know the grams."""
+        self._grams = options.grams
+
+    async def score(self, option: LaunchOption) -> float:
+        """The fewer the better."""
+        await asyncio.sleep(0)
+        return -self._grams.get(option.region, 1000.0)
+
+
+class Broken:
+    """Raises, never answers, or says what is no number."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """How."""
+
+        how: str = "raise"
+
+    def __init__(self, *, options: Options) -> None:
+        """Break as told."""
+        self._how = options.how
+
+    async def score(self, option: LaunchOption) -> float:
+        """Break."""
+        del option
+        if self._how == "raise":
+            raise RuntimeError("no score today")
+        if self._how == "hang":
+            await asyncio.Event().wait()
+        return float("nan")
+
+
+GREEN = f"{__name__}:Green"
+BROKEN = f"{__name__}:Broken"
+
+EVERY: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in STRATEGIES},
+    "cost by the GPU": ("cost", {"per_gpu": True}),
+    "a plugin": (GREEN, {"grams": {"north": 20.0}}),
+}
+
+
+def option(position: int, **changes: Any) -> LaunchOption:
+    """An offering to score."""
+    plain: dict[str, Any] = {
+        "pool": "web",
+        "provider": "aws",
+        "kind": "aws",
+        "region": "south",
+        "instance_type": "p5.48xlarge",
+        "position": position,
+        "gpus": 8,
+        "dollars_per_hour": 50.0,
+    }
+    return LaunchOption(**(plain | changes))
+
+
+def chosen(strategy: str, options: dict[str, Any]) -> Scheduler:
+    """The scheduler of a launch with this strategy."""
+    offers = (Offer(provider="aws", instance_type="t"),)
+    choice = Choice(offers=offers, strategy=strategy, strategy_options=options)
+    return Schedulers({}, None).of(choice)
+
+
+@pytest.mark.parametrize(("strategy", "options"), EVERY.values(), ids=EVERY)
+async def test_a_scheduler_says_the_same_of_the_same(
+    strategy: str, options: dict[str, Any]
+) -> None:
+    """What authors of a plugin must keep: a number, the same each time, whatever is not known."""
+    scheduler = chosen(strategy, options)
+    bare = LaunchOption(pool="web", provider="x", instance_type="t")
+    full = option(3, price_age_seconds=4.0, says_available=False, failures=7, instances=2)
+    for each in (bare, full):
+        first = await scheduler.score(each)
+        assert first == await scheduler.score(each)
+        assert isinstance(first, float)
+        assert abs(first) < float("inf")
+
+
+BEST: dict[str, tuple[str, dict[str, Any], list[LaunchOption], int]] = {
+    "priority": ("priority", {}, [option(1), option(0)], 1),
+    "cost": ("cost", {}, [option(0), option(1, dollars_per_hour=40.0)], 1),
+    "cost, unknown last": ("cost", {}, [option(0, dollars_per_hour=None), option(1)], 1),
+    "cost by the GPU": (
+        "cost",
+        {"per_gpu": True},
+        [option(0, dollars_per_hour=7.0, gpus=1), option(1)],
+        1,
+    ),
+    "availability": ("availability", {}, [option(0, failures=2), option(1, failures=1)], 1),
+    "availability, by the provider's word": (
+        "availability",
+        {},
+        [option(0, says_available=False), option(1), option(2, says_available=True)],
+        2,
+    ),
+    "round-robin": ("round-robin", {}, [option(0, instances=4), option(1, instances=3)], 1),
+    "a plugin": (GREEN, {"grams": {"north": 20.0}}, [option(0), option(1, region="north")], 1),
+}
+
+
+@pytest.mark.parametrize(("strategy", "options", "given", "best"), BEST.values(), ids=BEST)
+async def test_the_best_scores_most(
+    strategy: str, options: dict[str, Any], given: list[LaunchOption], best: int
+) -> None:
+    """Each strategy prefers what its name says."""
+    scheduler = chosen(strategy, options)
+    scores = [await scheduler.score(each) for each in given]
+    assert scores.index(max(scores)) == best
+
+
+@pytest.mark.parametrize("how", ["raise", "hang", "nan"])
+async def test_a_defective_scheduler_costs_its_order_and_nothing_else(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool gets its nodes all the same, in its own order."""
+    monkeypatch.setattr(schedulers, "SCORE_SECONDS_MAX", 0.05)
+    assert await schedulers.score(chosen(BROKEN, {"how": how}), option(0)) == 0.0
+
+
+async def test_a_scheduler_that_is_gone_gives_way_to_the_pool_s_order() -> None:
+    """A launch that began under an older configuration still ends."""
+    scheduler = chosen("services.nowhere:Gone", {})
+    assert await scheduler.score(option(3)) == -3.0
+
+
+ERRORS = {
+    "an unknown strategy": (
+        "    strategy: cheapest\n",
+        ":7: pools.a.strategy.type: no navarch.schedulers named 'cheapest' (known: availability, ",
+    ),
+    "an unknown option": (
+        "    strategy:\n      type: cost\n      per_gpus: true\n",
+        ":9: pools.a.strategy.per_gpus: unknown key; known here: per_gpu",
+    ),
+    "a missing option": (
+        f"    strategy:\n      type: {GREEN}\n",
+        ":7: pools.a.strategy: `grams` is missing; add it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), ERRORS.values(), ids=ERRORS)
+def test_what_is_wrong_with_a_strategy_is_said_at_the_start(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    """With file, line and key, before anything is launched by it."""
+    file = tmp_path / "navarch.yaml"
+    head = "providers: {aws: {type: aws}}\npools:\n  a:\n    provider: aws\n"
+    body = "    instance_type: x\n    max_nodes: 2\n"
+    file.write_text(head + body.replace("max", "min_nodes: 1\n    max") + text, encoding="utf-8")
+    with pytest.raises(ConfigurationError) as error:
+        Schedulers(load_settings(file, {}).pools, file)
+    expected = expected.replace(":7:", ":8:").replace(":9:", ":10:")
+    assert str(error.value).startswith(f"{file}{expected}")
+
+
+def test_plugins_are_made_once_for_each_configuration() -> None:
+    """A pool's scheduler may keep what it has learnt."""
+    strategy = PluginSettings(type=GREEN, options={"grams": {}})
+    pool = PoolSpec(provider="aws", instance_type="t", min_nodes=0, max_nodes=1, strategy=strategy)
+    made = Schedulers({"a": pool}, None)
+    offers = (Offer(provider="aws", instance_type="t"),)
+    choice = Choice(offers=offers, strategy=GREEN, strategy_options={"grams": {}})
+    assert made.of(choice) is made.of(choice)
