@@ -14,7 +14,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import agent_cost, cordon, ingest, judging, wave
+from benchmarks import agent_cost, cordon, ingest, judging, simulation, wave
 from benchmarks.machine import machine
 
 LATEST = Path(__file__).parent / "latest.json"
@@ -35,6 +35,10 @@ ROWS = (
         "<= 6",
     ),
     ("200 sagas at once: last done", "wave_200_last_done_seconds", "s", ""),
+    ("1,000 nodes simulated for 10 min", "simulation_1000_nodes_wall_seconds", "s", "<= 20"),
+    ("  memory", "simulation_1000_nodes_memory_gib", "GiB", "<= 0.4"),
+    ("5,000 nodes simulated for 30 min", "simulation_5000_nodes_wall_seconds", "s", "<= 180"),
+    ("  memory", "simulation_5000_nodes_memory_gib", "GiB", "<= 1"),
     ("Agent, 8 GPUs: memory", "agent_resident_mib", "MiB", "<= 45"),
     ("Agent, sampling each 15 s", "agent_cores_15s", "cores", "<= 0.003"),
     ("Agent, sampling each 1 s", "agent_cores_1s", "cores", "<= 0.02"),
@@ -53,7 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=LATEST, help="where to write the figures")
     parser.add_argument(
         "--only",
-        choices=["cordon", "ingest", "judging", "wave", "agent"],
+        choices=["cordon", "ingest", "judging", "wave", "agent", "simulation"],
         help="print one part, write nothing",
     )
     return parser.parse_args()
@@ -72,6 +76,7 @@ async def _measure(told: argparse.Namespace, say: Callable[[str], None]) -> dict
             f"three agents for {told.agent_seconds:g} s",
             lambda: agent_cost.measure(told.agent_seconds),
         ),
+        "simulation": ("stress runs of 1,000 and of 5,000 nodes", simulation.measure),
     }
     figures: dict[str, Any] = {}
     for name, (words, measure) in parts.items():
@@ -107,7 +112,7 @@ def _setup(told: argparse.Namespace) -> dict[str, Any]:
         "everything_on": "one machine: nats-server, five services, agents, receiver, load",
         **{
             part.__name__.rpartition(".")[2]: " ".join((part.__doc__ or "").split())
-            for part in (cordon, ingest, judging, agent_cost)
+            for part in (cordon, ingest, judging, agent_cost, simulation)
         },
     }
 

@@ -1,0 +1,57 @@
+"""Stress runs that ship, each in a process of its own: wall time, and memory at its most.
+
+1,000 nodes for 10 minutes and 5,000 nodes for 30 minutes, from the launch of the first machine on:
+the real health-monitor, pool-manager, provisioner and notifier in virtual time on the bus in
+memory, agents that beat every 10 s, failures and outages as in config/scenarios/stress. Reports
+are composed and not written. The history's hash says whether two runs were the same.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+STRESS: Final = Path(__file__).parent.parent / "config" / "scenarios" / "stress"
+RUNS: Final = {"1000_nodes": "thousand-nodes.yaml", "5000_nodes": "five-thousand-nodes.yaml"}
+KIB: Final = 1024
+
+
+async def measure() -> dict[str, Any]:
+    """Run each in a process of its own."""
+    figures: dict[str, Any] = {}
+    for name, file in RUNS.items():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "benchmarks.simulation", file, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{file}: the run ended with {process.returncode}")
+        figures |= {f"simulation_{name}_{key}": each for key, each in json.loads(output).items()}
+    return figures
+
+
+def _run(file: str) -> dict[str, Any]:
+    from services.simulator.scenario.reading import read_file  # noqa: PLC0415 - in the child
+    from services.simulator.stress import entry  # noqa: PLC0415
+
+    scenario = read_file(STRESS / file)
+    spec = msgspec.structs.replace(scenario.stress, log_file="")
+    began = time.monotonic()
+    report = entry.simulate(spec, name=scenario.name, base=scenario.configuration)
+    return {
+        "wall_seconds": round(time.monotonic() - began, 1),
+        "processor_seconds": round(time.process_time(), 1),
+        "memory_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB / KIB, 2),
+        "history": report.history[:16],
+        "failures": report.summary.failures,
+        "repaired": report.summary.replacements,
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_run(sys.argv[1])))
