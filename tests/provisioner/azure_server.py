@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.provisioner import azure_price_list
 from tests.provisioner.azure_models import AzureRefusalError, check_body, check_machine, method_of
 from tests.support.serving import serving as serving_app
 
@@ -79,6 +80,7 @@ class AzureServer:
             routes=[
                 Route(f"/{TENANT}/oauth2/v2.0/token", self._login, methods=["POST"]),
                 Route("/metadata/identity/oauth2/token", self._metadata),
+                Route("/api/retail/prices", azure_price_list.answer),
                 Route("/monitors/{name}", self._monitor),
                 Route("/places/{name}", self._place),
                 Route("/{path:path}", self._api, methods=verbs),

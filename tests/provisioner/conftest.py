@@ -315,6 +315,7 @@ async def make_azure(
             "base_url": azure.url,
             "login_url": azure.url,
             "metadata_url": azure.url,
+            "prices_url": azure.url,
             "poll_interval": Duration(0),
         }
         options = AzureProvider.Options(**(plain | changes))

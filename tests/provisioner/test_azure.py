@@ -11,6 +11,7 @@ import pytest
 
 from services.provisioner.errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
+from tests.provisioner.azure_price_list import A100, H100
 from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.support import FLEET, request
 
@@ -202,6 +203,33 @@ async def test_nothing_but_azure_is_sent_the_token(make_azure: Make) -> None:
     provider = make_azure()
     with pytest.raises(ProviderError, match="not Azure's"):
         await provider._azure.send("GET", "https://elsewhere.example/monitors/1")
+
+
+# --- prices ---------------------------------------------------------------------------------------
+
+
+async def test_prices_are_those_of_the_plain_machine(make_azure: Make) -> None:
+    """By the hour, for Linux, on demand and spot; the dearer of two meters; to the last page."""
+    told = await make_azure().prices((H100, A100))
+    assert [
+        (A100, "on-demand", 3.67),
+        (H100, "on-demand", 98.32),
+        (H100, "spot", 39.33),
+    ] == [(each.instance_type, each.market, each.dollars_per_hour) for each in told]
+    assert {"eastus"} == {each.region for each in told}
+
+
+async def test_no_prices_are_asked_for_where_none_are_wanted(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """Nor where the list is switched off; where it does not answer, that is an error."""
+    assert () == await make_azure().prices(())
+    switched_off = make_azure(prices_url="")
+    assert (False, ()) == (switched_off.capabilities.prices, await switched_off.prices((H100,)))
+    for options in ({"prices_url": "http://127.0.0.1:9"}, {"location": "elsewhere"}):
+        with pytest.raises(ProviderError):
+            await make_azure(**options).prices((H100,))
+    assert [] == azure.tokens
 
 
 # --- operations ----------------------------------------------------------------------------------

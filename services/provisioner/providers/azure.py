@@ -7,13 +7,16 @@ because its name, interface and address would stand in the way of the next try. 
 addresses that a crash left without a machine are listed, and go as instances do.
 """
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
 
+from schemas.offerings import KnownPrice
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from services.provisioner.providers import azure_prices
 from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_auth import Endpoints, read_principal, token_source
 from services.provisioner.providers.azure_errors import AzureError, error_of
@@ -80,6 +83,7 @@ class AzureProvider:
         return Capabilities(
             idempotency_token=True,
             reboot=True,
+            prices=bool(self.options.prices_url),
             region=self.options.location,
             market=self.options.market,
             spot=True,
@@ -122,6 +126,16 @@ class AzureProvider:
         addresses = await self._azure.pages(self._ip(""), version=NETWORK)
         machines = await self._azure.pages(self._vm(""), version=COMPUTE, query=VIEW)
         return vm.instances(machines, nics, addresses)
+
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+        """List prices of these sizes in this location, on demand and spot."""
+        found: list[Any] = []
+        if self.options.prices_url:
+            for query in azure_prices.questions(self.options.location, instance_types):
+                found += await self._azure.public(
+                    self.options.prices_url.rstrip("/"), azure_prices.PATH, query
+                )
+        return azure_prices.known(self.options.location, found)
 
     async def close(self) -> None:
         """Give back the connections."""

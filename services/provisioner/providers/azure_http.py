@@ -22,6 +22,7 @@ WAIT_MAX_SECONDS: Final = 30.0
 LOOKS_FAILED_MAX: Final = 5
 """In a row, before an operation is given up: it may have ended either way."""
 PAGES_MAX: Final = 10_000
+PUBLIC_PAGES_MAX: Final = 50
 DONE: Final = "Succeeded"
 ENDED: Final = frozenset({"Failed", "Canceled"})
 
@@ -100,6 +101,29 @@ class AzureClient:
             if not page.get("nextLink"):
                 return found
             page = _read(await self.send("GET", page["nextLink"]))
+        raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
+
+    async def public(self, base: str, path: str, query: dict[str, str]) -> list[Any]:
+        """Every entry of a list that is public: nothing is sent that says who asks."""
+        found: list[Any] = []
+        more, params = f"{base}{path}", query
+        for _ in range(PUBLIC_PAGES_MAX):
+            if not more.startswith(f"{base}/"):
+                raise ProviderError("TRANSIENT", f"an address that is not {base}'s: {more[:200]}")
+            try:
+                answer = await self._client.get(more, params=params or None)
+            except httpx.HTTPError as error:
+                what = str(error) or type(error).__name__
+                raise ProviderError("TRANSIENT", f"GET {path}: {what}") from error
+            page = _read(answer)
+            if not answer.is_success:
+                raise error_of(answer.status_code, page, "on-demand", retry_after(answer))
+            if not isinstance(page, dict) or not isinstance(page.get("Items"), list):
+                raise ProviderError("TRANSIENT", f"GET {path}: an answer that is no list")
+            found += page["Items"]
+            more, params = page.get("NextPageLink") or "", {}
+            if not more:
+                return found
         raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
 
     async def finish(self, answer: httpx.Response, market: Market = "on-demand") -> None:

@@ -85,6 +85,8 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     base_url: str = "https://management.azure.com"
     audience: str = "https://management.azure.com"
     """For what tokens are asked; another in another cloud than the public one."""
+    prices_url: str = "https://prices.azure.com"
+    """Of Azure's public price list; empty: it is not asked."""
     login_url: str = "https://login.microsoftonline.com"
     metadata_url: str = "http://169.254.169.254"
     timeout: Duration = Duration(30)

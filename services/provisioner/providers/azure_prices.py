@@ -1,0 +1,54 @@
+"""Azure's list prices: what is asked of its price list, and what its answers say. Pure.
+
+The list is public, wants no token, and knows every meter of every service; of a machine size in a
+region it has the price on demand and the spot price of the moment, for Linux and for Windows.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from schemas.capacity import Market
+from schemas.offerings import KnownPrice
+
+PATH: Final = "/api/retail/prices"
+VERSION: Final = "2023-01-01-preview"
+SIZES_MAX: Final = 15
+"""Of one question, whose filter stands in the URL."""
+HOUR: Final = "1 Hour"
+DOLLARS: Final = "USD"
+OTHERS: Final = ("Windows", "CloudServices", "Dedicated Host")
+"""In a product's name: not the plain machine that is launched here."""
+OLD_SPOT: Final = "Low Priority"
+SPOT: Final = "Spot"
+
+
+def questions(region: str, sizes: Sequence[str]) -> Iterable[dict[str, str]]:
+    """The queries that ask for these sizes."""
+    for first in range(0, len(sizes), SIZES_MAX):
+        quoted = (each.replace("'", "''") for each in sizes[first : first + SIZES_MAX])
+        some = " or ".join(f"armSkuName eq '{each}'" for each in quoted)
+        wanted = (
+            "serviceName eq 'Virtual Machines' and priceType eq 'Consumption' "
+            f"and armRegionName eq '{region}' and ({some})"
+        )
+        yield {"api-version": VERSION, "currencyCode": DOLLARS, "$filter": wanted}
+
+
+def known(region: str, items: Iterable[Any]) -> tuple[KnownPrice, ...]:
+    """What these entries of the list say; of several meters for the same the dearest counts."""
+    found: dict[tuple[str, Market], float] = {}
+    for each in items:
+        plain = each.get("unitOfMeasure") == HOUR and each.get("currencyCode") == DOLLARS
+        size, sku = str(each.get("armSkuName", "")), str(each.get("skuName", ""))
+        product = str(each.get("productName", ""))
+        dollars = each.get("retailPrice")
+        if not plain or not size or OLD_SPOT in sku or not isinstance(dollars, int | float):
+            continue
+        if any(other in product for other in OTHERS) or dollars <= 0:
+            continue
+        key: tuple[str, Market] = (size, "spot" if SPOT in sku else "on-demand")
+        found[key] = max(found.get(key, 0.0), float(dollars))
+    return tuple(
+        KnownPrice(region=region, instance_type=size, market=market, dollars_per_hour=dollars)
+        for (size, market), dollars in sorted(found.items())
+    )
