@@ -75,6 +75,19 @@ def pool_kept(pool: PoolRecord) -> tuple[str, ...]:
     return ("It only observes (mode: observe): nothing is begun.", *told)
 
 
+def removal_told(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """That a pool is being removed, and which of its nodes nobody takes away yet."""
+    if not pool.removing:
+        return ()
+    left = [node for node in nodes if node.state != "terminated"]
+    busy = {each.node for each in pool.open.values()}
+    told = [f"It is being removed: {len(left)} of its nodes are still to leave."]
+    for node in left[:WOULD_NAMED_MAX]:
+        if node.node not in busy:
+            told += [f"{node.node}: {why}" for why in node_kept(node, pool)]
+    return tuple(told)
+
+
 def reserve_told(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
     """A pool's spares, where it has or wants some."""
     spares = [node for node in nodes if node.spare and node.state != "terminated"]

@@ -111,7 +111,7 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
     """One row a pool."""
     return [
         (
-            f"{pool.name} (observe)" if pool.mode == "observe" else pool.name,
+            _named(pool),
             *map(str, (pool.desired, pool.nodes, pool.active, pool.healthy, pool.unhealthy)),
             *map(str, (pool.cordoned, pool.min_nodes, pool.max_nodes)),
             pool.breaker,
@@ -121,6 +121,13 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
         )
         for pool in pools
     ]
+
+
+def _named(pool: PoolView) -> str:
+    """Its name, and what is out of the ordinary about it."""
+    if pool.removing:
+        return f"{pool.name} (removing)"
+    return f"{pool.name} (observe)" if pool.mode == "observe" else pool.name
 
 
 def use(count: int, limit: int) -> str:

@@ -118,7 +118,8 @@ def down(
         there = await _nodes(fleet, name)
         for node, status in there.items():
             printing.say(f"  {node:<24} {status}")
-        printing.say(f"{name}: {len(there)} nodes leave, each when its work has left.")
+        nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
+        printing.say(f"{name}: {nodes}, each when its work has left.")
         _confirm(f"Take {name} down?", yes=yes)
         said = {"mode": mode, "timeout": timeout or None}
         try:

@@ -189,7 +189,11 @@ def why_pool(
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {pool.breaker.state}."
     )
     told = lines_of(stored, "")
-    now: list[str] = [*keeping.pool_kept(pool), *keeping.windows_told(pool, at)]
+    now: list[str] = [
+        *keeping.removal_told(pool, nodes),
+        *keeping.pool_kept(pool),
+        *keeping.windows_told(pool, at),
+    ]
     now += keeping.reserve_told(pool, nodes)
     if pool.breaker.state != "closed":
         now.append(f"The breaker {breaker_words(pool.name, pool.breaker)}")

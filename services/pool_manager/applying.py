@@ -80,7 +80,10 @@ def removed(
         return _refused(asked, request, "wrong-state", _configured(asked.pool), now)
     record = world.record
     count = len(world.nodes)
-    note = f"{count} nodes leave first, each when its work has" if count else ""
+    first = "its node leaves first, when its work has"
+    if count != 1:
+        first = f"its {count} nodes leave first, each when its work has"
+    note = first if count else ""
     if not record.removing:
         changes: dict[str, Any] = {"min_nodes": 0, "max_nodes": 0, "spares": 0, "autoscaling": None}
         if request.mode or request.timeout is not None:

@@ -262,6 +262,26 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
     ]
 
 
+def test_a_pool_that_is_removed_names_who_keeps_it() -> None:
+    """A node that somebody holds does not leave, and so neither does the pool."""
+    pool = PoolRecord(
+        name="training",
+        spec=SPEC,
+        desired=0,
+        removing="request-7",
+        open={"s": OpenSaga(kind="scale-down", node="n2", since=NOW)},
+    )
+    node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
+    held = msgspec.structs.replace(node, held_until=NOW, held_by="me", held_reason="mine")
+    leaves = msgspec.structs.replace(held, node="n2")
+    told = why_pool(pool, [held, leaves], [], []).now
+
+    assert "It is being removed: 2 of its nodes are still to leave." == told[0]
+    assert told[1].startswith("n1: It is held until ")
+    assert told[1].endswith("navarch release n1")
+    assert 2 == len(told)
+
+
 def test_a_pool_names_the_sick_that_nobody_acts_on() -> None:
     """Nothing under way is no answer while a node is sick, cordoned or missing."""
     spec = msgspec.structs.replace(SPEC, health=HealthSpec(auto_replace=False))
