@@ -50,6 +50,11 @@ class Raw(Protocol):
 class Connection(Protocol):
     """The few calls of the client that pulling needs."""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server is there now."""
+        ...
+
     def new_inbox(self) -> str:
         """A fresh reply subject."""
         ...
@@ -296,6 +301,12 @@ class Puller:
     async def _keep_asking(self) -> None:
         """Hold the standing request; made anew whenever it may have been lost."""
         while not self._stopped:
+            if not self._connection.is_connected:
+                # The client keeps what it is told meanwhile, but not that a subscription has ended:
+                # requests made now would stand at the server beside the one that counts, and each
+                # would be given messages that nobody takes.
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             try:
                 await self._ask_on_one_inbox()
                 await asyncio.sleep(RENEW_SECONDS)
@@ -324,7 +335,7 @@ class Puller:
             inbox, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
         try:
-            while not self._stopped and not self._stale:
+            while not self._stopped and not self._stale and self._connection.is_connected:
                 # Cleared first: what is released while asking must not be slept over.
                 self._changed.clear()
                 await self._ask(consumer, inbox)

@@ -11,6 +11,7 @@ from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS, NODES
 from services.runtime.clock import SystemClock
 from services.runtime.errors import Unavailable
 from services.runtime.leases import Lease
+from services.runtime.pulling import SILENCE_MAX_SECONDS
 
 FAULT = subjects.node_event("training", "training-1", "fault")
 
@@ -187,3 +188,22 @@ async def test_a_lease_is_not_believed_past_its_time(bus, server):
         while not lease.held:
             await asyncio.sleep(0.01)
     keeping.cancel()
+
+
+async def test_a_broker_that_was_away_for_long_is_asked_once(bus, server, handler, looping):
+    """What was asked meanwhile would stand there beside it, and be given messages for nobody."""
+    event = Lost(
+        id="after", time=datetime(2026, 1, 1, tzinfo=UTC), pool="training", node="training-1"
+    )
+    async with looping(bus, HEALTH_EVENTS, handler):
+        await server.kill()
+        await connected(bus, is_=False)
+        await asyncio.sleep(SILENCE_MAX_SECONDS * 2 + 1)  # away: longer than silence is borne
+        await server.start()
+        await connected(bus, is_=True)
+        await publish_through(bus, FAULT, encode(event), event.id)
+        await handler.wait_for(lambda: len(handler.done) == 1)
+        place = f"{HEALTH_EVENTS.stream}.{HEALTH_EVENTS.name}"
+        info = await bus.admin(f"CONSUMER.INFO.{place}", {})
+    assert 1 == info["num_waiting"]
+    assert [1] == [each.deliveries for each in handler.done]
