@@ -52,7 +52,7 @@ conformance: $(STAMP) ## What every provider and every health check must keep, o
 		tests/provisioner/test_conformance_suite.py tests/agent/test_conformance.py
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
-	@echo "Real parts: prometheus, jq, sshd, cloud-init, packer, and a Docker engine where one runs. make test-real installs nothing; .ci/run does, with apt."
+	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, and a Docker engine where one runs. make test-real installs nothing; .ci/run does, with apt."
 	@$(BIN)/python -m pytest -m real; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
 

@@ -27,17 +27,20 @@ class EmbeddedServer:
         config: Path | None = None,
         name: str = "nats-server",
         arguments: Sequence[str] = (),
+        through: Sequence[str] = (),
     ) -> None:
         """Keep everything under `directory`; port -1 takes a free one.
 
         `config`: the server's own configuration file, for what is not said here. `name`: unique in
-        a cluster. `arguments`: further ones of nats-server's own, as its routes.
+        a cluster. `arguments`: further ones of nats-server's own, as its routes. `through`: the
+        command that starts it, where it is not started by itself.
         """
         self._config = config
         self._directory = directory
         self._port = port
         self.name = name
         self._arguments = tuple(arguments)
+        self._through = tuple(through)
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
 
@@ -53,7 +56,7 @@ class EmbeddedServer:
         ports.mkdir(parents=True)
         log = (self._directory / "nats-server.log").open("ab")
         self._process = await asyncio.create_subprocess_exec(
-            str(server_binary()),
+            *(*self._through, str(server_binary())),
             *("-a", "127.0.0.1", "-p", str(self._port), "-m", "-1"),
             *(("-c", str(self._config)) if self._config else ()),
             *("-js", "-sd", str(self._directory / "js"), "--ports_file_dir", str(ports)),

@@ -30,11 +30,14 @@ class Replica:
         directory: Path,
         ended: Callable[[str], None],
         shift_seconds: float = 0.0,
+        through: tuple[str, ...] = (),
     ) -> None:
         """Not yet started; `ended` is told of an end that nobody asked for.
 
-        `shift_seconds`: how fast the clock of its machine is.
+        `shift_seconds`: how fast the clock of its machine is. `through`: the command that starts
+        it, where it is not started by itself.
         """
+        self._through = through
         self._program = (f"services.{service.replace('-', '_')}",)
         if shift_seconds:
             self._program = ("tests.crash.shifted", service, str(shift_seconds))
@@ -63,7 +66,7 @@ class Replica:
         self._expected = False
         self.started_at = asyncio.get_running_loop().time()
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", *self._program),
+            *(*self._through, sys.executable, "-m", *self._program),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

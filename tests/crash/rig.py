@@ -38,7 +38,8 @@ from tests.crash.provider import FakeTruth, LocalTruth, Provider
 from tests.crash.settings import POOL, settings_of
 from tests.crash.shape import IN_EFFECT, REPLACED, Moment, Shape
 from tests.crash.workload import Workload, serving
-from tests.support.cluster import Cluster
+from tests.support.cluster import LOOPBACK, Cluster
+from tests.support.network import Network
 from tests.support.settling import busy
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
@@ -58,12 +59,15 @@ class UnsettledError(AssertionError):
 class Rig:
     """The fleet. Enter it and every node is in service; leave it and nothing is left."""
 
-    def __init__(self, directory: Path, shape: Shape) -> None:
-        """Keep everything under `directory`."""
+    def __init__(self, directory: Path, shape: Shape, network: Network | None = None) -> None:
+        """Keep everything under `directory`; `network`: where each process is."""
         self.directory = directory
         self.shape = shape
-        self._cluster = Cluster(directory / "nats", shape.servers) if shape.servers > 1 else None
-        alone = [EmbeddedServer(directory / "nats")]
+        self._network = network
+        self._host = network.host if network else LOOPBACK
+        several = shape.servers > 1
+        self._cluster = Cluster(directory / "nats", shape.servers, network) if several else None
+        alone = [EmbeddedServer(directory / "nats", arguments=("--addr", self._host))]
         self.servers = self._cluster.servers if self._cluster else alone
         self.server = self.servers[0]
         self.replicas: list[Replica] = []
@@ -101,7 +105,7 @@ class Rig:
     async def __aenter__(self) -> Self:
         """Start everything and wait until the pool has its size."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        await self._outside.enter_async_context(serving(self.workload))
+        await self._outside.enter_async_context(serving(self.workload, self._host))
         self.provider, settings = settings_of(self.shape, self.directory, self.workload)
         (self.directory / "crash.yaml").write_text(json.dumps(settings), "utf-8")
         try:
@@ -117,9 +121,11 @@ class Rig:
 
     async def _begin(self, url: str) -> None:
         config = self.directory / "crash.yaml"
+        # Ourselves, we speak to the servers that are where we are.
+        here = [each.url for each in self.servers if self._host in each.url]
         self.bus = await NatsBus.connect(
             ConnectOptions(
-                settings=NatsSettings(url=url, replicas=self.shape.servers),
+                settings=NatsSettings(url=",".join(here), replicas=self.shape.servers),
                 name="crash-rig",
                 ping_seconds=2,
             )
@@ -149,6 +155,7 @@ class Rig:
                 self.directory,
                 self.unasked.append,
                 self.shape.apart_seconds * (number - 1),
+                self._network.through(f"{service}/{number}") if self._network else (),
             )
             for service in SERVICES
             for number in range(1, self.shape.replicas + 1)

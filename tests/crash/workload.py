@@ -85,18 +85,23 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(workload: Workload) -> AsyncIterator[Workload]:
+async def serving(workload: Workload, host: str = "127.0.0.1") -> AsyncIterator[Workload]:
     """Answer on a free port."""
     routes = [
         Route("/status", workload.status),
         Route("/{event}", workload.order, methods=["POST"]),
     ]
     config = uvicorn.Config(
-        Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
+        Starlette(routes=routes),
+        host=host,
+        port=0,
+        log_config=None,
+        lifespan="off",
+        access_log=False,
     )
     bound = config.bind_socket()
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    workload.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    workload.url = f"http://{host}:{bound.getsockname()[1]}"
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[bound]))
     try:

@@ -21,8 +21,10 @@ from schemas.topology import BUCKETS, DURABLES, STREAMS
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.errors import BusError
 from services.runtime.nats_bus import ConnectOptions, NatsBus
+from tests.support.network import Network
 
 SERVERS: Final = 3
+LOOPBACK: Final = "127.0.0.1"
 LED_SECONDS_MAX: Final = 30.0
 ASK_SECONDS: Final = 0.5
 """A cluster without a leader does not answer at all, so each question is a short one."""
@@ -32,19 +34,26 @@ LOOK_SECONDS: Final = 0.05
 class Cluster:
     """Enter it and it has a leader; leave it and nothing is left."""
 
-    def __init__(self, directory: Path, servers: int = SERVERS) -> None:
-        """Keep a folder for each server under `directory`."""
-        routes = [f"nats://127.0.0.1:{port}" for port in _free_ports(servers)]
+    def __init__(
+        self, directory: Path, servers: int = SERVERS, network: Network | None = None
+    ) -> None:
+        """Keep a folder for each server under `directory`; `network`: where each of them is."""
+        names = [f"n{number + 1}" for number in range(servers)]
+        hosts = [network.address_of(name) if network else LOOPBACK for name in names]
+        ports = _free_ports(servers)
+        routes = [f"nats://{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
         self.servers = [
             EmbeddedServer(
-                directory / f"n{number}",
-                name=f"n{number}",
+                directory / name,
+                name=name,
+                through=network.through(name) if network else (),
                 arguments=(
+                    *("--addr", host),
                     *("--cluster_name", "navarch"),
                     *("--cluster", route, "--routes", ",".join(routes)),
                 ),
             )
-            for number, route in enumerate(routes, 1)
+            for name, host, route in zip(names, hosts, routes, strict=True)
         ]
 
     @property

@@ -1,0 +1,142 @@
+"""A service cut off from the cluster for half a minute, on a link that really is down.
+
+It does not know that it is cut off, and what it holds it cannot say. Back, it goes on within three
+seconds, and each thing has happened once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from schemas.topology import SAGAS
+from services.runtime.errors import BusError
+from tests.crash.rig import IN_EFFECT, SERVICES, Moment, Rig, Shape
+from tests.crash.rounds import FAULT, RESUME_SECONDS_MAX, VERDICT, author
+from tests.crash.shape import REPLACED
+from tests.support.cluster import leader_of, replicas_current
+from tests.support.network import Network, missing
+
+pytestmark = pytest.mark.real
+
+CUT_SECONDS = 30.0
+STRUCK_SECONDS_MAX = 20.0
+ELECTED_SECONDS_MAX = 20.0
+CURRENT_SECONDS_MAX = 30.0
+ASK_SECONDS = 0.2
+LOOK_SECONDS = 0.05
+AWAY = "away"
+CUTS = [
+    ("pool-manager", VERDICT),
+    ("health-monitor", None),
+    ("notifier", Moment("cordon", IN_EFFECT)),
+    ("provisioner", Moment("provision", IN_EFFECT)),
+    ("metrics", FAULT),
+]
+"""Who is cut off, and as what is seen; None: before anything happens."""
+
+
+@pytest.fixture(autouse=True)
+def a_network_that_can_be_cut() -> None:
+    """Looked for only where these tests are run: it makes a link to see whether it can."""
+    if reason := missing():
+        pytest.skip(reason)
+
+
+@asynccontextmanager
+async def fleet(
+    directory: Path, shape: Shape, away: list[str]
+) -> AsyncIterator[tuple[Rig, Network]]:
+    """A fleet of which these processes are on a link of their own."""
+    with Network(dict.fromkeys(away, AWAY)) as network:
+        async with Rig(directory, shape, network) as rig:
+            yield rig, network
+
+
+async def answers(rig: Rig, service: str) -> float:
+    """Wait until a service answers who it is; return when."""
+    while True:
+        with suppress(BusError):
+            await rig.bus.request(f"$SRV.PING.{service}", b"", timeout_seconds=ASK_SECONDS)
+            return asyncio.get_running_loop().time()
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("service", "moment"), CUTS, ids=[f"{service} at {moment}" for service, moment in CUTS]
+)
+async def test_a_service_that_was_cut_off_goes_on_and_nothing_has_happened_twice(
+    tmp_path: Path, service: str, moment: Moment | None
+) -> None:
+    """Nobody stands in for it: what is its own waits, and is done within three seconds."""
+    clock = asyncio.get_running_loop().time
+    async with fleet(tmp_path, Shape(), [f"{service}/1"]) as (rig, network):
+        if moment is None:
+            network.cut(AWAY)
+        else:
+            cut = rig.arm(moment, lambda: network.cut(AWAY))
+        await rig.break_a_node()
+        if moment is not None:
+            async with asyncio.timeout(STRUCK_SECONDS_MAX):
+                await cut.wait()
+        await asyncio.sleep(CUT_SECONDS)  # the cut itself
+        network.heal(AWAY)
+        healed = clock()
+        async with asyncio.timeout(STRUCK_SECONDS_MAX):
+            back = await answers(rig, service)
+        found, told = await rig.differences()
+        signs = (at for at, seen, _ in rig.signs if at > healed and author(seen) == service)
+        resumed = next(signs, None)
+
+        assert not found, told
+        assert rig.unasked == []
+        assert back - healed <= RESUME_SECONDS_MAX
+        assert service == "metrics" or resumed is not None
+        assert resumed is None or resumed - healed <= RESUME_SECONDS_MAX
+
+
+async def test_a_side_with_one_server_of_three_is_done_without_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    """One server and one of every service on the one side, two and the others on the other.
+
+    The larger side elects and goes on; of what the smaller one held nothing is done twice. Back, it
+    is all there is: the others are stopped, and the next node that breaks is replaced by it alone.
+    """
+    clock = asyncio.get_running_loop().time
+    shape = Shape(servers=3, replicas=2)
+    away = ["n1", *(f"{service}/1" for service in SERVICES)]
+    async with fleet(tmp_path, shape, away) as (rig, network):
+        rig.workload.holding = True
+        draining = rig.arm(Moment("drain", "started"), lambda: network.cut(AWAY))
+        node = await rig.break_a_node()
+        async with asyncio.timeout(STRUCK_SECONDS_MAX):
+            await draining.wait()
+        began = clock()
+        rig.workload.holding = False
+        leader = await leader_of(rig.bus, SAGAS.name, besides=rig.servers[0])
+        elected = clock()
+        assert leader != "n1"
+        assert elected - began <= ELECTED_SECONDS_MAX
+        async with asyncio.timeout(CUT_SECONDS):
+            await rig.until(lambda: any((m, n) == (REPLACED, node) for _, m, n in rig.signs))
+        await asyncio.sleep(max(0.0, began + CUT_SECONDS - clock()))  # the rest of the cut
+        network.heal(AWAY)
+        async with asyncio.timeout(CURRENT_SECONDS_MAX):
+            await rig.led()
+            while not await replicas_current(rig.bus, SAGAS.name):
+                await asyncio.sleep(LOOK_SECONDS)
+        found, told = await rig.differences()
+        assert not found, told
+
+        await asyncio.gather(*(rig.replica(service, 2).stop() for service in SERVICES))
+        alone = clock()
+        await rig.break_a_node()
+        found, told = await rig.differences()
+        resumed = next(at for at, seen, _ in rig.signs if at > alone and author(seen) in SERVICES)
+
+        assert not found, told
+        assert rig.unasked == []
+        assert resumed - alone <= RESUME_SECONDS_MAX

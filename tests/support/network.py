@@ -1,0 +1,110 @@
+"""A network that can be cut: processes in namespaces of this machine, each on a link of its own.
+
+Needs root and iproute2. What is cut off hears nothing, not even that a connection was closed, as
+behind a switch that has lost its power.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Final, Self
+
+COMMAND_SECONDS_MAX: Final = 10.0
+
+
+class Network:
+    """Enter it and the links stand; leave it and nothing is left of them."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        """`places`: process -> the place it is at; whoever is not named is at the host."""
+        self._places = dict(places)
+        mark = os.getpid() % 0xFFFF
+        self._names = {
+            place: f"nv{mark:x}-{number}"
+            for number, place in enumerate(sorted(set(places.values())))
+        }
+        self._bridge = f"nv{mark:x}br"
+        self._prefix = f"10.{64 + mark % 128}.{mark // 128 % 256}"
+        self.host = f"{self._prefix}.1"
+        """The address of whoever is at the host."""
+
+    def address(self, place: str) -> str:
+        """The address of a place."""
+        return f"{self._prefix}.{sorted(self._names).index(place) + 2}"
+
+    def place_of(self, process: str) -> str:
+        """Where a process is; empty: at the host."""
+        return self._places.get(process, "")
+
+    def address_of(self, process: str) -> str:
+        """The address of a process, wherever it is."""
+        place = self.place_of(process)
+        return self.address(place) if place else self.host
+
+    def through(self, process: str) -> tuple[str, ...]:
+        """What a process is to be started through."""
+        place = self.place_of(process)
+        return ("ip", "netns", "exec", self._names[place]) if place else ()
+
+    def __enter__(self) -> Self:
+        """Make the links."""
+        try:
+            _ip("link", "add", self._bridge, "type", "bridge")
+            _ip("addr", "add", f"{self.host}/24", "dev", self._bridge)
+            _ip("link", "set", self._bridge, "up")
+            for place, name in self._names.items():
+                _ip("netns", "add", name)
+                _ip("link", "add", f"{name}h", "type", "veth", "peer", "name", f"{name}n")
+                _ip("link", "set", f"{name}n", "netns", name)
+                _ip("link", "set", f"{name}h", "master", self._bridge, "up")
+                inside = ("-n", name)
+                _ip(*inside, "addr", "add", f"{self.address(place)}/24", "dev", f"{name}n")
+                _ip(*inside, "link", "set", f"{name}n", "up")
+                _ip(*inside, "link", "set", "lo", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take them away; a link goes with its namespace."""
+        for name in self._names.values():
+            for command in (("link", "del", f"{name}h"), ("netns", "del", name)):
+                with suppress(subprocess.CalledProcessError):
+                    _ip(*command)
+        with suppress(subprocess.CalledProcessError):
+            _ip("link", "del", self._bridge)
+
+    def cut(self, place: str) -> None:
+        """Let nothing through, from now on."""
+        _ip("link", "set", f"{self._names[place]}h", "down")
+
+    def heal(self, place: str) -> None:
+        """Let everything through again."""
+        _ip("link", "set", f"{self._names[place]}h", "up")
+
+
+@cache
+def missing() -> str:
+    """Why no network can be cut here; empty: it can."""
+    if not shutil.which("ip"):
+        return "no iproute2 here: apt-get install iproute2"
+    if os.geteuid() != 0:
+        return "cutting a network needs root"
+    try:
+        with Network({"probe": "probe"}):
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"no network namespaces here: {error.stderr.decode().strip()}"
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(
+        ["ip", *arguments],
+        check=True,
+        capture_output=True,
+        timeout=COMMAND_SECONDS_MAX,
+    )
