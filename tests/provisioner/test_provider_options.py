@@ -1,10 +1,13 @@
 """Options of the cloud providers, as a configuration gives them."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.settings import PluginSettings
+from services.runtime.configuration import load_settings
 from services.runtime.errors import ConfigurationError
 from services.runtime.plugins import load_plugin
 
@@ -54,3 +57,20 @@ def test_an_option_that_is_wrong_is_named(type_: str, options: dict[str, Any], s
     with pytest.raises(ConfigurationError) as refused:
         load(type_, options)
     assert says in str(refused.value)
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "providers.md"
+SHOWN = re.findall(r"```yaml\n(providers:.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.split()[1])
+def test_every_configuration_that_the_docs_show_is_one(shown: str, tmp_path: Path) -> None:
+    """Its pools are pools, and its providers take their options; somebody else's are theirs."""
+    file = tmp_path / "navarch.yaml"
+    file.write_text(shown, encoding="utf-8")
+    settings = load_settings(file, {})
+    for given in settings.providers.values():
+        if ":" in given.type:
+            continue
+        kind, options = load_plugin("navarch.providers", given, file)
+        assert isinstance(options, kind.Options)
