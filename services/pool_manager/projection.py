@@ -58,15 +58,22 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
 
 
 def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
-    """The record of the spare that takes the place of the node a saga acts on."""
+    """The record of the spare that takes the place of the node a saga acts on.
+
+    Once it is in service it is a node like any other: what the saga does after that is none of its
+    business, and somebody may have cordoned it since.
+    """
     if record is None or not _takes(record, state):
         return record
     promoted = _promoted(record, state)
+    if promoted and not record.spare:
+        return record
+    left = promoted or state.ended
     return msgspec.structs.replace(
         record,
-        saga="" if state.ended else state.saga,
+        saga="" if left else state.saga,
         saga_entry=state.sequence,
-        sagas=record.sagas + (1 if state.ended else 0),
+        sagas=record.sagas + (1 if left else 0),
         cordoned=record.cordoned and not promoted,
         spare=record.spare and not promoted,
         drained=record.drained and not promoted,

@@ -229,13 +229,14 @@ def is_absent(
 ) -> bool:
     """Whether a list proves that the instance is gone.
 
-    Where its id was never learnt, the list must be so late that a lagging one would show it.
+    The list must be so late that a lagging one would show it: counted from when its id was learnt,
+    and where that never was, from when it was given up.
     """
     listed = tuple(listed)
     if any(is_of(record, each) for each in listed) or may_stand(record, listed):
         return False
-    since = record.terminating_at or record.intended_at
-    return bool(record.provider_id) or now - since >= lag
+    known_at = record.running_at if record.provider_id else None
+    return now - (known_at or record.terminating_at or record.intended_at) >= lag
 
 
 # --- the sweep -----------------------------------------------------------------------------------

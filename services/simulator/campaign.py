@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 SERVICES: Final = ("health-monitor", "pool-manager", "provisioner", "notifier")
 EVERYBODY: Final = "*"
+CURES: Final = ("reset_gpu", "reboot", "replace")
+"""What helps against a fault, the gentlest first."""
 FATAL: Final = (79, 79, 79, 48, 95)
 MILD: Final = (13, 43, 63)
 
@@ -37,8 +39,14 @@ Kind = Literal[
     "hang",
     "workload-away",
     "endless-drain",
+    "notice",
     "scale",
     "replace",
+    "drain",
+    "cordon",
+    "hold",
+    "cancel",
+    "breaker",
 ]
 
 
@@ -83,6 +91,10 @@ class Shape:
     idempotent: bool
     list_lag_seconds: float
     remediation: Literal["replace", "ladder"]
+    spares: int = 0
+    """Nodes kept in reserve."""
+    reboots: bool = False
+    """Whether the cloud can reboot a machine whose agent is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +118,9 @@ def draw(seed: str, minutes: float) -> Campaign:
         replicas=chance.choice((1, 1, 2)),
         idempotent=chance.random() < 1 / 2,
         list_lag_seconds=chance.choice((0.0, 0.0, 5.0)),
-        remediation=Random(f"{seed}/remediation").choice(("replace", "replace", "ladder")),  # noqa: S311
+        remediation=chance.choice(("replace", "replace", "ladder")),
+        spares=chance.choice((0, 0, 1, 2)),
+        reboots=chance.random() < 1 / 2,
     )
     seconds = minutes * 60
     # Not everything at once in every run: what is left out makes what is left clearer.
@@ -141,7 +155,7 @@ def _launch_fails(chance: Random, at: float) -> Blow:
 
 
 _DRAWS: Final[dict[Kind, Callable[[Random, float], Blow]]] = {
-    "fault": lambda c, at: Blow(at, "fault", number=c.choice(FATAL)),
+    "fault": lambda c, at: Blow(at, "fault", number=c.choice(FATAL), how=c.choice(CURES)),
     "mild-fault": lambda c, at: Blow(at, "mild-fault", number=c.choice(MILD)),
     "kill": lambda c, at: Blow(at, "kill", c.choice(SERVICES), seconds=c.uniform(0.1, 8)),
     "kill-after-effects": lambda c, at: Blow(
@@ -178,6 +192,15 @@ _DRAWS: Final[dict[Kind, Callable[[Random, float], Blow]]] = {
     "hang": lambda c, at: Blow(at, "hang", seconds=c.uniform(5, 25)),
     "workload-away": lambda c, at: Blow(at, "workload-away", seconds=c.uniform(1, 40)),
     "endless-drain": lambda c, at: Blow(at, "endless-drain", seconds=c.uniform(1, 60)),
+    # Withdrawn after a while, or the machine is taken at the end of it.
+    "notice": lambda c, at: Blow(
+        at, "notice", seconds=c.uniform(5, 150), how=c.choice(("", "", "withdrawn"))
+    ),
+    "drain": lambda _, at: Blow(at, "drain"),
+    "cordon": lambda c, at: Blow(at, "cordon", seconds=c.uniform(5, 60)),
+    "hold": lambda c, at: Blow(at, "hold", seconds=c.uniform(10, 120)),
+    "cancel": lambda _, at: Blow(at, "cancel"),
+    "breaker": lambda c, at: Blow(at, "breaker", seconds=c.uniform(5, 60)),
     "scale": lambda c, at: Blow(at, "scale", number=c.randint(1, 7)),
     "replace": lambda _, at: Blow(at, "replace"),
 }

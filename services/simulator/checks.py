@@ -20,7 +20,7 @@ from schemas.records import (
     node_key,
     pool_key,
 )
-from schemas.sagas import SagaDone, SagaEntry, SagaStarted, SagaUnwound, saga_codec
+from schemas.sagas import SagaDone, SagaEntry, SagaStarted, SagaUnwound, StepSucceeded, saga_codec
 from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, NODES, POOLS, SAGAS
 from services.provisioner.provider import Instance
 from services.runtime.bus import Stored
@@ -68,6 +68,10 @@ class Checks:
         self._pool = pool
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
+        self._out_before: set[str] = set()
+        """Sagas whose node was out of service before they began."""
+        self._promoted: set[str] = set()
+        """Sagas whose spare has gone into service: it is a node like any other from then on."""
         self.allowed: int = 1
         self.rate_max = 0
         """Nodes replaced within the window at most; 0: no bound."""
@@ -77,7 +81,12 @@ class Checks:
         self.drain_seconds = 0.0
         self._verdicts: dict[str, str] = {}
         self.left_cordoned: dict[str, None] = {}
-        """Sick nodes whose replacement a person asked for and that could not be."""
+        """Nodes that a person took out of service, and is to give back in the end."""
+        self.spares = 0
+        self.struck: set[str] = set()
+        """Nodes whose hardware has ever failed."""
+        self.announced: set[str] = set()
+        """Nodes that the cloud has ever said it would take."""
         self.broken: ViolationError | None = None
         """The first violation."""
         world.watchers.append(self._stored)
@@ -110,26 +119,37 @@ class Checks:
             asked = ended is not None and ended.params.by and not ended.params.restores
             if ended is not None and asked and isinstance(entry, SagaUnwound):
                 self.left_cordoned[ended.params.node] = None
+        if isinstance(entry, StepSucceeded) and entry.step == "promote":
+            self._promoted.add(entry.saga)
         if not isinstance(entry, SagaStarted):
             return
         params = entry.params
         for saga, other in self.open.items():
-            taken = {other.params.node, other.params.new_node} - {""}
-            if taken & ({params.node, params.new_node} - {""}):
+            if self._about(other) & self._about(entry):
                 self._fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
         self.open[entry.saga] = entry
-        disruptive = [
+        if entry.kind in DISRUPTIVE and not params.by:
+            self._disrupts(entry)
+
+    def _disrupts(self, entry: SagaStarted) -> None:
+        """A node is taken out of service; one that was out already is taken out no more."""
+        node = entry.params.node
+        record = self._node(node_key(entry.params.pool, node))
+        if record is not None and record.cordoned:
+            self._out_before.add(entry.saga)
+        self._rate(entry)
+        out = [
             saga
             for saga, each in self.open.items()
-            if each.kind in DISRUPTIVE and not each.params.by
+            if each.kind in DISRUPTIVE and not each.params.by and saga not in self._out_before
         ]
-        if entry.saga in disruptive:
-            self._rate(entry)
-        if entry.saga in disruptive and len(disruptive) > self.allowed:
+        # The cloud waits for no budget, so neither does who leaves ahead of it.
+        bound = entry.saga in out and node not in self.announced
+        if bound and len(out) > self.allowed:
             self._fail(
-                f"{len(disruptive)} nodes are out of service where {self.allowed} may be: "
-                f"{', '.join(disruptive)}",
-                *disruptive,
+                f"{len(out)} nodes are out of service where {self.allowed} may be: "
+                f"{', '.join(out)}",
+                *out,
             )
 
     def _rate(self, entry: SagaStarted) -> None:
@@ -137,6 +157,8 @@ class Checks:
         recent = [each for each in self._begun[cures] if now - each < self.window_seconds]
         self._begun[cures] = [*recent, now]
         most = self.rate_max * (RESETS_EACH if cures else 1)
+        if entry.params.node in self.announced:
+            return
         if most and len(recent) >= most:
             self._fail(
                 f"{len(recent) + 1} nodes were {'reset or rebooted' if cures else 'taken out'} "
@@ -194,14 +216,16 @@ class Checks:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
         asked = bool(by.params.by) or by.kind == "scale-down"
-        if not asked and not node.broken and not record.lost and not silent:
+        reason = name in self.struck or name in self.announced or node.broken
+        if not asked and not reason and not record.lost and not silent:
             self._fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
         ordered = self._workload.ordered_at.get(name)
         drained = self._workload.is_drained(name)
         patience = timedelta(seconds=self.drain_seconds)
         waited = ordered is not None and moment(now) >= by.time + patience
         late = moment(now) - by.time >= patience
-        if not (drained or waited or late):
+        # Ahead of the cloud there is less time; a notice that is withdrawn gives it back to nobody.
+        if not (drained or waited or late or name in self.announced):
             self._fail(f"{name} is ended before it was drained", name, by.saga)
 
     def _latest(self, bucket: str, key: str) -> bytes:
@@ -236,8 +260,12 @@ class Checks:
         if pool.breaker.state != "closed":
             yield f"the breaker is {pool.breaker.state}: {pool.breaker.reason}"
         standing = [each.name for each in self._cloud.standing()]
-        if len(standing) != pool.desired:
-            yield f"{len(standing)} instances stand where {pool.desired} are wanted: {standing}"
+        if len(standing) != pool.desired + self.spares:
+            wanted = f"{pool.desired} and {self.spares} spares are wanted"
+            yield f"{len(standing)} instances stand where {wanted}: {standing}"
+        spares = sum(each.spare for each in self._nodes_standing())
+        if spares != self.spares:
+            yield f"{spares} nodes are spares where {self.spares} are wanted"
         for instance in self._cloud.standing():
             yield from self._of(instance)
         for record in self._bucket_records():
@@ -257,7 +285,9 @@ class Checks:
             yield f"{name} stands and is {record.state if record else 'not recorded'}"
         elif record.lost or record.health == "unhealthy" or record.saga:
             yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
-        elif record.cordoned or name in self._workload.cordoned:
+        elif record.spare and name not in self._workload.cordoned:
+            yield f"the spare {name} takes work"
+        elif not record.spare and (record.cordoned or name in self._workload.cordoned):
             yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
 
     def _bucket_records(self) -> list[InstanceRecord]:
@@ -275,12 +305,36 @@ class Checks:
             info = state.consumers[durable.stream][durable.name].info(stream)
             if durable.name in LISTENING and (info["num_pending"] or info["num_ack_pending"]):
                 yield f"{durable.name} has something left to do"
-        stream = state.streams[f"KV_{NODES.name}"]
+        for record in self._nodes_standing():
+            if record.node not in standing:
+                yield f"{record.node} is {record.state} by its record, and does not stand"
+
+    def _nodes_standing(self) -> Iterator[NodeRecord]:
+        """Nodes that are not gone, by their records."""
+        stream = self._world.server.state.streams[f"KV_{NODES.name}"]
         for sequence in stream.sequences(f"$KV.{NODES.name}.>"):
             data = stream.messages[sequence].data
             record: NodeRecord | None = _nodes.decode(data) if data else None
-            if record and record.state != "terminated" and record.node not in standing:
-                yield f"{record.node} is {record.state} by its record, and does not stand"
+            if record is not None and record.state != "terminated":
+                yield record
+
+    def cordoned(self) -> set[str]:
+        """Nodes that are cordoned, are no spares, and that nothing is under way about."""
+        found = self._nodes_standing()
+        busy: set[str] = set()
+        for each in self.open.values():
+            busy |= self._about(each)
+        return {
+            each.node
+            for each in found
+            if each.cordoned and not each.spare and each.node not in busy
+        }
+
+    def _about(self, saga: SagaStarted) -> set[str]:
+        """The nodes that nothing else may be about meanwhile."""
+        params = saga.params
+        promotes = "" if saga.saga in self._promoted else params.promotes
+        return {params.node, params.new_node, promotes} - {""}
 
 
 LISTENING: Final = frozenset(each.name for each in DURABLES if not each.name.startswith("metrics"))

@@ -63,6 +63,8 @@ class Cloud:
     on_gone: Callable[[Instance], None] = lambda _: None
     dress: Callable[[Instance], Instance] = lambda made: made
     """Says where a machine stands, and what it is, beyond what was asked."""
+    on_rebooted: Callable[[Instance], None] | None = None
+    """Set where the cloud can reboot a machine."""
     made: int = 0
     prefix: str = "sim"
     """Of its machines' ids."""
@@ -176,6 +178,7 @@ class SimulatedProvider:
         return Capabilities(
             idempotency_token=self._cloud.idempotent,
             list_lag_seconds=self._cloud.list_lag_seconds,
+            reboot=self._cloud.on_rebooted is not None,
         )
 
     async def _take_time(self) -> None:
@@ -202,6 +205,16 @@ class SimulatedProvider:
         await self._life.effect("a termination")
         await self._take_time()
         await self._fail(trouble, "after", "hang-after")
+
+    async def reboot(self, instance: Instance) -> None:
+        """Switch a machine off and on."""
+        await self._take_time()
+        standing = {each.provider_id for each in self._cloud.standing()}
+        if self._cloud.on_rebooted is None or instance.provider_id not in standing:
+            raise ProviderError("INVALID", f"there is no instance {instance.provider_id} to reboot")
+        self._cloud.on_rebooted(instance)
+        await self._life.effect("a reboot")
+        await self._take_time()
 
     async def list(self) -> list[Instance]:
         """What stands, but what is too new to show."""

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-CURES: Final = ("reset_gpu", "reboot", "replace")
-"""Remedies, the gentlest first."""
+from services.simulator.campaign import CURES as CURES
 
 KNOWN_LINES: Final = {
     13: "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",

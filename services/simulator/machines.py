@@ -128,6 +128,15 @@ class Machines(Agents):
         machine.sampling = False
         self._start(machine)
 
+    def reboot(self, instance: Instance) -> None:
+        """A machine's provider switches it off and on."""
+        machine = self.nodes.get(instance.provider_id)
+        if isinstance(machine, Machine):
+            boots = machine.boots
+            self._cure(machine, "reboot")
+            if machine.boots == boots:
+                self.restart(machine)
+
     def power_off(self, node: Node) -> None:
         """A machine is dead; its instance stands."""
         super().power_off(node)
@@ -207,6 +216,13 @@ class Machines(Agents):
         machine.failures[failure.kind] = failure
         machine.broken = True
         self._show(machine, failure)
+
+    def show_again(self, name: str) -> None:
+        """What is wrong with a machine that stands shows once more."""
+        machine = self.machine(name)
+        if machine is not None and machine.ready:
+            for failure in list(machine.failures.values()):
+                self._show(machine, failure)
 
     def recover(self, machine: Machine, kind: str = "") -> None:
         """A failure is over, or all of them."""

@@ -2,29 +2,27 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
-from schemas import subjects
 from schemas.messages import encode
 from schemas.records import FLEET_KEY, FleetRecord
-from schemas.requests import DrainRequest, NodeRequest, Request, ScaleRequest
 from schemas.topology import POOLS
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.service import build as build_pool_manager
 from services.provisioner.service import build as build_provisioner
 from services.runtime.configuration import parse_settings
-from services.runtime.errors import BusError
 from services.runtime.process import Build
 from services.runtime.topology import set_up
 from services.simulator import virtual
-from services.simulator.agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS, Agents, Node
-from services.simulator.campaign import EVERYBODY, Blow, Campaign, Shape
+from services.simulator.agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
+from services.simulator.blows import Blows
+from services.simulator.campaign import Campaign, Shape
 from services.simulator.checks import Checks, ViolationError
-from services.simulator.cloud import Cloud, Trouble
+from services.simulator.cloud import Cloud
+from services.simulator.hardware import Kind
+from services.simulator.machines import Machines
 from services.simulator.member import Life
 from services.simulator.running import Supervised
 from services.simulator.workload import Workload
@@ -82,32 +80,37 @@ class Simulation:
         shape = campaign.shape
         self.cloud = Cloud(self.world, shape.idempotent, shape.list_lag_seconds)
         self.workload = Workload(self.world)
-        self.agents = Agents(self.world)
+        self.machines = Machines(self.world, lambda _: Kind(gpu_count=GPUS))
         self.world.parts |= {"cloud": self.cloud, "workload": self.workload}
-        self.checks = Checks(self.world, self.cloud, self.workload, self.agents, POOL)
+        self.checks = Checks(self.world, self.cloud, self.workload, self.machines, POOL)
         self.checks.allowed = shape.max_unavailable
         self.checks.rate_max = shape.max_replacements
         self.checks.window_seconds = WINDOW_SECONDS
         self.checks.drain_seconds = DRAIN_SECONDS
         self.cloud.on_made = self._made
         self.cloud.on_ending = self._ending
-        self.cloud.on_gone = self.agents.vanish
-        self._chance = self.world.chance("targets")
+        self.cloud.on_gone = self.machines.vanish
+        if shape.reboots:
+            self.cloud.on_rebooted = self.machines.reboot
+        self.checks.spares = shape.spares
         settings = parse_settings("(simulation)", json.dumps(settings_of(shape)), {})
         self.services = [
             Supervised(self.world, name if number == 1 else f"{name}/{number}", build, settings)
             for name, build in BUILDS.items()
             for number in range(1, shape.replicas + 1)
         ]
-        self._later: set[asyncio.TimerHandle] = set()
+        self.blows = Blows(
+            *(self.world, POOL, self.cloud, self.workload, self.machines),
+            *(self.checks, self.services),
+        )
 
     def _made(self, instance: Any) -> None:
         self.checks.made(instance)
-        self.agents.appear(instance)
+        self.machines.appear(instance)
 
     def _ending(self, instance: Any) -> None:
         self.checks.ending(instance)
-        self.agents.vanish(instance)
+        self.machines.vanish(instance)
 
     async def run(self) -> Outcome:
         """Live through it."""
@@ -130,7 +133,7 @@ class Simulation:
         )
 
     async def _live(self) -> None:
-        self.operator = Life(self.world, "operator")
+        self.operator = self.blows.operator = Life(self.world, "operator")
         await set_up(self.operator.bus, self.world.clock, replicas=1)
         # The pool-manager would draw its own: this one is the same in every run.
         await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
@@ -140,10 +143,9 @@ class Simulation:
         begun = self.world.now()
         for blow in self._campaign.blows:
             await self._until(begun + blow.at)
-            self.world.note(f"campaign: {blow}")
-            self._strike(blow)
+            self.blows.strike(blow)
         await self._until(begun + self._campaign.seconds)
-        self._mend()
+        self.blows.mend()
         await self._rest(REST_SECONDS_MAX, steady_seconds=STEADY_SECONDS)
 
     async def _until(self, at: float) -> None:
@@ -175,155 +177,9 @@ class Simulation:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _clear_up(self) -> None:
-        """Do what whoever asked for a replacement that could not be must do: lift its cordon."""
-        for name in list(self.checks.left_cordoned):
-            del self.checks.left_cordoned[name]
-            self._ask("uncordon", NodeRequest(node=name, by="somebody"))
-
-    # --- blows --------------------------------------------------------------------------------
-
-    def _strike(self, blow: Blow) -> None:
-        match blow.kind:
-            case "fault" | "mild-fault" | "power-off" | "vanish" | "hang":
-                node = self._some_node()
-                if node is not None:
-                    self._strike_node(blow, node)
-            case "kill" | "kill-after-effects":
-                self._strike_service(blow)
-            case "cut" | "lost-requests" | "lost-answers" | "lost-acks" | "slow":
-                self._strike_links(blow)
-            case "launch-fails" | "no-capacity" | "terminate-fails" | "list-fails":
-                self._strike_cloud(blow)
-            case "stillborn":
-                self.agents.stillborn += 1
-            case "workload-away" | "endless-drain":
-                self._strike_workload(blow)
-            case "scale" | "replace":
-                self._wish(blow)
-
-    def _strike_workload(self, blow: Blow) -> None:
-        until = self.world.now() + blow.seconds
-        if blow.kind == "workload-away":
-            self.workload.away_until = until
-        else:
-            self.workload.endless_until = until
-
-    def _wish(self, blow: Blow) -> None:
-        """Ask what a person asks."""
-        if blow.kind == "scale":
-            self._ask("scale", ScaleRequest(nodes=blow.number, by="somebody"))
-        elif (node := self._some_node()) is not None:
-            self._ask("replace", DrainRequest(node=node.name, by="somebody"))
-
-    def _some_node(self) -> Node | None:
-        serving = self.agents.serving()
-        return self._chance.choice(serving) if serving else None
-
-    def _strike_node(self, blow: Blow, node: Node) -> None:
-        match blow.kind:
-            case "power-off":
-                self.agents.power_off(node)
-            case "vanish":
-                self.world.note(f"cloud loses {node.name}")
-                node.broken = True
-                self.cloud.vanish(node.instance.provider_id)
-            case "hang":
-                self.agents.hang(node, blow.seconds)
-            case _:
-                self.agents.fault(node, blow.number)
-
-    def _strike_service(self, blow: Blow) -> None:
-        struck = [each for each in self.services if each.name.split("/")[0] == blow.target]
-        service = self._chance.choice(struck)
-        if blow.kind == "kill":
-            service.crash()
-            self._in(blow.seconds, service.start)
-        elif service.life is not None and not service.life.dead:
-            life = service.life
-            life.dies_after = life.effects + blow.number
-            life.died = lambda: self._in(blow.seconds, service.start)
-
-    def _strike_links(self, blow: Blow) -> None:
-        weather = self.world.weather
-        names = self._members(blow.target)
-        if blow.kind == "cut":
-            key = EVERYBODY if blow.target == EVERYBODY else names[0]
-            weather.cut[key] = weather.cut.get(key, 0) + 1
-            self._connections()
-            self._in(blow.seconds, lambda: self._join(key))
-            return
-        table = {
-            "lost-requests": weather.lost_requests,
-            "lost-answers": weather.lost_answers,
-            "lost-acks": weather.lost_acks,
-            "slow": weather.slow,
-        }[blow.kind]
-        for name in names:
-            table[name] = blow.share
-            self._in(blow.seconds, partial(table.pop, name, None))
-
-    def _members(self, target: str) -> list[str]:
-        return [
-            each.name
-            for each in self.services
-            if target in (EVERYBODY, each.name, each.name.split("/")[0])
-        ]
-
-    def _join(self, key: str) -> None:
-        cut = self.world.weather.cut
-        if key in cut:
-            cut[key] -= 1
-            if cut[key] <= 0:
-                del cut[key]
-            self.world.note(f"connection of {key} is back")
-            self._connections()
-
-    def _connections(self) -> None:
-        """Tell every connection whether it stands."""
-        lives = [each.life for each in self.services if each.life is not None]
-        lives += [node.life for node in self.agents.nodes.values()]
-        for life in lives:
-            if not life.dead:
-                life.connection_changed()
-
-    def _strike_cloud(self, blow: Blow) -> None:
-        how: Any = blow.how or "before"
-        kind: Any = blow.target or "TRANSIENT"
-        match blow.kind:
-            case "no-capacity":
-                self.cloud.order(Trouble("provision", "CAPACITY"), blow.seconds)
-            case "launch-fails":
-                self.cloud.order(Trouble("provision", kind, how), 0)
-            case "terminate-fails":
-                self.cloud.order(Trouble("terminate", "TRANSIENT", how), 0)
-            case _:
-                self.cloud.order(Trouble("list", "TRANSIENT", how), blow.seconds)
-
-    def _ask(self, verb: str, request: Request) -> None:
-        async def ask() -> None:
-            try:
-                await self.operator.bus.publish(subjects.pool_request(POOL, verb), encode(request))
-            except BusError as error:
-                self.world.note(f"nobody hears {verb}: {error}")
-
-        self.operator.spawn(ask())
-
-    def _in(self, seconds: float, what: Callable[[], Any]) -> None:
-        handle = asyncio.get_running_loop().call_later(seconds, what)
-        self._later.add(handle)
-
-    def _mend(self) -> None:
-        """Nothing goes wrong any more."""
-        self.world.note("nothing goes wrong any more")
-        self.world.weather.clear()
-        self._connections()
-        self.cloud.troubles.clear()
-        self.agents.stillborn = 0
-        self.workload.away_until = self.workload.endless_until = 0.0
-        for each in self.services:
-            if each.life is not None:
-                each.life.dies_after = None
-            each.start()
+        """Do what whoever took a node out of service must do in the end: lift its cordon."""
+        for name in self.checks.cordoned() & self.checks.left_cordoned.keys():
+            self.blows.give_back(name)
 
 
 def settings_of(shape: Shape) -> dict[str, Any]:
@@ -355,6 +211,7 @@ def settings_of(shape: Shape) -> dict[str, Any]:
                     "incident": {"hold": "60s"},
                     "remediation": {"type": shape.remediation},
                 },
+                "spares": shape.spares,
                 "drain_timeout": f"{DRAIN_SECONDS}s",
                 "launch_timeout": "90s",
             }

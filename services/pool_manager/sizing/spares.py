@@ -9,6 +9,7 @@ from datetime import datetime
 
 from schemas.records import NodeRecord, PoolRecord
 from services.pool_manager.safety import touching
+from services.pool_manager.sizing import notices
 from services.pool_manager.world import REMOVING, busy
 
 
@@ -34,6 +35,7 @@ def ready(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> lis
         if node.state == "active"
         and node.health in ("healthy", "unknown")
         and not node.lost
+        and notices.standing(node) is None
         and node.node not in taken
         and not touching.held(node, now)
     ]
