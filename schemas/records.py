@@ -70,6 +70,8 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     """Empty: as the pool says."""
     notice: str = ""
     """The cloud's announcement that led to it, if one did."""
+    ahead_of: str = ""
+    """The same, where the node is out of service for nothing else."""
     since: UtcTime
 
 
@@ -192,6 +194,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     """traceparent of the verdict, so that what it leads to is one trace."""
     notices: dict[str, CloudNotice] = {}
     """What the cloud has announced, by the announcement's id; withdrawn ones too."""
+    ahead_of: str = ""
+    """The announcement ahead of which it was taken out of service by a saga that then failed."""
     held_until: UtcTime | None = None
     """Until then nothing automatic takes the node out of service."""
     held_by: str = ""

@@ -79,6 +79,8 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     """The boot that a reboot is to end."""
     restores: bool = False
     """The node was well and in service when somebody asked: unwinding gives it back."""
+    ahead_of: str = ""
+    """The cloud's notice, where the node is taken out of service for nothing else."""
     attempt: int = 0
     """Which attempt at curing the node this is, of `attempts_max`."""
     attempts_max: int = 0

@@ -15,6 +15,7 @@ from schemas.records import PoolRecord
 from services.pool_manager.mending.observing import observed
 from services.pool_manager.mending.repair import repair
 from services.pool_manager.safety import breaker, touching
+from services.pool_manager.sizing.returning import give_back
 from services.pool_manager.sizing.sizes import resize
 from services.pool_manager.world import UNASKED, Plan, World, earlier
 
@@ -30,7 +31,8 @@ def plan(world: World, now: datetime) -> Plan:
     """Decide; with nothing to do the record comes back as it was."""
     # The size first: a surplus takes the sick nodes away, and a gap that is being filled is no
     # reason any more to let a sick node wait.
-    decided = repair(world, resize(world, Plan(record=world.record), now), now)
+    begun = give_back(world, Plan(record=world.record), now)
+    decided = repair(world, resize(world, begun, now), now)
     decided = replace(
         decided,
         wake_at=earlier(decided.wake_at, touching.next_change(world, now)),

@@ -15,9 +15,9 @@ from services.pool_manager.admitting import admission
 from services.pool_manager.admitting.hardware import condemned
 from services.pool_manager.admitting.hardware_list import HardwareList
 from services.pool_manager.core import close
+from services.pool_manager.facts import facts
 from services.pool_manager.projection import (
     coming_node,
-    facts,
     follow_up,
     leaving_node,
     promoted_node,
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Effects:
-    """Applies what `projection` decides."""
+    """Applies what `projection` and `facts` decide."""
 
     def __init__(
         self,

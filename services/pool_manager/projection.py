@@ -1,4 +1,4 @@
-"""What a saga's log means for its nodes, and what each entry tells the world. Pure.
+"""What a saga's log means for the records of its nodes and of its pool. Pure.
 
 Records are derived from the log as a whole, never from one entry: replicas share the entries of a
 saga and may take them in in any order. A record notes the sequence up to which it has taken the log
@@ -6,28 +6,13 @@ in, so an older view of the log changes nothing. Steps mean the same in every sa
 """
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from schemas import node_events as ne
-from schemas import pool_events as pe
-from schemas.messages import Message
-from schemas.reasons import DEADLINE_PASSED, AttemptOutcome, HealthStatus, NodeState
+from schemas.reasons import AttemptOutcome, HealthStatus, NodeState
 from schemas.records import Attempt, NodeRecord, OpenSaga, PoolRecord
-from schemas.sagas import (
-    SagaDone,
-    SagaEntry,
-    SagaStarted,
-    SagaStuck,
-    SagaUnwound,
-    StepExpired,
-    StepOverdue,
-    StepSucceeded,
-    UndoSucceeded,
-)
 from services.pool_manager.nodes import launched
-from services.pool_manager.sagas.steps import booted, mended_at
 from services.pool_manager.world import CURING, REMOVING
 from services.saga.log import SagaState
 
@@ -54,7 +39,16 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         drained=cordoned and drained,
         health=_health(record, state),
         attempts=_attempts(record, state),
+        ahead_of=_ahead_of(record, state, cordoned=cordoned),
     )
+
+
+def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
+    """The notice for which alone a saga that failed has left the node out of service."""
+    if not state.ended:
+        return record.ahead_of
+    failed = state.status == "unwound" and not state.cancelled and cordoned
+    return state.params.ahead_of if failed else ""
 
 
 def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
@@ -81,7 +75,7 @@ def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | N
 
 
 def _promoted(record: NodeRecord, state: SagaState) -> bool:
-    return state.params.promotes == record.node and _done(state, "promote")
+    return state.params.promotes == record.node and done(state, "promote")
 
 
 def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
@@ -100,7 +94,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         state=_coming_state(record, state),
         cordoned=_reserved(record, state),
         spare=record.spare if record.state == "active" else state.params.spare,
-        admitted_at=record.admitted_at or (admit.ended_at if _done(state, "admit") else None),
+        admitted_at=record.admitted_at or (admit.ended_at if done(state, "admit") else None),
         launch=launched(record, state.step("provision").outputs),
         **{key: value for key, value in made.items() if value},
     )
@@ -124,7 +118,8 @@ def _takes(record: NodeRecord, state: SagaState) -> bool:
     return record.saga in ("", state.saga) and state.sequence > record.saga_entry
 
 
-def _done(state: SagaState, step: str) -> bool:
+def done(state: SagaState, step: str) -> bool:
+    """Whether a step has succeeded."""
     return state.step(step).status == "succeeded"
 
 
@@ -146,7 +141,7 @@ def _reserved(record: NodeRecord, state: SagaState) -> bool:
     """Whether a node that comes is cordoned; once it is in service others decide that."""
     if record.state == "active":
         return record.cordoned
-    return _done(state, "reserve") and not _done(state, "open")
+    return done(state, "reserve") and not done(state, "open")
 
 
 def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
@@ -169,7 +164,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[Attempt, ...]:
         kind=state.kind,
         sickness=state.params.sickness,
         at=state.started_at,
-        outcome=_outcome(state),
+        outcome=outcome(state),
         ended_at=max((e.ended_at for e in state.steps.values() if e.ended_at), default=None)
         if state.ended
         else None,
@@ -179,7 +174,8 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[Attempt, ...]:
     return (*others, told)[-ATTEMPTS_MAX:]
 
 
-def _outcome(state: SagaState) -> AttemptOutcome:
+def outcome(state: SagaState) -> AttemptOutcome:
+    """What came of a reset or a reboot, as the node's record remembers it."""
     if not state.ended:
         return "open"
     if state.status == "done":
@@ -194,11 +190,11 @@ def _drained_now(record: NodeRecord, state: SagaState) -> bool:
 def _reason(state: SagaState) -> str:
     if not state.ended:
         return state.params.reason
-    return state.params.reason if _done(state, "terminate") else ""
+    return state.params.reason if done(state, "terminate") else ""
 
 
 def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
-    if _done(state, "terminate"):
+    if done(state, "terminate"):
         return "terminated"
     if state.kind not in REMOVING:
         return record.state
@@ -208,7 +204,7 @@ def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
 def _coming_state(record: NodeRecord, state: SagaState) -> NodeState:
     if state.status == "unwound" or state.step("provision").status == "undone":
         return "terminated"
-    return "active" if _done(state, "admit") else record.state
+    return "active" if done(state, "admit") else record.state
 
 
 # --- pools ---------------------------------------------------------------------------------------
@@ -234,174 +230,3 @@ def follow_up(
     return msgspec.structs.replace(
         closed, open=opened, failures=before.failures, retry_at=before.retry_at
     )
-
-
-# --- facts ---------------------------------------------------------------------------------------
-
-
-def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
-    """What one entry tells the world; ids derive from the saga, so repeating tells nothing new."""
-    params = state.params
-    match entry:
-        case SagaStarted():
-            began = pe.SagaBegan(
-                **_pool(state, entry, "began"),
-                saga=state.saga,
-                kind=state.kind,
-                node=params.node,
-                new_node=params.new_node,
-                reason=params.reason,
-            )
-            return (began,)
-        case StepSucceeded(step=step):
-            return _step_facts(state, entry, step)
-        case StepOverdue(step=step):
-            return (_overdue_fact(state, entry, step),)
-        case StepExpired(step="drain"):
-            return (_drained_fact(state, entry, expired=True),)
-        case UndoSucceeded(step="cordon"):
-            return (_uncordoned_fact(state, entry),)
-        case SagaDone() if state.kind == "replace":
-            return (_replaced_fact(state, entry),)
-        case SagaDone() if state.kind in CURING:
-            return (_remediated_fact(state, entry),)
-        case SagaUnwound() if state.kind in CURING:
-            return (_remediated_fact(state, entry), _failed_fact(state, entry))
-        case SagaUnwound():
-            return (_failed_fact(state, entry),)
-        case SagaStuck(step=step, reason=reason, remedy=remedy):
-            # After a retry it may be stuck again, which is news.
-            again = entry.id.removeprefix(f"{state.saga}.stuck")
-            stuck = pe.SagaIsStuck(
-                **{**_pool(state, entry, "stuck"), "id": f"stuck-{state.saga}{again}"},
-                saga=state.saga,
-                step=step,
-                reason=reason,
-                remedy=remedy,
-            )
-            return (stuck,)
-        case _:
-            return ()
-
-
-def _pool(state: SagaState, entry: SagaEntry, what: str) -> dict[str, Any]:
-    return {
-        "id": f"{what}-{state.saga}",
-        "time": entry.time,
-        "cause": entry.id,
-        "pool": state.params.pool,
-    }
-
-
-def _node(state: SagaState, entry: SagaEntry, what: str, node: str) -> dict[str, Any]:
-    return {**_pool(state, entry, what), "node": node, "saga": state.saga}
-
-
-def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Message, ...]:
-    params = state.params
-    match step:
-        case "cordon":
-            about = _node(state, entry, "cordoned", params.node)
-            return (ne.Cordoned(**about, reason=params.reason),)
-        case "uncordon":
-            return (_uncordoned_fact(state, entry),)
-        case "drain":
-            return (_drained_fact(state, entry, expired=False),)
-        case "terminate":
-            return (ne.Terminated(**_node(state, entry, "terminated", params.node)),)
-        case "admit":
-            about = _node(state, entry, "admitted", params.new_node)
-            return (ne.Admitted(**about, spare=params.spare),)
-        case "promote":
-            about = _node(state, entry, "promoted", params.promotes)
-            instead = params.node if params.node != params.promotes else ""
-            return (ne.Promoted(**about, instead_of=instead),)
-        case _:
-            return ()
-
-
-def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
-    about = _node(state, entry, "uncordoned", state.params.node)
-    outputs = state.outputs
-    return ne.Uncordoned(
-        **about,
-        reason=_cured(state) if state.kind in CURING else state.params.reason,
-        since=mended_at(outputs),
-        boot_id=booted(outputs),
-    )
-
-
-def _cured(state: SagaState) -> str:
-    what = "its GPUs were reset" if state.kind == "reset-gpu" else "it was rebooted"
-    return f"{what} ({state.params.reason})"
-
-
-def _remediated_fact(state: SagaState, entry: SagaEntry) -> Message:
-    params = state.params
-    return ne.Remediated(
-        **_node(state, entry, "remediated", params.node),
-        remedy=state.kind,
-        outcome=_outcome(state),
-        attempt=params.attempt,
-        attempts_max=params.attempts_max,
-        sickness=params.sickness,
-        step=state.failed_step,
-        reason=_spoken(state.reason, state.failed_step) if state.reason else params.reason,
-        duration_seconds=(entry.time - state.started_at).total_seconds(),
-    )
-
-
-def _drained_fact(state: SagaState, entry: SagaEntry, *, expired: bool) -> Message:
-    about = _node(state, entry, "drained", state.params.node)
-    return ne.Drained(**about, expired=expired, waited=state.params.drain != "immediate")
-
-
-def _overdue_fact(state: SagaState, entry: SagaEntry, step: str) -> Message:
-    return pe.SagaOverdue(
-        **_pool(state, entry, f"overdue-{step}"),
-        saga=state.saga,
-        step=step,
-        node=state.params.node,
-        since=state.step(step).started_at,
-        reason=f"{state.params.node} is still not drained; the saga waits until it is",
-        remedy=f"see what still runs there; to go on without it: navarch saga proceed {state.saga}",
-    )
-
-
-def _replaced_fact(state: SagaState, entry: SagaEntry) -> Message:
-    params = state.params
-    return pe.NodeReplaced(
-        **_pool(state, entry, "replaced"),
-        old_node=params.node,
-        new_node=params.new_node,
-        promoted=params.promotes if _done(state, "promote") else "",
-        saga=state.saga,
-        reason=params.reason,
-        duration_seconds=(entry.time - state.started_at).total_seconds(),
-    )
-
-
-def _failed_fact(state: SagaState, entry: SagaUnwound) -> Message:
-    reason = entry.reason or state.reason
-    if state.cancelled:
-        return pe.SagaCancelled(
-            **_pool(state, entry, "cancelled"),
-            saga=state.saga,
-            step=entry.step,
-            reason=reason,
-            node=state.params.node,
-            new_node=state.params.new_node,
-            then=state.then,
-        )
-    return pe.SagaFailed(
-        **_pool(state, entry, "failed"),
-        saga=state.saga,
-        step=entry.step,
-        reason=_spoken(reason, entry.step),
-        node=state.params.node,
-        new_node=state.params.new_node,
-    )
-
-
-def _spoken(reason: str, step: str) -> str:
-    return f"{step} was not done when its deadline passed" if reason == DEADLINE_PASSED else reason

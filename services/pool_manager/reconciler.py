@@ -221,6 +221,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         gpus=opened.gpus,
         boot_id=opened.boot_id,
         restores=opened.restores,
+        ahead_of=opened.ahead_of,
         attempt=opened.attempt,
         attempts_max=opened.attempts_max,
         launch=launch if opened.new_node else None,

@@ -88,7 +88,8 @@ def saga_asked_about(asked: Asked, world: World) -> str:
     if isinstance(payload, SagaRequest):
         return payload.saga if SAGA_TOKEN.match(payload.saga) else ""
     if asked.verb == "uncordon" and isinstance(payload, NodeRequest):
-        opened = _open_saga(world.record, payload.node)
+        node = next((each for each in world.nodes if each.node == payload.node), None)
+        opened = _open_saga(world.record, node) if node is not None else None
         return opened[0] if opened else ""
     return ""
 
@@ -193,7 +194,7 @@ def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer
         raise _Refused("invalid-request", wrong)
     else:
         wish = holding(payload, world.record.name, asked.time)
-        opened = _open_saga(world.record, node.node)
+        opened = _open_saga(world.record, node)
         note = f"{opened[0]} is under way and goes on" if opened else ""
     accepted = RequestAccepted(
         **_names(asked, payload, now, "accepted"), verb=asked.verb, node=node.node, note=note
@@ -215,7 +216,7 @@ def _about_node(
 ) -> Answer:
     record = world.record
     node = _node(world, payload.node)
-    opened = _open_saga(record, node.node)
+    opened = _open_saga(record, node)
     if opened is not None:
         saga, existing = opened
         if existing.cause == asked.id:
@@ -377,9 +378,11 @@ def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:
         )
 
 
-def _open_saga(record: PoolRecord, node: str) -> tuple[str, OpenSaga] | None:
+def _open_saga(record: PoolRecord, node: NodeRecord) -> tuple[str, OpenSaga] | None:
+    """What is under way about a node; a spare that has been put into service is free again."""
     for saga, opened in record.open.items():
-        if node in (opened.node, opened.new_node):
+        promotes = opened.promotes if node.spare else ""
+        if node.node in (opened.node, opened.new_node, promotes):
             return saga, opened
     return None
 

@@ -1,32 +1,22 @@
 """What the cloud's notices lead to: decided from records, and on a real server."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from schemas import subjects
 from schemas.duration import Duration
-from schemas.messages import encode
-from schemas.node_events import Lost, Preempting
-from schemas.records import CloudNotice, InstanceRecord, NodeRecord, OpenSaga, PoolRecord
-from schemas.requests import Page, Query
-from schemas.sagas import LaunchSpec
+from schemas.node_events import Preempting
+from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.core import plan
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.safety.waves import sickness
-from services.pool_manager.service import build
 from services.pool_manager.sizing import notices
 from services.pool_manager.sizing.opening import begin
 from services.pool_manager.world import World
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
-from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
-from tests.support.inprocess import Running, eventually
-from tests.support.peers import Peers
+from tests.pool_manager.fleet import peers
 
 __all__ = ["peers"]
 
@@ -257,132 +247,34 @@ def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
     assert unwound == bool(notices.withdrawn(record, [found]))
 
 
-# --- on a real server ----------------------------------------------------------------------------
-
-
-def spot(name: str, seconds: float, *, withdrawn: bool = False) -> Preempting:
-    """What an agent publishes."""
-    now = datetime.now(UTC)
-    return Preempting(
-        id=f"{name}-{'withdrawn' if withdrawn else 'told'}",
-        time=now,
-        pool="training",
-        node=name,
-        notice="spot-1",
-        deadline=None if withdrawn else now + timedelta(seconds=seconds),
-        message="AWS takes the spot instance back",
-        withdrawn=withdrawn,
-    )
-
-
-async def test_a_notice_has_a_node_replaced_ahead_whatever_the_pools_order(
-    server: EmbeddedServer, bus: NatsBus, peers: Peers
+@pytest.mark.parametrize(
+    ("changes", "returned"),
+    [
+        ({}, True),
+        ({"notices": {"a": notice(120)}}, False),
+        ({"health": "unhealthy"}, False),
+        ({"lost": True}, False),
+        ({"ahead_of": ""}, False),
+        ({"cordoned": False}, False),
+    ],
+)
+def test_a_node_left_cordoned_ahead_of_a_notice_returns_when_that_is_withdrawn(
+    changes: dict[str, Any], returned: bool
 ) -> None:
-    """The work is told and the new node begun at once, while the old one still drains."""
-    peers.hold["drain"] = asyncio.Event()
-    async with Running(server.url, "pool-manager", build, settings()):
-        before = await eventually(settled(bus, 3))
-        peers.calls.clear()
-        await peers.publish(spot(before[0], 120))
+    """Its replacement had failed; nothing else, and nobody, wants it out of service."""
+    let_be = {"notices": {"a": notice(120, withdrawn=True)}, "cordoned": True, "ahead_of": "a"}
+    decided = plan(world(node(**(let_be | changes))), NOW)
 
-        async def four() -> bool:
-            return 4 == len(await bus.read("EVENTS", subjects.node_event_wildcard("admitted")))
-
-        await eventually(four)
-        assert not peers.count("terminate")
-        peers.hold["drain"].set()
-        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
-        after_ = await eventually(settled(bus, 3))
-
-    steps = [step for step, _ in peers.calls]
-    assert ["cordon", "vacate", "provision", "bootstrap", "drain", "terminate"] == steps
-    assert before[0] == replaced["old_node"]
-    assert before[0] not in after_
-    assert "AWS takes the spot instance back" == replaced["reason"]
+    assert returned == ("uncordon" in {each.kind for each in decided.start.values()})
 
 
-async def test_a_withdrawn_notice_gives_the_node_back(
-    server: EmbeddedServer, bus: NatsBus, peers: Peers
-) -> None:
-    """The launch under way is undone, the node uncordoned; nothing counts as a failed launch."""
-    peers.hold["provision"] = asyncio.Event()
-    peers.hold["provision"].set()
-    async with Running(server.url, "pool-manager", build, settings()):
-        before = await eventually(settled(bus, 3))
-        peers.hold["provision"].clear()
-        peers.calls.clear()
-        await peers.publish(spot(before[0], 120))
+def test_a_replacement_that_failed_leaves_word_of_the_notice_it_was_ahead_of() -> None:
+    """So does the next try, on a node cordoned by then; a person's cordon is theirs."""
+    announced = node(notices={"a": notice(120)})
+    first = notices.departure(announced, world(announced).record.spec, NOW)
+    left = msgspec.structs.replace(announced, cordoned=True, ahead_of="a")
+    again = notices.departure(left, world(left).record.spec, NOW)
+    theirs = msgspec.structs.replace(announced, cordoned=True)
 
-        async def launching() -> bool:
-            return bool(peers.count("provision"))
-
-        await eventually(launching)
-        await peers.publish(spot(before[0], 0, withdrawn=True))
-        [cancelled] = await eventually(lambda: events(bus, "saga-cancelled"))
-        await eventually(lambda: bus.read("EVENTS", subjects.node_event_wildcard("uncordoned")))
-        after_ = await eventually(settled(bus, 3))
-        views = {each.id: each for each in await nodes(bus)}
-
-    assert sorted(before) == sorted(after_)
-    assert "the cloud has withdrawn its notice" == cancelled["reason"]
-    assert not views[before[0]].cordoned
-    assert [] == await events(bus, "saga-failed")
-
-
-async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
-    server: EmbeddedServer, bus: NatsBus, peers: Peers
-) -> None:
-    """A person's replacement waits for an hour's drain when a notice of seconds comes."""
-    peers.hold["drain"] = asyncio.Event()
-    async with Running(server.url, "pool-manager", build, settings()):
-        before = await eventually(settled(bus, 3))
-        await ask(bus, "replace", node=before[0])
-
-        async def draining() -> bool:
-            return bool(peers.count("drain"))
-
-        await eventually(draining)
-        await peers.publish(spot(before[0], notices.MARGIN_SECONDS + 0.5))
-        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
-        drained = await bus.read("EVENTS", subjects.node_event_wildcard("drained"))
-
-    assert before[0] == replaced["old_node"]
-    assert msgspec.json.decode(drained[0].data)["expired"]
-
-
-async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(
-    server: EmbeddedServer, bus: NatsBus, peers: Peers
-) -> None:
-    """A node that falls silent while it drains is asked about; its work is not waited for."""
-    peers.hold["drain"] = asyncio.Event()
-    launch = LaunchSpec(fleet="f", provider="test", instance_type="t")
-
-    async def answer(data: bytes, _: Any) -> bytes:
-        asked = msgspec.json.decode(data, type=Query)
-        record = InstanceRecord(
-            pool="training",
-            instance=asked.node,
-            state="terminated",
-            provider="test",
-            token="t",
-            launch=launch,
-            intended_at=NOW,
-        )
-        return encode(Page(items=(msgspec.Raw(encode(record)),)))
-
-    await bus.serve("provisioner", "one that answers", {subjects.query("instances"): answer})
-    async with Running(server.url, "pool-manager", build, settings()):
-        before = await eventually(settled(bus, 3))
-        await ask(bus, "replace", node=before[0], mode="wait")
-
-        async def draining() -> bool:
-            return bool(peers.count("drain"))
-
-        await eventually(draining)
-        about = {"time": datetime.now(UTC), "pool": "training", "node": before[0]}
-        await peers.publish(Lost(id=f"lost-{before[0]}", **about))
-        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
-        log = await bus.read("SAGAS", subjects.saga_entry(replaced["saga"], "drain", "expired"))
-
-    assert before[0] == replaced["old_node"]
-    assert "its instance is gone" == msgspec.json.decode(log[0].data)["reason"]
+    assert ("a", "a") == (first["ahead_of"], again["ahead_of"])
+    assert "ahead_of" not in notices.departure(theirs, world(theirs).record.spec, NOW)

@@ -26,7 +26,7 @@ from schemas.sagas import (
 from schemas.settings import PoolSpec
 from services.pool_manager.answers import Asked
 from services.pool_manager.core import close
-from services.pool_manager.projection import follow_up, leaving_node
+from services.pool_manager.projection import follow_up, leaving_node, promoted_node
 from services.pool_manager.requests import decide, saga_asked_about
 from services.pool_manager.service import build
 from services.pool_manager.world import World
@@ -190,6 +190,23 @@ def test_an_uncordoned_node_is_not_taken_for_sick_until_it_is_judged_anew() -> N
 
     assert ("unknown", False) == (fresh.health, fresh.cordoned)
     assert "unhealthy" == ended.health
+
+
+def test_a_spare_in_service_is_no_longer_the_business_of_the_saga_that_promoted_it() -> None:
+    """A person's cordon stands when the rest of the replacement is done."""
+    params = SagaParams(pool="training", node="n1", new_node="n9", promotes="s1", spare=True)
+    first = SagaStarted(id=f"{SAGA}.started", kind="replace", params=params, **ABOUT)
+    state = fold(None, first, 1, {})
+    for sequence, entry in enumerate(done("cordon", "promote"), 2):
+        state = fold(state, entry, sequence, {})
+    spare = NodeRecord(pool="training", node="s1", state="active", spare=True, cordoned=True)
+    serving = promoted_node(spare, state)
+    assert serving is not None
+    cordoned = msgspec.structs.replace(serving, cordoned=True)
+    ended = fold(state, SagaDone(id="d", **ABOUT), 99, {})
+
+    assert (False, False, "") == (serving.spare, serving.cordoned, serving.saga)
+    assert cordoned == promoted_node(cordoned, ended)
 
 
 # --- on a real server ----------------------------------------------------------------------------

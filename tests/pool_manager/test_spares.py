@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.records import NodeRecord, PoolRecord
+from schemas.records import CloudNotice, NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
 from services.pool_manager.sizing.spares import reserve
@@ -69,6 +69,12 @@ FAILING = {"failures": 3, "retry_at": NOW + timedelta(seconds=60)}
         (pool(1, 1), (sick("a"), spare("s")), [("replace", "a", "s", True)]),
         # No spare ready: as without one.
         (pool(1, 1), (sick("a"), spare("s", lost=True)), [("replace", "a", "", False)]),
+        # A spare that the cloud is about to take takes nobody's place, and is itself replaced.
+        (
+            pool(2, 1),
+            (sick("a"), node("b"), spare("s", notices={"n": CloudNotice(at=NOW)})),
+            [("replace", "a", "", False), ("replace", "s", "", True)],
+        ),
         # A sick spare is replaced by a spare, at once: it counts against no budget.
         (
             pool(2, 1),

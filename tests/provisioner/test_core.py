@@ -94,7 +94,8 @@ def test_a_launch_that_was_overtaken_is_recorded_as_terminating_again() -> None:
     ("known_id", "listed", "age_seconds", "expected"),
     [
         ("i-1", (instance("i-1"),), 100, False),
-        ("i-1", (), 0, True),
+        ("i-1", (), 0, False),
+        ("i-1", (), 5, True),
         ("", (), 0, False),
         ("", (), 5, True),
         ("", (instance("i-7"),), 100, False),
@@ -108,9 +109,10 @@ def test_a_launch_that_was_overtaken_is_recorded_as_terminating_again() -> None:
 def test_what_proves_an_absence(
     known_id: str, listed: tuple[Instance, ...], age_seconds: int, *, expected: bool
 ) -> None:
-    """A list without it, and, where its id was never learnt, one that cannot lag any more."""
+    """A list without it that cannot lag any more behind its launch, or the last try of one."""
     since = NOW - timedelta(seconds=age_seconds)
-    standing = record("terminating", provider_id=known_id, terminating_at=since)
+    known = {"running_at": since, "terminating_at": NOW} if known_id else {"terminating_at": since}
+    standing = record("terminating", provider_id=known_id, **known)
     assert core.is_absent(standing, listed, NOW, timedelta(seconds=5)) is expected
 
 

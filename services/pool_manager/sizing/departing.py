@@ -13,6 +13,7 @@ from schemas.records import NodeRecord
 from schemas.sagas import SagaEntry
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sizing import notices
+from services.pool_manager.sizing.returning import WITHDRAWN
 from services.pool_manager.store import Store
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict
@@ -22,7 +23,6 @@ from services.saga.log import SagaState
 
 log = logging.getLogger(__name__)
 
-WITHDRAWN: Final = "the cloud has withdrawn its notice"
 TRIES_MAX: Final = 10
 
 Decide = Callable[[SagaState], "SagaEntry | Impossible"]

@@ -95,6 +95,8 @@ def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]
     fields: dict[str, Any] = {}
     if found is not None:
         fields["notice"] = found[0]
+        if not node.cordoned or node.ahead_of:
+            fields["ahead_of"] = found[0]
         if node.health != "unhealthy" or node.health_kind in ANNOUNCED:
             # It is for no fault of its hardware, which must not be remembered as bad.
             fields["action"] = "none"

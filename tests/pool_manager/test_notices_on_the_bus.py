@@ -1,0 +1,151 @@
+"""Notices of the cloud on a real server, with scripted peers for everybody else."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import Lost, Preempting
+from schemas.records import InstanceRecord
+from schemas.requests import Page, Query
+from schemas.sagas import LaunchSpec
+from services.pool_manager.service import build
+from services.pool_manager.sizing import notices
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+
+def spot(name: str, seconds: float, *, withdrawn: bool = False) -> Preempting:
+    """What an agent publishes."""
+    now = datetime.now(UTC)
+    return Preempting(
+        id=f"{name}-{'withdrawn' if withdrawn else 'told'}",
+        time=now,
+        pool="training",
+        node=name,
+        notice="spot-1",
+        deadline=None if withdrawn else now + timedelta(seconds=seconds),
+        message="AWS takes the spot instance back",
+        withdrawn=withdrawn,
+    )
+
+
+async def test_a_notice_has_a_node_replaced_ahead_whatever_the_pools_order(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The work is told and the new node begun at once, while the old one still drains."""
+    peers.hold["drain"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        peers.calls.clear()
+        await peers.publish(spot(before[0], 120))
+
+        async def four() -> bool:
+            return 4 == len(await bus.read("EVENTS", subjects.node_event_wildcard("admitted")))
+
+        await eventually(four)
+        assert not peers.count("terminate")
+        peers.hold["drain"].set()
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        after_ = await eventually(settled(bus, 3))
+
+    steps = [step for step, _ in peers.calls]
+    assert ["cordon", "vacate", "provision", "bootstrap", "drain", "terminate"] == steps
+    assert before[0] == replaced["old_node"]
+    assert before[0] not in after_
+    assert "AWS takes the spot instance back" == replaced["reason"]
+
+
+async def test_a_withdrawn_notice_gives_the_node_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The launch under way is undone, the node uncordoned; nothing counts as a failed launch."""
+    peers.hold["provision"] = asyncio.Event()
+    peers.hold["provision"].set()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        peers.hold["provision"].clear()
+        peers.calls.clear()
+        await peers.publish(spot(before[0], 120))
+
+        async def launching() -> bool:
+            return bool(peers.count("provision"))
+
+        await eventually(launching)
+        await peers.publish(spot(before[0], 0, withdrawn=True))
+        [cancelled] = await eventually(lambda: events(bus, "saga-cancelled"))
+        await eventually(lambda: bus.read("EVENTS", subjects.node_event_wildcard("uncordoned")))
+        after_ = await eventually(settled(bus, 3))
+        views = {each.id: each for each in await nodes(bus)}
+
+    assert sorted(before) == sorted(after_)
+    assert "the cloud has withdrawn its notice" == cancelled["reason"]
+    assert not views[before[0]].cordoned
+    assert [] == await events(bus, "saga-failed")
+
+
+async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A person's replacement waits for an hour's drain when a notice of seconds comes."""
+    peers.hold["drain"] = asyncio.Event()
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await ask(bus, "replace", node=before[0])
+
+        async def draining() -> bool:
+            return bool(peers.count("drain"))
+
+        await eventually(draining)
+        await peers.publish(spot(before[0], notices.MARGIN_SECONDS + 0.5))
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        drained = await bus.read("EVENTS", subjects.node_event_wildcard("drained"))
+
+    assert before[0] == replaced["old_node"]
+    assert msgspec.json.decode(drained[0].data)["expired"]
+
+
+async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A node that falls silent while it drains is asked about; its work is not waited for."""
+    peers.hold["drain"] = asyncio.Event()
+    launch = LaunchSpec(fleet="f", provider="test", instance_type="t")
+
+    async def answer(data: bytes, _: Any) -> bytes:
+        asked = msgspec.json.decode(data, type=Query)
+        record = InstanceRecord(
+            pool="training",
+            instance=asked.node,
+            state="terminated",
+            provider="test",
+            token="t",
+            launch=launch,
+            intended_at=datetime.now(UTC),
+        )
+        return encode(Page(items=(msgspec.Raw(encode(record)),)))
+
+    await bus.serve("provisioner", "one that answers", {subjects.query("instances"): answer})
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await ask(bus, "replace", node=before[0], mode="wait")
+
+        async def draining() -> bool:
+            return bool(peers.count("drain"))
+
+        await eventually(draining)
+        about = {"time": datetime.now(UTC), "pool": "training", "node": before[0]}
+        await peers.publish(Lost(id=f"lost-{before[0]}", **about))
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        log = await bus.read("SAGAS", subjects.saga_entry(replaced["saga"], "drain", "expired"))
+
+    assert before[0] == replaced["old_node"]
+    assert "its instance is gone" == msgspec.json.decode(log[0].data)["reason"]
