@@ -15,6 +15,7 @@ import msgspec
 
 from agent.settings import AgentConfig
 from schemas import subjects
+from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.permissions import AGENT, BOOTSTRAP
 from schemas.requests import EnrollAnswer, EnrollRequest
@@ -102,11 +103,10 @@ async def _ask(config: AgentConfig, connect: Connect, public: str) -> str:
                 continue
             except msgspec.DecodeError as error:
                 raise NavarchError(f"the provisioner's answer cannot be read: {error}") from error
-            if answer.refused:
-                raise NavarchError(f"no credentials for {config.node}: {answer.refused}")
-            if answer.token:
-                return answer.token
-            await asyncio.sleep(AGAIN_SECONDS)  # an error of the moment, without a word for us
+            why = answer.refused or reply.headers.get(SERVICE_ERROR, "")
+            if why or not answer.token:
+                raise NavarchError(f"no credentials for {config.node}: {why or 'an empty answer'}")
+            return answer.token
     finally:
         await bus.close()
 

@@ -202,6 +202,19 @@ async def test_a_node_that_is_gone_gets_none(world: World) -> None:
         await enroll(world.config, world.connect)
 
 
+async def test_a_provisioner_that_cannot_sign_says_why(directory: Path, tmp_path: Path) -> None:
+    """The node's journal then holds the reason; systemd asks again."""
+    async with serving_secured(directory, tmp_path / "nats") as secured:
+        bus = await NatsBus.connect(secured.options("provisioner"))
+        made = World(secured, bus, tmp_path)
+        made.hand_over()
+        made.signing = str(tmp_path / "gone.json")
+        await made.start()
+        with pytest.raises(NavarchError, match=r"no credentials for .*gone\.json cannot be read"):
+            await enroll(made.config, made.connect)
+        await bus.close()
+
+
 SYSTEMCTL = """#!/bin/sh
 [ "$1" = enable ] || exit 0
 set -a; . {root}/etc/navarch/agent.env; set +a
