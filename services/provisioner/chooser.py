@@ -258,6 +258,9 @@ class Chooser:
             began=now - timedelta(seconds=began_seconds_ago),
             by=key,
         )
+        choice = choice_of(record.launch)
+        if choice.spend_cap or self._fleet_cap:
+            await self._offerings.unreserve(SPEND_KEY, key)
         failed = await self._offerings.fail(taken.about, failure)
         await self._offerings.release(tuple(each for each in taken.claims if each != failed), key)
         if error.rule.passes:

@@ -15,6 +15,7 @@ from typing import Final, get_args
 
 from msgspec.structs import replace
 
+from schemas.capacity import Offering
 from schemas.reasons import LaunchRefusal
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import ProvisionInputs, ProvisionOutputs
@@ -112,10 +113,10 @@ class Launcher:
         self, key: str, tries: _Tries, overtaken: Callable[[], Awaitable[bool]]
     ) -> ProvisionOutputs:
         while True:
-            if tries.taken is None:
+            if tries.taken is None and tries.record.state == "intended":
                 await self._choose(key, tries)
-                if tries.record.state != "intended":
-                    return _outcome(tries.record)
+            if tries.record.state != "intended":
+                return _outcome(tries.record)
             assert tries.taken is not None
             tries.count += 1
             began = self._clock.monotonic()
@@ -126,8 +127,7 @@ class Launcher:
                 if not error.rule.retry_in_step:
                     # Surely not made: the next offering may be asked, or there is none.
                     await self._chooser.failed(tries.taken, error, ago)
-                    tries.taken = None
-                    await self._store.change(key, _noting(error))
+                    await self._refused(key, tries, error)
                     continue
                 wait = max(self._timing.backoff_seconds(tries.count), error.retry_after or 0.0)
                 if self._clock.monotonic() + wait >= tries.until:
@@ -146,6 +146,15 @@ class Launcher:
             tries.record = await self._store.get(key) or tries.record
             if tries.record.state != "intended":
                 return _outcome(tries.record)
+
+    async def _refused(self, key: str, tries: _Tries, error: ProviderError) -> None:
+        """Record that an offering was refused; another replica may have taken the next already."""
+        refused = tries.record.offering
+        await self._store.change(key, _noting(error, refused))
+        tries.taken = None
+        tries.record = await self._store.get(key) or tries.record
+        if tries.record.state == "intended" and tries.record.offering is not None:
+            tries.taken, tries.in_doubt = self._chooser.standing(tries.record), True
 
     async def _choose(self, key: str, tries: _Tries) -> None:
         """Have an offering chosen and recorded; give up where there is none."""
@@ -233,14 +242,19 @@ class Launcher:
             await self._remover.once(key)
 
 
-def _noting(error: ProviderError) -> Callable[[InstanceRecord | None], InstanceRecord | None]:
-    """Count a try that failed, and say why, where people see it."""
+def _noting(
+    error: ProviderError, refused: Offering | None = None
+) -> Callable[[InstanceRecord | None], InstanceRecord | None]:
+    """Count a try that failed, and say why, where people see it; what was refused costs nothing."""
 
     def decide(record: InstanceRecord | None) -> InstanceRecord | None:
         if record is None or record.state != "intended":
             return None
         text = str(error)[: core.ERROR_CHARS_MAX]
-        return replace(record, attempts=record.attempts + 1, error=text)
+        noted = replace(record, attempts=record.attempts + 1, error=text)
+        if refused is None or record.offering != refused:
+            return noted
+        return replace(noted, offering=None, dollars_per_hour=0.0)
 
     return decide
 

@@ -148,6 +148,17 @@ class OfferingStore:
             return False
         return True
 
+    async def unreserve(self, key: str, launch: str) -> None:
+        """Give back what a launch has reserved; it does not come about there."""
+        for _ in range(CONFLICTS_MAX):
+            record, revision = await self.spend(key)
+            kept = {name: each for name, each in record.reserved.items() if name != launch}
+            if kept == record.reserved:
+                return
+            if await self.reserve(key, SpendRecord(reserved=kept), revision):
+                return
+        raise Retry(f"the record {key} changes too often")
+
     async def _write(self, key: str, record: Record, revision: int) -> None:
         if revision == 0:
             await self._bus.create(OFFERINGS, key, encode(record))

@@ -17,7 +17,7 @@ from schemas.topology import EVENTS, OFFERINGS
 from services.provisioner.calls import ProviderCalls, Providers
 from services.provisioner.chooser import Chooser
 from services.provisioner.offering_store import OfferingStore
-from services.provisioner.offerings.catalogue import Catalogue
+from services.provisioner.offerings.catalogue import Catalogue, Site
 from services.provisioner.provider import Environment
 from services.provisioner.providers.fake import FakeProvider, Order
 from services.provisioner.schedulers import Schedulers
@@ -70,18 +70,24 @@ class Market:
         """One replica; `instead`: what stands for a provider."""
         bus, clock = bus or self.bus, SystemClock()
         store = InstanceStore(bus)
-        found = {**self.providers, **instead}
-        providers = Providers(
-            {
-                name: ProviderCalls(each, call_timeout_seconds=QUICK.call_timeout_seconds)
-                for name, each in found.items()
-            }
-        )
+        providers = self._calls(**instead)
         weigher = Weigher(store, clock, Catalogue(TYPES, providers.sites()))
         offerings = OfferingStore(bus, clock)
         schedulers = Schedulers({}, None)
         chooser = Chooser(bus, clock, store, offerings, weigher, schedulers, fleet_cap)
         return Steps(bus, clock, store, providers, QUICK, chooser=chooser)
+
+    def _calls(self, **instead: Any) -> Providers:
+        return Providers(
+            {
+                name: ProviderCalls(each, call_timeout_seconds=QUICK.call_timeout_seconds)
+                for name, each in {**self.providers, **instead}.items()
+            }
+        )
+
+    def sites(self) -> dict[str, Site]:
+        """What choosing between the providers must know."""
+        return self._calls().sites()
 
     def order(self, provider: str, kind: ProviderErrorKind, times: int = 1, **more: Any) -> None:
         """Have launches at a provider fail."""
@@ -290,3 +296,19 @@ async def test_a_launch_that_is_cancelled_leaves_its_try_to_others(bus: NatsBus)
     await asyncio.gather(waiting, return_exceptions=True)
     [entry] = await bus.entries(OFFERINGS, BLOCKED)
     assert b'"probe":' not in entry.value or b'"probe":""' in entry.value
+
+
+async def test_a_launch_that_waits_costs_nothing_under_a_cap(bus: NatsBus) -> None:
+    """What was refused is not paid for, so it keeps no room from others."""
+    market = Market(bus)
+    market.order("fake", "CAPACITY", times=9)
+    only = Choice(offers=(Offer(provider="fake", instance_type="big"),), spend_cap=6.0)
+    waiting = asyncio.create_task(
+        market.steps().provision(provision("web-1", choice=only, timeout_seconds=60.0))
+    )
+    await until_waits(bus)
+    other = Choice(offers=(Offer(provider="dear", instance_type="big"),), spend_cap=6.0)
+    await market.steps().provision(provision("web-2", choice=other))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert await market.standing() == {"fake": [], "dear": ["web-2"]}

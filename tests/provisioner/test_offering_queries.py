@@ -1,0 +1,130 @@
+"""What `navarch offerings` is answered, and how it reads."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from schemas.messages import encode
+from schemas.offerings import KnownPrice, OfferingsQuery, OfferingUse, OfferingView, PricesRecord
+from schemas.records import PoolRecord, pool_key
+from schemas.requests import Page
+from schemas.settings import PoolSpec, ProviderChoice
+from schemas.topology import POOLS
+from services.cli.offering_text import offering_rows, price_words, state_words
+from services.provisioner.offering_queries import answer_offerings
+from services.provisioner.offering_store import OfferingStore
+from services.provisioner.offerings.catalogue import Catalogue
+from services.provisioner.store import InstanceStore
+from services.provisioner.weighing import Weigher
+from services.runtime.clock import SystemClock
+from services.runtime.nats_bus import NatsBus
+from services.runtime.pool_choices import choice_of
+from tests.provisioner.support import provision
+from tests.provisioner.test_chooser import TYPES, Market
+
+POOL = PoolSpec(
+    provider="fake",
+    instance_type="h100-8x",
+    providers=(
+        ProviderChoice(name="fake", zones=("a", "b")),
+        ProviderChoice(name="dear"),
+    ),
+    min_nodes=0,
+    max_nodes=9,
+)
+
+
+async def asked(bus: NatsBus, market: Market, query: OfferingsQuery) -> list[OfferingView]:
+    """What a fresh replica answers."""
+    store, clock = InstanceStore(bus), SystemClock()
+    sites = Catalogue(TYPES, market.sites())
+    weigher = Weigher(store, clock, sites)
+    answer = answer_offerings(bus, store, OfferingStore(bus, clock), weigher)
+    found: list[OfferingView] = []
+    while True:
+        page = msgspec.json.decode(await answer(msgspec.json.encode(query), {}), type=Page)
+        found += [msgspec.json.decode(each, type=OfferingView) for each in page.items]
+        if not page.next:
+            return found
+        query = msgspec.structs.replace(query, after=page.next)
+
+
+async def test_offerings_are_shown_with_price_state_and_use(bus: NatsBus) -> None:
+    """In the pool's order: what is exhausted, what is used, what the provider says it costs."""
+    record = PoolRecord(name="web", spec=POOL, desired=0)
+    await bus.put(POOLS, pool_key("web"), encode(record))
+    market = Market(bus)
+    market.order("fake", "CAPACITY", zone="a")
+    await market.steps().provision(provision("web-1", choice=choice_of(POOL)))
+    said = PricesRecord(
+        provider="dear",
+        at=datetime.now(UTC),
+        prices=(KnownPrice(instance_type="big", dollars_per_hour=4.5, available=True),),
+    )
+    await OfferingStore(bus, SystemClock()).say(said)
+    found = await asked(bus, market, OfferingsQuery(limit=1))
+    assert [(each.zone, each.state, each.dollars_per_hour) for each in found] == [
+        ("a", "exhausted", 3.0),
+        ("b", "available", 3.0),
+        ("", "available", 4.5),
+    ]
+    assert [each.price_from for each in found] == ["catalogue", "catalogue", "provider"]
+    assert found[0].kind == "CAPACITY"
+    assert found[0].probe_at is not None
+    assert found[1].used_by == (OfferingUse(pool="web", instances=1),)
+    assert {each.abstract for each in found} == {("h100-8x",)}
+    assert found[2].says_available
+    only = await asked(bus, market, OfferingsQuery(provider="dear"))
+    assert only == found[2:]
+    assert await asked(bus, market, OfferingsQuery(instance_type="h100-8x")) == found
+    assert await asked(bus, market, OfferingsQuery(pool="job")) == []
+
+
+async def test_the_catalogue_is_shown_where_it_is_asked_for(bus: NatsBus) -> None:
+    """Also what no pool names: so a person, and `navarch up`, know what there is."""
+    market = Market(bus)
+    assert await asked(bus, market, OfferingsQuery()) == []
+    found = await asked(bus, market, OfferingsQuery(everything=True))
+    assert [(each.provider, each.gpus, each.dollars_per_hour) for each in found] == [
+        ("fake", 8, 3.0),
+        ("dear", 8, 5.0),
+    ]
+
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+
+
+def test_an_offering_reads_as_a_person_would_say_it() -> None:
+    """Since when it is exhausted, who tries it or when that is done, and how old its price is."""
+    plain = OfferingView(provider="aws", zone="us-east-1a", instance_type="p5.48xlarge")
+    assert state_words(plain, NOW) == "available"
+    assert price_words(plain, NOW) == "not known"
+    gone = msgspec.structs.replace(
+        plain,
+        state="exhausted",
+        kind="CAPACITY",
+        since=NOW - timedelta(seconds=90),
+        failures=3,
+        probe_at=NOW + timedelta(seconds=20),
+        dollars_per_hour=55.04,
+        price_from="provider",
+        price_at=NOW - timedelta(seconds=90),
+        gpus=8,
+        gpu="H100",
+        used_by=(OfferingUse(pool="web", instances=2), OfferingUse(pool="job")),
+    )
+    [row] = offering_rows([gone], NOW)
+    assert row[:7] == (
+        "aws",
+        "us-east-1a",
+        "p5.48xlarge",
+        "8 H100",
+        "on-demand",
+        "55.04",
+        "1.5 min ago",
+    )
+    assert row[7].startswith("exhausted since ")
+    assert ", 3 tries, next try " in row[7]
+    assert row[8] == "web 2, job 0"
+    tried = msgspec.structs.replace(gone, probe="web.web-7-abcd", state="blocked", reason="denied")
+    assert state_words(tried, NOW).endswith(", web-7-abcd tries it now (denied)")
