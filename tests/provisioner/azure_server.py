@@ -51,6 +51,8 @@ class AzureServer:
         self.silent: set[str] = set()
         """Methods whose requests take effect and are never answered."""
         self.latency = 0.0
+        self.reserved = False
+        """Interfaces are held for the machine that was refused."""
         self.slow_removals = False
         """A machine that is removed stands until somebody looks twice."""
         self.url = ""
@@ -279,6 +281,8 @@ class AzureServer:
     def _remove(self, kind: str, name: str) -> Response:
         if name.lower() not in self.resources[kind]:
             return Response(status_code=204)
+        if kind == "networkInterfaces" and self.reserved:
+            raise AzureRefusalError(400, "NicReservedForAnotherVm", "for 180 seconds")
         if kind == "networkInterfaces" and self._holder(name):
             raise AzureRefusalError(400, "NicInUse", f"{self._holder(name)} uses it")
         if kind == "publicIPAddresses" and name.lower() in self._attached_addresses():

@@ -264,6 +264,26 @@ async def test_a_refused_launch_leaves_neither_interface_nor_address(
     assert ("QUOTA", set()) == (refused.value.kind, azure.standing)
 
 
+async def test_an_interface_that_azure_holds_is_removed_when_it_lets_go(
+    azure: AzureServer, make_azure: Make
+) -> None:
+    """It does not hide why the launch failed; until then it is listed, and serves the next try."""
+    provider = make_azure()
+    azure.reserved = True
+    azure.refuse(LAUNCH, 409, "QuotaExceeded")
+    with pytest.raises(ProviderError) as refused:
+        await provider.provision(wanted())
+    [left] = await provider.list()
+    assert ("QUOTA", "stopped") == (refused.value.kind, left.status)
+    with pytest.raises(ProviderError, match="NicReservedForAnotherVm") as held:
+        await provider.terminate(left.provider_id)
+    assert held.value.rule.retry_in_step
+    assert "running" == (await provider.provision(wanted())).status
+    azure.reserved = False
+    await provider.terminate(left.provider_id)
+    assert set() == azure.standing
+
+
 async def test_a_failed_launch_that_cannot_be_cleared_stays_in_doubt(
     azure: AzureServer, make_azure: Make
 ) -> None:

@@ -34,6 +34,8 @@ DELETING: Final = "Deleting"
 UNDER_WAY: Final = frozenset({"Creating", DELETING})
 LOST: Final = frozenset({"NetworkInterfaceNotFound", "InvalidResourceReference"})
 """Of a launch whose interface a removal took meanwhile, or which names a thing that is not."""
+RESERVED: Final = "NicReservedForAnotherVm"
+"""Of an interface whose machine was refused: Azure holds it three minutes for that very machine."""
 IN_DOUBT: Final = frozenset({"TRANSIENT", "NETWORK", "THROTTLE"})
 
 
@@ -213,7 +215,7 @@ class AzureProvider:
         try:
             machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
             if machine is None:
-                await self._remove_network(name)
+                await self._clear_network(name)
             elif vm.state_of(machine) == FAILED and not _runs(machine):
                 await self._remove(name)
         except ProviderError as again:
@@ -227,7 +229,18 @@ class AzureProvider:
     async def _remove(self, name: str) -> None:
         """Remove a machine and wait until nothing of it stands."""
         await self._azure.finish(await self._azure.send("DELETE", self._vm(name), version=COMPUTE))
-        await self._remove_network(name)
+        await self._clear_network(name)
+
+    async def _clear_network(self, name: str) -> None:
+        """Remove what Azure lets go; an interface that it holds serves the next try as well.
+
+        Where there is none the list shows it, and it is removed like any instance.
+        """
+        try:
+            await self._remove_network(name)
+        except AzureError as error:
+            if error.code != RESERVED:
+                raise
 
     async def _remove_network(self, name: str) -> None:
         """The interface first: while it stands it holds the address."""
