@@ -18,7 +18,10 @@ CATALOGUE = Catalogue(
             "cheap": {"p5.48xlarge": TypeSpec(gpus=8, gpu="H100", dollars_per_hour=40.0)},
             "local": {"*": TypeSpec(dollars_per_hour=0.0)},
         },
-        abstract={"h100-8x": {"aws": ("p5.48xlarge", "p5.new"), "gcp": ("a3",)}},
+        abstract={
+            "h100-8x": {"aws": ("p5.48xlarge", "p5.new"), "gcp": ("a3",)},
+            "a10-1x": {"aws": ("g5.xlarge",)},
+        },
     ),
     {
         "east": Site(kind="aws", region="us-east-1", spot=True),
@@ -46,8 +49,12 @@ CASES = {
         ["east us-east-1 p5.48xlarge on-demand", "east us-east-1 p5.new on-demand"],
     ),
     "a provider that has nothing like it": (
-        Choice(offers=(Offer(provider="local", instance_type="h100-8x"),)),
+        Choice(offers=(Offer(provider="gcp", instance_type="a10-1x"),)),
         [],
+    ),
+    "a provider where types are called as one likes": (
+        Choice(offers=(Offer(provider="local", instance_type="h100-8x"),)),
+        ["local h100-8x on-demand"],
     ),
     "zones count in their own region": (
         Choice(

@@ -57,11 +57,15 @@ class Catalogue:
         return self.sites[provider].kind if provider in self.sites else provider
 
     def concrete(self, provider: str, name: str) -> tuple[str, ...]:
-        """The types that a name stands for at a provider; none where it has nothing like that."""
-        meant = self.types.abstract.get(name)
-        if meant is None:
-            return (name,)
-        return meant.get(provider) or meant.get(self.kind(provider), ())
+        """The types that a name stands for at a provider; none where it has nothing like that.
+
+        Where types are called as one likes, as on machines of one's own, it is a name like others.
+        """
+        kind = self.kind(provider)
+        meant = self.types.abstract.get(name, {})
+        found = meant.get(provider) or meant.get(kind, ())
+        any_name = any(OTHERS in self.types.types.get(key, {}) for key in (provider, kind))
+        return found or ((name,) if not meant or any_name else ())
 
     def abstract(self, provider: str, instance_type: str) -> tuple[str, ...]:
         """The abstract names that a type goes by."""

@@ -72,7 +72,7 @@ def script(
     place = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
     lines = [
         f"d={place}; me={shlex.quote(token)}; umask 077",
-        f'mkdir -p "$d" && exec 9>>"$d/lock" || exit {CANNOT_WRITE}',
+        f'[ -d "$d" ] || mkdir -p "$d"; exec 9>>"$d/lock" || exit {CANNOT_WRITE}',
         f"flock -w {LOCK_SECONDS} 9 || exit {BUSY}",
         "look() { state=free; tok=; body=; for s in taken held going; do",
         '  if [ -e "$d/$s" ]; then state=$s; read -r tok body < "$d/$s"; fi; done; }',
