@@ -43,6 +43,21 @@ def short_name(request: ProvisionRequest) -> str:
     return request.name[:NODE_CHARS_MAX].strip("-")
 
 
+def made_for(request: ProvisionRequest, provider_id: str) -> Instance:
+    """The instance that was made for a request, as far as it is what was asked for."""
+    return Instance(
+        name=request.name,
+        provider_id=provider_id,
+        fleet=request.fleet,
+        pool=request.pool,
+        token=request.token,
+        instance_type=request.instance_type,
+        region=request.region,
+        zone=request.zone,
+        tags=dict(request.labels),
+    )
+
+
 def tagged(instance: Instance, tags: Mapping[str, str]) -> Instance:
     """The instance with what its tags say; without a node's tag it keeps its name."""
     return replace(

@@ -9,18 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 
 from schemas import headers as h
 from schemas.topology import BucketSpec
-from services.runtime.bus import Entry, Headers, Start, Stored
+from services.runtime.bus import Entry, Start, Stored
 from services.runtime.errors import Conflict
+from services.runtime.storing import Storing
 
 
-class Buckets:
+class Buckets(Storing):
     """The bucket half of a bus; the other half is what it asks for."""
-
-    @abstractmethod
-    async def publish(
-        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
-    ) -> int:
-        """Store a message."""
 
     @abstractmethod
     async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:

@@ -21,12 +21,10 @@ from nats.aio.msg import Msg
 from nats.micro.service import Service as MicroService
 from nats.micro.service import ServiceConfig
 
-from schemas import headers as h
-from schemas import subjects
 from schemas.topology import DurableSpec
 from services.runtime.answering import answer, service_handler
 from services.runtime.buckets import Buckets
-from services.runtime.bus import Delivery, Endpoint, Headers, Reply, Start, Stored
+from services.runtime.bus import Delivery, Endpoint, Reply, Start, Stored
 from services.runtime.cancelling import cancellable, unless
 from services.runtime.connecting import ConnectOptions as ConnectOptions
 from services.runtime.connecting import credentials
@@ -34,7 +32,7 @@ from services.runtime.errors import BusError, Refused, SetupError, Unavailable
 from services.runtime.objects import Objects
 from services.runtime.pulling import Durable, Ephemeral, Puller
 from services.runtime.replicas import Replicas
-from services.runtime.wire import check_version, firing, guard, read_ack, read_answer, read_direct
+from services.runtime.wire import check_version, read_ack, read_answer, read_direct
 
 log = logging.getLogger(__name__)
 
@@ -156,38 +154,9 @@ class NatsBus(Replicas, Buckets, Objects):
 
     # --- storing ------------------------------------------------------------------------------
 
-    async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None) -> int:
-        answer = await self._ask(subject, data, headers, REQUEST_TIMEOUT_SECONDS)
+    async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        answer = await self._ask(subject, data, headers or None, REQUEST_TIMEOUT_SECONDS)
         return read_ack(answer.data, subject)
-
-    async def publish(
-        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
-    ) -> int:
-        """Store a message and return its sequence; a repeated `msg_id` stores nothing more."""
-        all_headers = dict(headers or {})
-        if msg_id:
-            all_headers[h.MSG_ID] = msg_id
-        return await self._store(subject, data, all_headers or None)
-
-    async def append(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        tree: str,
-        expected: int,
-        headers: Headers | None = None,
-    ) -> int:
-        """Store a message if `expected` is the last sequence under `tree`; else Conflict."""
-        guarded = dict(headers or {}) | guard(tree, expected)
-        return await self._store(subject, data, guarded)
-
-    async def schedule(
-        self, owner: str, key: str, at: datetime, data: bytes, *, headers: Headers | None = None
-    ) -> None:
-        """Store a timer: `data` arrives under the owner's due subject at that time, once."""
-        timed = dict(headers or {}) | firing(at, subjects.timer_due(owner, key))
-        await self._store(subjects.timer_schedule(owner, key), data, timed)
 
     # --- reading ------------------------------------------------------------------------------
 

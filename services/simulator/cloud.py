@@ -15,6 +15,7 @@ from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from services.provisioner.tags import made_for
 from services.simulator.member import Life
 from services.simulator.virtual import MEMBER
 from services.simulator.world import WORLD, World
@@ -97,19 +98,10 @@ class Cloud:
                     return each.instance
         self.made += 1
         now = self.world.now()
-        instance = Instance(
-            name=request.name,
-            provider_id=f"{self.prefix}-{self.made:05d}",
-            status="running",
-            fleet=request.fleet,
-            pool=request.pool,
-            token=request.token,
-            instance_type=request.instance_type,
-            region=request.region,
-            zone=request.zone,
-            created_at=self.world.clock.now(),
+        plain = made_for(request, f"{self.prefix}-{self.made:05d}")
+        instance = self.dress(
+            msgspec.structs.replace(plain, status="running", created_at=self.world.clock.now())
         )
-        instance = self.dress(instance)
         lag = self.chance.random() * self.list_lag_seconds
         self.machines[instance.provider_id] = Machine(instance, now + lag)
         self.world.note(f"cloud made {instance.name} as {instance.provider_id}")

@@ -11,14 +11,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas import headers as h
-from schemas import subjects
 from schemas.topology import DurableSpec
 from services.runtime.answering import CODES, answer
 from services.runtime.buckets import Buckets
-from services.runtime.bus import Delivery, Endpoint, Headers, Reply, Start, Stored
+from services.runtime.bus import Delivery, Endpoint, Reply, Start, Stored
 from services.runtime.errors import Refused, Unavailable
 from services.runtime.objects import Objects
-from services.runtime.wire import firing, guard
 from services.simulator.jetstream.state import Place
 from services.simulator.link import Link
 from services.simulator.memory_pulling import MemoryDelivery, Puller
@@ -55,15 +53,6 @@ class MemoryBus(Buckets, Objects):
 
     # --- storing ------------------------------------------------------------------------------
 
-    async def publish(
-        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
-    ) -> int:
-        """Store a message and return its sequence; a repeated `msg_id` stores nothing more."""
-        given = dict(headers or {})
-        if msg_id:
-            given[h.MSG_ID] = msg_id
-        return await self._store(subject, data, given)
-
     async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         if len(data) > PAYLOAD_BYTES_MAX:
             raise Refused(f"{subject}: {len(data)} bytes are more than the server takes")
@@ -71,25 +60,6 @@ class MemoryBus(Buckets, Objects):
         sequence = self._server.publish(subject, data, headers)
         await self._link.back("store", subject)
         return sequence
-
-    async def append(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        tree: str,
-        expected: int,
-        headers: Headers | None = None,
-    ) -> int:
-        """Store a message if `expected` is the last sequence under `tree`; else Conflict."""
-        return await self._store(subject, data, dict(headers or {}) | guard(tree, expected))
-
-    async def schedule(
-        self, owner: str, key: str, at: datetime, data: bytes, *, headers: Headers | None = None
-    ) -> None:
-        """Store a timer: `data` arrives under the owner's due subject at that time, once."""
-        timed = dict(headers or {}) | firing(at, subjects.timer_due(owner, key))
-        await self._store(subjects.timer_schedule(owner, key), data, timed)
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from services.provisioner.tags import made_for
 
 Call = Literal["provision", "terminate", "list", "reboot"]
 
@@ -147,16 +149,9 @@ class FakeProvider:
         hidden = self._options.list_lag_calls
         fresh = "INSERT INTO made (name, token, hidden) VALUES (?, ?, ?)"
         serial = database.execute(fresh, (request.name, request.token, hidden)).lastrowid
-        instance = Instance(
-            name=request.name,
-            provider_id=f"{self._name}-{serial:06d}",
+        instance = replace(
+            made_for(request, f"{self._name}-{serial:06d}"),
             status="running",
-            fleet=request.fleet,
-            pool=request.pool,
-            token=request.token,
-            instance_type=request.instance_type,
-            region=request.region,
-            zone=request.zone,
             created_at=datetime.now(UTC),
             dollars_per_hour=self._options.dollars_per_hour,
             tags={**request.labels, "gpus": str(request.gpu_count or self._options.gpu_count)},

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
+from msgspec.structs import replace
 
 from schemas.duration import Duration
 from schemas.offerings import KnownPrice
@@ -27,7 +28,7 @@ from services.provisioner.provider import (
 )
 from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.secret import read_secret
-from services.provisioner.tags import tagged, tags_of
+from services.provisioner.tags import made_for, tagged, tags_of
 from services.provisioner.turns import Pace
 
 NAME_CHARS_MAX: Final = 64
@@ -177,17 +178,8 @@ class LambdaProvider:
         )
         if not answer.data.instance_ids:
             raise ProviderError("TRANSIENT", "the launch was accepted and names no instance")
-        return Instance(
-            name=request.name,
-            provider_id=answer.data.instance_ids[0],
-            status="pending",
-            fleet=request.fleet,
-            pool=request.pool,
-            token=request.token,
-            instance_type=request.instance_type,
-            region=request.region,
-            tags=dict(request.labels),
-        )
+        # Lambda has no zones.
+        return replace(made_for(request, answer.data.instance_ids[0]), zone="")
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that Lambda does not know is gone."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.messages import UtcTime, encode
 from schemas.settings import Setting
@@ -44,6 +45,7 @@ from services.provisioner.providers.local_host import (
     boot_anew,
     keep_start,
 )
+from services.provisioner.tags import made_for
 from services.runtime.accounts import agent_credentials, read_agent_keys
 from services.runtime.errors import SetupError
 
@@ -350,18 +352,5 @@ def _status(place: Path) -> InstanceStatus:
 
 
 def _instance(kept: _Kept, status: InstanceStatus) -> Instance:
-    request = kept.request
-    return Instance(
-        name=request.name,
-        provider_id=request.name,
-        status=status,
-        fleet=request.fleet,
-        pool=request.pool,
-        token=request.token,
-        instance_type=request.instance_type,
-        region=request.region,
-        zone=request.zone,
-        address="127.0.0.1",
-        created_at=kept.created_at,
-        tags=request.labels,
-    )
+    made = made_for(kept.request, kept.request.name)
+    return replace(made, status=status, address="127.0.0.1", created_at=kept.created_at)
