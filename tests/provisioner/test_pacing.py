@@ -200,9 +200,9 @@ async def test_a_caller_that_is_cancelled_costs_one_turn(bus: NatsBus) -> None:
     for each in waiting:
         each.cancel()
     await asyncio.wait(waiting)
-    began = asyncio.get_running_loop().time()
-    await SharedPacer(bus, SystemClock(), "lab", turns.Pace(interval_seconds=0.3)).turn()
-    assert asyncio.get_running_loop().time() - began < 2 * 0.33 + 0.2
+    taken = await bus.get(LEASES, "pace-lab")
+    assert taken is not None
+    assert 2 == taken.revision, "of ten that waited one had a turn taken for it"
 
 
 class Late(SystemClock):
@@ -259,7 +259,7 @@ def test_what_cannot_be_paced_is_refused(name: str, interval: float) -> None:
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "local"])
 async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: bool) -> None:
     """Other calls go on at their own pace while launches wait for theirs."""
-    plan = turns.Pace(interval_seconds=0.02, slower_seconds={"launch": 0.4})
+    plan = turns.Pace(interval_seconds=0.05, slower_seconds={"launch": 0.5})
     pacer = SharedPacer(bus, SystemClock(), "lab", plan) if shared else LocalPacer(plan)
     used: list[tuple[float, str]] = []
 
@@ -270,9 +270,8 @@ async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: b
     async with asyncio.timeout(20):
         await asyncio.gather(*(call("launch") for _ in range(3)), *(call("") for _ in range(8)))
     launches = [at for at, kind in used if kind]
-    assert min(b - a for a, b in itertools.pairwise(launches)) > 0.38
+    assert min(b - a for a, b in itertools.pairwise(launches)) > 0.45
     assert ["", "", ""] == [kind for _, kind in sorted(used)[1:4]]
-    assert "launch" == max(used)[1]
 
 
 async def test_in_one_process_callers_go_in_order() -> None:
@@ -300,8 +299,8 @@ async def replicas(bus: NatsBus, tmp_path: Path) -> AsyncIterator[tuple]:
             api_key_file=str(tmp_path / "key"),
             base_url=api.url,
             ssh_key="laptop",
-            request_interval=Duration(0.05),
-            launch_interval=Duration(0.2),
+            request_interval=Duration(0.1),
+            launch_interval=Duration(0.3),
         )
         made = [
             LambdaProvider(
@@ -328,5 +327,5 @@ async def test_lambdas_rate_is_the_accounts(replicas: tuple) -> None:
     moments = sorted(moment for _, moment in api.calls)
     launches = sorted(moment for path, moment in api.calls if path.endswith("launch"))
     # A request may reach the server a little late, and the next one then seems early.
-    assert min(b - a for a, b in itertools.pairwise(moments)) > 0.03
-    assert min(b - a for a, b in itertools.pairwise(launches)) > 0.15
+    assert min(b - a for a, b in itertools.pairwise(moments)) > 0.05
+    assert min(b - a for a, b in itertools.pairwise(launches)) > 0.2
