@@ -227,7 +227,7 @@ INSTANCES: Final = BucketSpec(
     name="INSTANCES", description="What costs money", writer="provisioner"
 )
 OFFERINGS: Final = BucketSpec(
-    name="OFFERINGS", description="What is out of capacity, since when", writer="provisioner"
+    name="OFFERINGS", description="What is exhausted, since when; prices", writer="provisioner"
 )
 HARDWARE: Final = BucketSpec(
     name="HARDWARE",
@@ -315,7 +315,8 @@ PROVISIONER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("reboot", "started"),
         subjects.saga_step_wildcard("check", "started"),
     ),
-    in_flight_max=1024,
+    # Launches wait here for capacity; terminations must not wait behind them.
+    in_flight_max=8192,
 )
 NOTIFIER_STEPS: Final = DurableSpec(
     stream=SAGAS.name,
@@ -353,6 +354,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
                 "node-replaced",
                 "person-needed",
                 "instance-leaked",
+                "launch-refused",
             )
         ),
         subjects.node_event_wildcard("verdict"),

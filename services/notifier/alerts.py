@@ -16,6 +16,7 @@ from schemas.pool_events import (
     BreakerOpened,
     Incident,
     InstanceLeaked,
+    LaunchRefused,
     NodeRefused,
     NodeReplaced,
     PersonNeeded,
@@ -91,6 +92,8 @@ def alert_of(event: Message) -> Alert | None:  # noqa: C901, PLR0912 - one case 
             return _refusal(event)
         case InstanceLeaked():
             return _leak(event)
+        case LaunchRefused():
+            return _refused_launch(event)
         case _:
             return None
 
@@ -280,6 +283,19 @@ def _refusal(event: NodeRefused) -> Alert | None:
         pool=event.pool,
         node=event.node,
         key=f"admission/{event.pool}",
+        event=event.id,
+        time=event.time,
+    )
+
+
+def _refused_launch(event: LaunchRefused) -> Alert:
+    return Alert(
+        severity="warning",
+        title=f"{event.pool}: a launch was refused ({event.refusal})",
+        text=f"{event.node} was not launched.{_because(event.reason)} What to do: {event.remedy}.",
+        pool=event.pool,
+        node=event.node,
+        key=f"launch/{event.pool}/{event.refusal}",
         event=event.id,
         time=event.time,
     )

@@ -56,6 +56,8 @@ class LambdaServer:
         """Path and moment of every request."""
         self.orders: list[tuple[str, tuple[int, str], bool]] = []
         """Path, answer, and whether the request takes effect all the same."""
+        self.having: dict[str, tuple[str, ...]] = {}
+        """Type -> regions that are said to have it."""
         self.silent: set[str] = set()
         """Paths whose requests take effect and are never answered."""
         self.url = ""
@@ -72,6 +74,7 @@ class LambdaServer:
         """The routes that are used; any other is 404, any other method 405."""
         routes = [
             Route("/api/v1/instances", self._wrap(self._list), methods=["GET"]),
+            Route("/api/v1/instance-types", self._wrap(self._types), methods=["GET"]),
             Route("/api/v1/instance-operations/launch", self._wrap(self._launch), methods=["POST"]),
             Route(
                 "/api/v1/instance-operations/restart",
@@ -109,6 +112,27 @@ class LambdaServer:
     def _list(self, body: Any) -> Response:
         assert body is None
         return JSONResponse({"data": list(self.instances.values())})
+
+    def _types(self, body: Any) -> Response:
+        assert body is None
+        specs = {"vcpus": 208, "memory_gib": 1800, "storage_gib": 22_000, "gpus": 8}
+        names = self.having.get
+        found = {
+            name: {
+                "instance_type": {
+                    "name": name,
+                    "description": "GPUs",
+                    "gpu_description": "H100 (80 GB SXM5)",
+                    "price_cents_per_hour": cents,
+                    "specs": specs,
+                },
+                "regions_with_capacity_available": [
+                    {"name": region, "description": "Somewhere"} for region in names(name, ())
+                ],
+            }
+            for name, cents in PRICES.items()
+        }
+        return JSONResponse({"data": found})
 
     def _launch(self, body: Any) -> Response:
         problem = _problem(body)
