@@ -1,7 +1,7 @@
 """`python -m tests.crash ROUNDS SEED`: kill at random, fault after fault, and count what is left.
 
 Its last line is `rounds=n replaced=n lost=0 doubled=0 leaked=0 resume_s_max=…`; its exit code is 0
-only where that line says so, with a resume of at most three seconds.
+only where that line says so, with a resume of at most three seconds (on a busy machine more).
 """
 
 import argparse

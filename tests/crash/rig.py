@@ -325,16 +325,20 @@ class Rig:
             write_fault(kmsg, node, code, self._faults[node])
 
     async def oldest(self) -> str:
-        """The node that has been in service for longest, of those that never broke."""
+        """The node in service for longest, of those that never broke; else of all.
+
+        What broke and serves still was given back to service by somebody.
+        """
         while True:
             with suppress(BusError):
-                entries = await self.bus.entries(NODES)
-                break
+                nodes: list[NodeRecord] = [
+                    _nodes.decode(each.value) for each in await self.bus.entries(NODES)
+                ]
+                serving = [each for each in nodes if each.state == "active" and not each.spare]
+                fit = [each for each in serving if each.node not in self.broken] or serving
+                if fit:
+                    return min(fit, key=lambda each: (each.admitted_at, each.node)).node
             await asyncio.sleep(LOOK_SECONDS)
-        nodes: list[NodeRecord] = [_nodes.decode(each.value) for each in entries]
-        serving = [node for node in nodes if node.state == "active" and not node.spare]
-        fit = [node for node in serving if node.node not in self.broken]
-        return min(fit, key=lambda node: (node.admitted_at, node.node)).node
 
     async def evidence(self) -> Evidence:
         """Everything that tells how the fleet is."""
