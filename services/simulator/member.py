@@ -74,6 +74,9 @@ class Life(Member):
 
     async def alive(self) -> None:
         """Go no further where the process is dead."""
+        self._alive()
+
+    def _alive(self) -> None:
         if self.dead:
             raise asyncio.CancelledError
 
@@ -96,13 +99,13 @@ class Life(Member):
     async def there(self, call: str, about: str) -> None:
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
-        await self.alive()
+        self._alive()
         weather, chance = self.world.weather, self._chance
         seconds = chance.random() * LATENCY_SECONDS_MAX
         if slow := weather.slow.get(self.name):
             seconds += chance.random() * slow
         await asyncio.sleep(seconds)
-        await self.alive()
+        self._alive()
         if (share := weather.lost_requests.get(self.name)) and chance.random() < share:
             await self._in_vain(about)
         if not self.up:

@@ -20,7 +20,7 @@ class Weather:
 
     def is_cut(self, name: str) -> bool:
         """Whether a member has no connection."""
-        return bool(self.cut.get(name) or self.cut.get("*"))
+        return bool(self.cut and (self.cut.get(name) or self.cut.get("*")))
 
     def clear(self) -> None:
         """Fine weather."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from services.runtime.bus import Stored
-from services.simulator.jetstream.index import matches
+from services.simulator.jetstream.index import pattern
 from services.simulator.jetstream.stream import StreamState
 
 Word = Literal["ack", "nak", "term", "progress"]
@@ -106,7 +106,7 @@ class ConsumerState:
         if wanted is None:
             if len(self._wanted) >= WANTED_MAX:
                 self._wanted.clear()
-            wanted = any(matches(each, stored.subject) for each in self.config.filters)
+            wanted = pattern(self.config.filters).fullmatch(stored.subject) is not None
             self._wanted[stored.subject] = wanted
         if wanted:
             self._ready.append(stored.sequence)

@@ -19,14 +19,19 @@ PATTERNS_MAX: Final = 4_096
 
 def matches(filter_: str, subject: str) -> bool:
     """Whether a subject is one of those that a filter names."""
-    return _pattern(filter_).fullmatch(subject) is not None
+    return pattern((filter_,)).fullmatch(subject) is not None
 
 
 @lru_cache(maxsize=PATTERNS_MAX)
-def _pattern(filter_: str) -> re.Pattern[str]:
-    """A filter as an expression; each is asked of thousands of subjects."""
+def pattern(filters: tuple[str, ...]) -> re.Pattern[str]:
+    """Filters as one expression; it is asked of thousands of subjects."""
     parts = {ANY: r"[^.]+", REST: r".+"}
-    return re.compile(r"\.".join(parts.get(each, re.escape(each)) for each in filter_.split(".")))
+    return re.compile(
+        "|".join(
+            r"\.".join(parts.get(each, re.escape(each)) for each in filter_.split("."))
+            for filter_ in filters
+        )
+    )
 
 
 @dataclass(slots=True)
@@ -54,8 +59,8 @@ class SubjectIndex:
         """Begin empty."""
         self._root = _Branch()
 
-    def add(self, subject: str, sequence: int) -> None:
-        """Note a stored message."""
+    def add(self, subject: str, sequence: int) -> dict[int, None]:
+        """Note a stored message; return all of its subject, oldest first."""
         branch = self._root
         branch.newest = sequence
         for token in subject.split("."):
@@ -65,6 +70,7 @@ class SubjectIndex:
             branch = found
             branch.newest = sequence
         branch.sequences[sequence] = None
+        return branch.sequences
 
     def remove(self, subject: str, sequence: int) -> None:
         """Forget a message, and the branch where it was the last."""

@@ -112,9 +112,10 @@ class StreamState:
                 raise _refused(subject, "message schedules is disabled", SCHEDULES_DISABLED)
             if fires_at(headers) is None:
                 raise _refused(subject, "message schedule is invalid", SCHEDULE_INVALID)
-        after = self.stored_bytes + _size(subject, data, headers)
-        if config.discard == "new" and 0 <= config.max_bytes < after:
-            raise Unavailable(f"{subject}: maximum bytes exceeded ({STREAM_FULL})")
+        if config.discard == "new" and config.max_bytes >= 0:
+            after = self.stored_bytes + _size(subject, data, headers)
+            if config.max_bytes < after:
+                raise Unavailable(f"{subject}: maximum bytes exceeded ({STREAM_FULL})")
 
     def _put(self, subject: str, data: bytes, headers: dict[str, str], now: datetime) -> Stored:
         self.last_sequence += 1
@@ -123,21 +124,20 @@ class StreamState:
             # One timer a subject: the newer one takes the older one's place.
             self._remove_all(subject)
         self.messages[stored.sequence] = stored
-        self.index.add(subject, stored.sequence)
+        same = self.index.add(subject, stored.sequence)
         self.stored_bytes += _size(subject, data, headers)
         if (seconds := ttl_seconds(headers)) is not None and seconds > 0:
             heapq.heappush(self._ends, (now + timedelta(seconds=seconds), stored.sequence))
         if (at := fires_at(headers)) is not None:
             heapq.heappush(self._timers, (at, stored.sequence))
-        self._keep_limits(subject)
+        self._keep_limits(same)
         return stored
 
-    def _keep_limits(self, subject: str) -> None:
+    def _keep_limits(self, same: dict[int, None]) -> None:
+        """Let go of the oldest of one subject, then of the oldest of all."""
         most = self.config.max_msgs_per_subject
-        if most > 0:
-            for sequences in list(self.index.of(subject)):
-                while len(sequences) > most:
-                    self.remove(next(iter(sequences)))
+        while 0 < most < len(same):
+            self.remove(next(iter(same)))
         if self.config.discard == "old" and self.config.max_bytes >= 0:
             while self.stored_bytes > self.config.max_bytes and self.messages:
                 self.remove(next(iter(self.messages)))
@@ -268,7 +268,7 @@ def fires_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def _header_bytes(headers: Mapping[str, str]) -> int:
-    return sum(len(name) + len(value) + 4 for name, value in headers.items())
+    return sum(map(len, headers)) + sum(map(len, headers.values())) + 4 * len(headers)
 
 
 def _size(subject: str, data: bytes, headers: Mapping[str, str]) -> int:
