@@ -47,6 +47,8 @@ class Machine:
     instance: Instance
     shown_at: float
     """From when on it is listed."""
+    provider: str = ""
+    """Whose account it is in: no other provider lists it."""
     stopping: bool = False
 
 
@@ -126,15 +128,15 @@ class Cloud:
             self.world.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 
-    def listed(self) -> list[Instance]:
-        """What a list shows."""
+    def listed(self, provider: str) -> list[Instance]:
+        """What a provider's list shows."""
         now = self.world.now()
         return [
             msgspec.structs.replace(each.instance, status="stopping")
             if each.stopping
             else each.instance
             for each in self.machines.values()
-            if each.shown_at <= now
+            if each.shown_at <= now and each.provider == provider
         ]
 
     def order(self, trouble: Trouble, seconds: float) -> None:
@@ -183,6 +185,7 @@ class SimulatedProvider:
         trouble = self._cloud.trouble("provision")
         await self._fail(trouble, "before", "hang")
         made = self._cloud.make(request)
+        self._cloud.machines[made.provider_id].provider = self._name
         await self._life.effect("a launch")
         await self._take_time()
         await self._fail(trouble, "after", "hang-after")
@@ -212,7 +215,7 @@ class SimulatedProvider:
         """What stands, but what is too new to show."""
         await self._take_time()
         await self._fail(self._cloud.trouble("list"), "before", "hang")
-        return self._cloud.listed()
+        return self._cloud.listed(self._name)
 
     async def close(self) -> None:
         """Nothing is held."""
