@@ -128,15 +128,15 @@ class Cloud:
             self.world.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 
-    def listed(self, provider: str) -> list[Instance]:
-        """What a provider's list shows."""
+    def listed(self, provider: str = "") -> list[Instance]:
+        """What a provider's list shows; empty: what any does."""
         now = self.world.now()
         return [
             msgspec.structs.replace(each.instance, status="stopping")
             if each.stopping
             else each.instance
             for each in self.machines.values()
-            if each.shown_at <= now and each.provider == provider
+            if each.shown_at <= now and provider in ("", each.provider)
         ]
 
     def order(self, trouble: Trouble, seconds: float) -> None:
