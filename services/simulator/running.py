@@ -89,7 +89,7 @@ class Supervised:
             await asyncio.sleep(CONNECT_SECONDS)
         context = Context(
             name=self.name,
-            replica=f"{self.name}-{self.starts}",
+            replica=f"{self.name}-{self.starts}".replace("/", "-"),
             bus=life.bus,
             clock=self._world.clock,
             settings=self._settings,
