@@ -345,14 +345,9 @@ def _judge(seen: Sighting, provider: str, instance: Instance) -> SweepAction | N
     if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
         why = "it has our fleet's tag and no node's name"
         return RemoveSurplus(provider, instance, why) if old else None
-    if (
-        record is not None
-        and record.provider != provider
-        and instance.provider_id == record.provider_id
-    ):
-        # Two names of the configuration may lead into one account: it is the record's own.
-        return None
     if record is not None and record.offering is not None and record.provider != provider:
+        if instance.provider_id == record.provider_id:
+            return None  # two names of the configuration may lead into one account
         why = f"its record is of {record.provider}"
         return RemoveSurplus(provider, instance, why) if old else None
     if record is None:
