@@ -32,12 +32,13 @@ from services.runtime.nats_bus import NatsBus
 from tests.provisioner.machines import USER, Box, Machines, machines
 from tests.support.inprocess import Running, eventually
 
-pytestmark = pytest.mark.slow
+# About 25 s of processor: half a minute where there are two to spare, minutes where there are not.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NODES_WANTED = 100
 SPARE = 5
-COMMAND_SECONDS = 15.0
-WITHIN_SECONDS = 105.0
+COMMAND_SECONDS = 20.0
+WITHIN_SECONDS = 240.0
 KINDS = {7: "fails", 8: "fails", 20: "hangs", 21: "hangs", 50: "drops"}
 """Which machines are bad, in the order in which their setup begins."""
 WELL, AGENT = "mkdir -p $HOME/opt", "echo {{.NodeID}} > $HOME/agent"
@@ -57,7 +58,7 @@ SAYS = {
     ),
     "hangs": re.compile(
         r"bootstrap failed after [\d.]+ s: setup command 1 of 3 \(mkdir -p \$HOME/opt\) did not "
-        r"end within 15 s \(command_timeout\) \("
+        r"end within 20 s \(command_timeout\) \("
     ),
     "drops": re.compile(
         r"bootstrap failed after [\d.]+ s: the SSH connection to 127\.0\.0\.1:\d+ broke 5 times; "
