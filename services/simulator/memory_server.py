@@ -52,6 +52,7 @@ class MemoryServer:
         self._receivers: dict[int, Receiver] = {}
         self._responders: dict[str, list[Responder]] = {}
         self._numbers = itertools.count(1)
+        self.closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._due: datetime | None = None
 
@@ -135,6 +136,7 @@ class MemoryServer:
 
     def close(self) -> None:
         """Do nothing any more."""
+        self.closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

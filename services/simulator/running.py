@@ -55,8 +55,8 @@ class Supervised:
         self.starts = 0
 
     def start(self) -> None:
-        """Start it, unless it runs."""
-        if self.life is not None and not self.life.dead:
+        """Start it, unless it runs, or all is over."""
+        if self._world.server.closed or (self.life is not None and not self.life.dead):
             return
         self.starts += 1
         life = Life(self._world, self.name)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from schemas.capacity import Offering
 from schemas.reasons import InstanceState
 from schemas.records import InstanceRecord
 from services.provisioner import core
@@ -168,6 +169,19 @@ def test_a_sweep_leaves_alone_what_is_young(
 ) -> None:
     """Within the grace a difference belongs to whoever works on it."""
     assert core.sweep(sighting(records, listed, seen=NOW), 10) == ()
+
+
+@pytest.mark.parametrize(("provider_id", "expected"), [("i-1", []), ("i-2", [core.RemoveSurplus])])
+def test_two_providers_of_one_account_show_the_same_instances(
+    provider_id: str, expected: list[type]
+) -> None:
+    """What another provider launched is its own; what no record names is left over."""
+    offering = Offering(provider="other", instance_type="h100")
+    theirs = record("running", provider="other", offering=offering, provider_id=provider_id)
+
+    assert expected == [
+        type(each) for each in core.sweep(sighting({KEY: theirs}, (instance(),)), 9)
+    ]
 
 
 def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
