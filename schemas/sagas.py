@@ -298,8 +298,8 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """The physical machine, where the provider tells."""
     instance_type: str = ""
     market: Market | Literal[""] = ""
-    dollars_per_hour: float = 0.0
-    """0: not known."""
+    dollars_per_hour: float | None = None
+    """None: not known, or nothing."""
 
 
 class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -279,5 +279,5 @@ def _outputs(record: InstanceRecord) -> ProvisionOutputs:
         host=record.host,
         instance_type=core.type_of(record),
         market=record.offering.market if record.offering is not None else "",
-        dollars_per_hour=record.dollars_per_hour,
+        dollars_per_hour=record.dollars_per_hour or None,
     )

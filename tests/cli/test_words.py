@@ -21,6 +21,8 @@ from schemas.node_events import (
 from schemas.pool_events import (
     POOL_EVENT_TYPES,
     Incident,
+    LaunchRefused,
+    LaunchWaits,
     NodeReplaced,
     PersonNeeded,
     Scaled,
@@ -81,6 +83,26 @@ WORDS = [
     (
         PersonNeeded(node="n1", reason="XID 74", remedy="look at it", **POOL),
         Told("training", "person needed", "n1: XID 74. look at it", "bad"),
+    ),
+    (
+        LaunchRefused(
+            node="n1", refusal="above-pool-cap", reason="it costs too much", remedy="wait", **POOL
+        ),
+        Told(
+            "training",
+            "launch refused",
+            "n1 (above-pool-cap): it costs too much. What to do: wait",
+            "bad",
+        ),
+    ),
+    (
+        LaunchWaits(node="n1", reason="aws p5 (CAPACITY: none)", until=NOW, **POOL),
+        Told(
+            "training",
+            "launch waits",
+            f"n1, until {NOW:%m-%d %H:%M:%S} UTC at least: aws p5 (CAPACITY: none)",
+            "bad",
+        ),
     ),
     (Scaled(was=3, nodes=5, **POOL), Told("training", "scaled", "3 -> 5 nodes.")),
     (
