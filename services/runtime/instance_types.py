@@ -1,5 +1,6 @@
 """Reads the catalogue of instance types: the one that ships, with the configuration's added."""
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -14,16 +15,23 @@ OTHERS: Final = "*"
 
 def load_instance_types(added: InstanceTypes, settings_file: Path | None) -> InstanceTypes:
     """The shipped catalogue with `added` in it; whatever is wrong names file, line and key."""
-    path = resource(FILE)
+    shipped = _shipped(resource(FILE))
+    if added == InstanceTypes():
+        return shipped
+    whole = merged(shipped, added)
+    given = Document("(configuration)", {})
+    given = _document(settings_file) if settings_file is not None else given
+    _check(given, ("instance_types",), added, whole)
+    return whole
+
+
+@cache
+def _shipped(path: Path) -> InstanceTypes:
+    """The catalogue that ships, read once: it does not change while a process runs."""
     document = _document(path)
     shipped: InstanceTypes = convert(document, document.value, InstanceTypes, ())
     _check(document, (), shipped, shipped)
-    whole = merged(shipped, added)
-    if added != InstanceTypes():
-        given = Document("(configuration)", {})
-        given = _document(settings_file) if settings_file is not None else given
-        _check(given, ("instance_types",), added, whole)
-    return whole
+    return shipped
 
 
 def merged(base: InstanceTypes, added: InstanceTypes) -> InstanceTypes:
