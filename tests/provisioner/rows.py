@@ -37,7 +37,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"make_{self.kind.replace('-', '_')}"
 
 
-SOON = {"timeout": Duration(0.4)}
+SOON = {"timeout": Duration(0.8)}
 PLACE = {"region": "us-east-1", "zone": "us-east-1a"}
 
 ROWS = (
@@ -89,7 +89,7 @@ ROWS = (
         kind="gcp",
         asks=PLACE,
         url="base_url",
-        impatient=SOON | {"wait_timeout": Duration(0.4)},
+        impatient=SOON | {"wait_timeout": Duration(0.8)},
         refused=(({"zone": ""}, "INVALID"),),
     ),
     Row(
