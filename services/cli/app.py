@@ -28,7 +28,6 @@ from services.cli import (
     report,
     sagas,
     securing,
-    simulator,
     ssh,
     up,
 )
@@ -44,6 +43,7 @@ from services.cli.options import (
     moment,
 )
 from services.cli.printing import Format
+from services.cli.simulating import simulator
 from services.runtime.errors import NavarchError
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def status(nats_url: NatsUrl = "", config: Config = None, output: Output = Forma
     """Show the pools and what is under way."""
 
     async def work() -> None:
-        from services.cli import client, render  # noqa: PLC0415
+        from services.cli import client  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             pools, sagas = await asyncio.gather(
@@ -145,7 +146,8 @@ def list_nodes(
     """List the nodes."""
 
     async def work() -> None:
-        from services.cli import client, render  # noqa: PLC0415
+        from services.cli import client  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             await fleet.check_pool(pool)
@@ -169,7 +171,7 @@ def get(
     """Show one node with its GPUs and its latest faults."""
 
     async def work() -> None:
-        from services.cli import render  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             view, data = await fleet.node(node)
@@ -215,8 +217,8 @@ def timeline(
     """Tell a node's story in order, with milliseconds."""
 
     async def work() -> None:
-        from services.cli import render  # noqa: PLC0415
-        from services.cli.timeline import assemble  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
+        from services.cli.text.timeline import assemble  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             moments = assemble(await fleet.story(node))
@@ -246,7 +248,7 @@ def why(
 
     async def work() -> None:
         from services.cli import gathering  # noqa: PLC0415
-        from services.cli.why import page  # noqa: PLC0415
+        from services.cli.text.why import page  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             answer = await gathering.why(fleet, name)

@@ -56,8 +56,8 @@ async def bad_news(fleet: "Fleet", pool: str) -> AsyncGenerator[None, None]:
 
 
 async def _tell(fleet: "Fleet", pool: str) -> None:
-    from services.cli import describe, render  # noqa: PLC0415
-    from services.cli.timeline import decode  # noqa: PLC0415
+    from services.cli.text import describe, render  # noqa: PLC0415
+    from services.cli.text.timeline import decode  # noqa: PLC0415
 
     async for stored in fleet.events(pool=pool, node="", since=None):
         told = describe.tell(decode(stored))

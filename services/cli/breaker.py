@@ -55,8 +55,9 @@ def show(
 
     async def work() -> None:
         from schemas.requests import Query  # noqa: PLC0415
-        from services.cli import client, render  # noqa: PLC0415
+        from services.cli import client  # noqa: PLC0415
         from services.cli.running import find_bus  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
 
         async with client.connected(find_bus(nats_url, config)) as fleet:
             await fleet.check_pool(pool)
@@ -78,7 +79,7 @@ def show(
 
 def row(pool: "PoolView") -> tuple[str, ...]:
     """One row a pool."""
-    from services.cli.render import begun, use  # noqa: PLC0415
+    from services.cli.text.render import begun, use  # noqa: PLC0415
 
     state = pool.breaker
     if pool.breaker_forced:
@@ -101,7 +102,7 @@ def row(pool: "PoolView") -> tuple[str, ...]:
 
 def fleet_line(budget: "FleetBudgetView") -> str:
     """The fleet's budget, and what of it is used."""
-    from services.cli.render import begun, use  # noqa: PLC0415
+    from services.cli.text.render import begun, use  # noqa: PLC0415
 
     if budget.lifted:
         return "The fleet's budget is lifted: each pool's own decides."
@@ -133,7 +134,7 @@ def next_line(pool: "PoolView") -> str:
 def _moment(text: str) -> str:
     from datetime import datetime  # noqa: PLC0415
 
-    from services.cli.saying import moment  # noqa: PLC0415
+    from services.cli.text.saying import moment  # noqa: PLC0415
 
     return moment(datetime.fromisoformat(text)) if text else "-"
 

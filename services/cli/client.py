@@ -46,7 +46,7 @@ from schemas.requests import (
 from schemas.sagas import WHOLE
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, POOLS, SAGAS
-from services.cli.timeline import decode, mentions, sagas_about
+from services.cli.text.timeline import decode, mentions, sagas_about
 from services.runtime.bus import Bus, Stored
 from services.runtime.errors import NavarchError, Unavailable
 from services.runtime.nats_bus import ConnectOptions, NatsBus

@@ -15,7 +15,7 @@ from services.runtime.errors import NavarchError
 
 if TYPE_CHECKING:
     from schemas.settings import PluginSettings, Settings
-    from services.provisioner.credentials import Kept, Source
+    from services.provisioner.calling.credentials import Kept, Source
 
 CHECK_SECONDS_MAX: Final = 60.0
 
@@ -65,7 +65,7 @@ def set_credentials(
     Run it where the provisioner runs; it reads them when it starts.
     """
     from services.cli.running import settings_of  # noqa: PLC0415
-    from services.provisioner.credentials import Kept, keep, secret_option  # noqa: PLC0415
+    from services.provisioner.calling.credentials import Kept, keep, secret_option  # noqa: PLC0415
 
     settings = settings_of(config)
     configured = _configured(settings, provider)
@@ -120,7 +120,7 @@ def _secret(
     provider: str, takes: str, ways: dict[str, str], *, needed: bool
 ) -> "tuple[Source | None, str]":
     """Where the secret is, and itself where it is to be stored."""
-    from services.provisioner.credentials import Source  # noqa: PLC0415
+    from services.provisioner.calling.credentials import Source  # noqa: PLC0415
 
     said = [kind for kind, value in ways.items() if value]
     if len(said) > 1:
@@ -156,7 +156,7 @@ async def _tried(
     import tempfile  # noqa: PLC0415
 
     from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
-    from services.provisioner.credentials import applied, write_secret  # noqa: PLC0415
+    from services.provisioner.calling.credentials import applied, write_secret  # noqa: PLC0415
     from services.provisioner.errors import ProviderError  # noqa: PLC0415
     from services.provisioner.provider import Environment  # noqa: PLC0415
     from services.runtime.plugins import load_plugin  # noqa: PLC0415

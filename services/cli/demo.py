@@ -26,10 +26,11 @@ from schemas.pool_events import NodeReplaced, SagaFailed, SagaIsStuck
 from schemas.records import NodeRecord, decoder
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
-from services.cli import describe, printing, render
+from services.cli import printing
 from services.cli.client import Fleet, connected
 from services.cli.serve import LOCAL_FOLDER, Serving, locked
-from services.cli.timeline import assemble, decode, milliseconds
+from services.cli.text import describe, render
+from services.cli.text.timeline import assemble, decode, milliseconds
 from services.runtime.bus import Bus, Stored
 from services.runtime.configuration import load_settings
 from services.runtime.errors import NavarchError

@@ -109,7 +109,7 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
 
 
 def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
-    from services.cli import render  # noqa: PLC0415
+    from services.cli.text import render  # noqa: PLC0415
 
     told = {(e.metadata.get("node"), e.metadata.get("sick_at")) for e in kept if not is_capture(e)}
     shown = [
@@ -137,7 +137,7 @@ def is_capture(info: "ObjectInfo") -> bool:
 
 
 def _row(info: "ObjectInfo") -> tuple[str, ...]:
-    from services.cli.saying import hours, moment, span  # noqa: PLC0415
+    from services.cli.text.saying import hours, moment, span  # noqa: PLC0415
 
     about = info.metadata
     sick, back = (_moment(about.get(name, "")) for name in ("sick_at", "back_at"))
@@ -161,7 +161,7 @@ def _moment(text: str) -> datetime | None:
 
 def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
     from schemas.messages import encode  # noqa: PLC0415
-    from services.cli import evidence_text  # noqa: PLC0415
+    from services.cli.text import evidence_text  # noqa: PLC0415
 
     if save is not None:
         where = write(save, bundle)
@@ -178,7 +178,7 @@ def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
 
 def write(place: Path, bundle: "EvidenceBundle") -> Path:
     """Write the parts into a folder of their own in `place`, or into an archive."""
-    from services.cli import evidence_text  # noqa: PLC0415
+    from services.cli.text import evidence_text  # noqa: PLC0415
 
     folder = f"evidence-{bundle.node}" + (f"-{bundle.saga}" if bundle.saga else "")
     files = evidence_text.files(bundle)

@@ -14,8 +14,8 @@ from schemas.pool_events import BreakerOpened, Incident
 from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
 from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS, SAGAS
 from services.cli.client import Fleet
-from services.cli.timeline import decode, sagas_about
-from services.cli.why import Answer, why_node, why_pool, why_saga
+from services.cli.text.timeline import decode, sagas_about
+from services.cli.text.why import Answer, why_node, why_pool, why_saga
 from services.runtime.bus import Bus, Stored
 from services.runtime.errors import NavarchError
 from services.saga.log import SagaState

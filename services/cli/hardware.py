@@ -82,10 +82,10 @@ def _told(
     async def work() -> None:
         from schemas.hardware import HardwareRecord  # noqa: PLC0415
         from schemas.requests import Query  # noqa: PLC0415
-        from services.cli import render  # noqa: PLC0415
         from services.cli.client import connected  # noqa: PLC0415
         from services.cli.running import find_bus  # noqa: PLC0415
-        from services.cli.saying import moment  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
+        from services.cli.text.saying import moment  # noqa: PLC0415
 
         async with connected(find_bus(nats_url, config)) as fleet:
             data = await fleet.ask(name, asked if asked is not None else Query())

@@ -44,7 +44,7 @@ def instances(
     """
 
     async def work() -> None:
-        from services.cli import instances_text, render  # noqa: PLC0415
+        from services.cli.text import instances_text, render  # noqa: PLC0415
 
         async with _asked(nats_url, config, pool) as fleet:
             items, records = await _records(fleet, pool, terminated=terminated)
@@ -74,7 +74,7 @@ def leaked(
     """
 
     async def work() -> None:
-        from services.cli import instances_text, render  # noqa: PLC0415
+        from services.cli.text import instances_text, render  # noqa: PLC0415
 
         async with _asked(nats_url, config, pool) as fleet:
             items, records = await _records(fleet, pool, terminated=False)
@@ -126,7 +126,7 @@ def sweep(
 
 
 def _say_sweep(answer: "SweepAnswer") -> None:
-    from services.cli import instances_text, render  # noqa: PLC0415
+    from services.cli.text import instances_text, render  # noqa: PLC0415
 
     rows = instances_text.sweep_rows(answer)
     if rows:

@@ -33,10 +33,10 @@ def offerings(
 
     async def work() -> None:
         from schemas.offerings import OfferingsQuery, OfferingView  # noqa: PLC0415
-        from services.cli import render  # noqa: PLC0415
         from services.cli.client import connected  # noqa: PLC0415
-        from services.cli.offering_text import HEADERS, offering_rows  # noqa: PLC0415
         from services.cli.running import find_bus  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
+        from services.cli.text.offering_text import HEADERS, offering_rows  # noqa: PLC0415
 
         query = OfferingsQuery(
             pool=pool, provider=provider, instance_type=instance_type, everything=everything

@@ -290,7 +290,7 @@ def _told(found: "list[Difference]", faults: int, since: str) -> str:
     span = f"over {faults} faults since {since}"
     if not found:
         return f"No difference {span}."
-    from services.cli import render  # noqa: PLC0415
+    from services.cli.text import render  # noqa: PLC0415
 
     rows = [
         (

@@ -46,7 +46,7 @@ def array(items: Sequence[msgspec.Raw]) -> bytes:
 
 def message(told: Message, output: Format) -> None:
     """Print one message."""
-    from services.cli import describe, render  # noqa: PLC0415
+    from services.cli.text import describe, render  # noqa: PLC0415
 
     if output is Format.JSON:
         document(encode(told))
@@ -58,8 +58,8 @@ async def stream(
     messages: AsyncGenerator[Stored, None], output: Format, *, count: int = 0
 ) -> Message | UnknownType | Invalid | None:
     """Print a line a message, at once, until `count` (0: no end); return the last."""
-    from services.cli import describe, render  # noqa: PLC0415
-    from services.cli.timeline import decode  # noqa: PLC0415
+    from services.cli.text import describe, render  # noqa: PLC0415
+    from services.cli.text.timeline import decode  # noqa: PLC0415
 
     last: Message | UnknownType | Invalid | None = None
     printed = 0

@@ -38,8 +38,8 @@ def dry_run(
 
 def page(told: "Rehearsal") -> str:
     """A rehearsal as people read it."""
-    from services.cli import render  # noqa: PLC0415
-    from services.cli.progress import WAITS  # noqa: PLC0415
+    from services.cli.text import render  # noqa: PLC0415
+    from services.cli.text.progress import WAITS  # noqa: PLC0415
 
     would = "would be accepted" if told.accepted else f"would be refused ({told.refusal})"
     because = f": {told.reason}" if told.reason else ""

@@ -160,9 +160,9 @@ def out(nodes: "Iterable[NodeRecord]") -> tuple[Out, ...]:
 
 def page(told: Report) -> str:
     """The report as people read and paste it."""
-    from services.cli import render  # noqa: PLC0415
-    from services.cli.saying import hours  # noqa: PLC0415
-    from services.cli.saying import moment as shown  # noqa: PLC0415
+    from services.cli.text import render  # noqa: PLC0415
+    from services.cli.text.saying import hours  # noqa: PLC0415
+    from services.cli.text.saying import moment as shown  # noqa: PLC0415
 
     count = sum(row.count for row in told.rows)
     lost = hours(sum(row.lost_gpu_hours for row in told.rows))
@@ -186,7 +186,7 @@ def page(told: Report) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from services.cli.saying import hours, span  # noqa: PLC0415
+    from services.cli.text.saying import hours, span  # noqa: PLC0415
 
     return (
         row.pool,

@@ -17,7 +17,7 @@ from services.cli.options import Config, NatsUrl, Output
 from services.cli.printing import Format
 
 if TYPE_CHECKING:
-    from services.cli.progress import Progress
+    from services.cli.text.progress import Progress
     from services.runtime.bus import Stored
 
 commands = typer.Typer(
@@ -42,11 +42,11 @@ def list_sagas(
     """List the open sagas and what each waits for."""
 
     async def work() -> None:
-        from services.cli import render  # noqa: PLC0415
         from services.cli.client import connected  # noqa: PLC0415
         from services.cli.gathering import open_sagas  # noqa: PLC0415
-        from services.cli.progress import progress  # noqa: PLC0415
         from services.cli.running import find_bus  # noqa: PLC0415
+        from services.cli.text import render  # noqa: PLC0415
+        from services.cli.text.progress import progress  # noqa: PLC0415
 
         async with connected(find_bus(nats_url, config)) as fleet:
             await fleet.check_pool(pool)
@@ -63,7 +63,7 @@ def list_sagas(
 
 def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
     """One row a saga."""
-    from services.cli.saying import moment  # noqa: PLC0415
+    from services.cli.text.saying import moment  # noqa: PLC0415
 
     return [
         (
@@ -92,8 +92,8 @@ def show(
     async def work() -> None:
         from services.cli.client import connected  # noqa: PLC0415
         from services.cli.gathering import saga_log  # noqa: PLC0415
-        from services.cli.progress import progress  # noqa: PLC0415
         from services.cli.running import find_bus  # noqa: PLC0415
+        from services.cli.text.progress import progress  # noqa: PLC0415
 
         async with connected(find_bus(nats_url, config)) as fleet:
             state, stored = await saga_log(fleet.bus, saga)
@@ -110,9 +110,9 @@ def show(
 
 def page(where: "Progress", stored: "Sequence[Stored]") -> str:
     """A saga as people read it: what it is, its log, and what it waits for."""
-    from services.cli import render  # noqa: PLC0415
-    from services.cli.saying import moment  # noqa: PLC0415
-    from services.cli.timeline import assemble  # noqa: PLC0415
+    from services.cli.text import render  # noqa: PLC0415
+    from services.cli.text.saying import moment  # noqa: PLC0415
+    from services.cli.text.timeline import assemble  # noqa: PLC0415
 
     until = f", until {moment(where.deadline)} at the latest" if where.deadline else ""
     facts = (
@@ -141,7 +141,7 @@ def page(where: "Progress", stored: "Sequence[Stored]") -> str:
 def given(stored: "Stored") -> str:
     """What a step was given, where the entry is the order to perform or undo it."""
     from schemas.sagas import StepStarted, UndoStarted  # noqa: PLC0415
-    from services.cli.timeline import decode  # noqa: PLC0415
+    from services.cli.text.timeline import decode  # noqa: PLC0415
 
     entry = decode(stored)
     if not isinstance(entry, StepStarted | UndoStarted):

@@ -21,7 +21,7 @@ from services.runtime.errors import NavarchError
 
 if TYPE_CHECKING:
     from services.cli.client import Fleet
-    from services.cli.planning import Plan, Wish
+    from services.cli.text.planning import Plan, Wish
 
 LOOK_SECONDS: Final = 0.5
 """Between two looks at how far the nodes are."""
@@ -62,7 +62,7 @@ def up(
 
     Asked again with another number the same pool grows; what is too many leaves.
     """
-    from services.cli.planning import Wish  # noqa: PLC0415
+    from services.cli.text.planning import Wish  # noqa: PLC0415
 
     wish = Wish(
         name=name,
@@ -198,8 +198,8 @@ async def _planned(fleet: "Fleet", wish: "Wish", config: Path | None) -> "Plan":
 
     from schemas.offerings import OfferingsQuery, OfferingView  # noqa: PLC0415
     from services.cli.client import AnswerError  # noqa: PLC0415
-    from services.cli.planning import listed, plan  # noqa: PLC0415
     from services.cli.running import served_settings  # noqa: PLC0415
+    from services.cli.text.planning import listed, plan  # noqa: PLC0415
     from services.runtime.instance_types import load_instance_types  # noqa: PLC0415
 
     settings, file = served_settings(config)
@@ -217,7 +217,7 @@ async def _planned(fleet: "Fleet", wish: "Wish", config: Path | None) -> "Plan":
 
 def plan_text(planned: "Plan", there: dict[str, str]) -> str:
     """The plan as people read it, the place that is tried first in front."""
-    from services.cli import render  # noqa: PLC0415
+    from services.cli.text import render  # noqa: PLC0415
 
     headers = ("", "provider", "region", "type", "market", "$/h a node", "$/h in all", "capacity")
     rows = []
@@ -289,7 +289,7 @@ async def _all_active(fleet: "Fleet", pool: str, wanted: int, shown: Board) -> b
 async def _show_launches(fleet: "Fleet", pool: str, shown: Board) -> None:
     import msgspec  # noqa: PLC0415
 
-    from services.cli.progress import progress  # noqa: PLC0415
+    from services.cli.text.progress import progress  # noqa: PLC0415
     from services.saga.reading import read_state  # noqa: PLC0415
 
     opened = [msgspec.json.decode(each) for each in await fleet.pages("sagas", Query(pool=pool))]

@@ -20,13 +20,13 @@ from schemas.reasons import LaunchRefusal
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import ProvisionInputs, ProvisionOutputs
 from services.provisioner import core
-from services.provisioner.calls import Providers
-from services.provisioner.chooser import Chooser, LaunchRefusedError, Taken
+from services.provisioner.bootstrap.handover import HandoverError
+from services.provisioner.calling.calls import Providers
 from services.provisioner.errors import RULES, ProviderError
-from services.provisioner.handover import HandoverError
+from services.provisioner.offerings.chooser import Chooser, LaunchRefusedError, Taken
+from services.provisioner.offerings.requesting import request_for
 from services.provisioner.provider import Instance
-from services.provisioner.removal import Remover, Timing
-from services.provisioner.requesting import request_for
+from services.provisioner.removing.removal import Remover, Timing
 from services.provisioner.store import InstanceStore
 from services.runtime.clock import Clock
 from services.saga.participant import StepFailure

@@ -17,10 +17,10 @@ from schemas.requests import Acted, RebootRequest, ResetRequest
 from schemas.sagas import ActedOutputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
 from schemas.topology import NODES
-from services.provisioner.calls import Providers
+from services.provisioner.calling.calls import Providers
 from services.provisioner.core import instance_of
 from services.provisioner.errors import ProviderError
-from services.provisioner.removal import Timing
+from services.provisioner.removing.removal import Timing
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock

@@ -31,7 +31,7 @@ import msgspec
 from schemas.capacity import Market
 from schemas.offerings import KnownPrice
 from schemas.settings import AgentSettings
-from services.provisioner.pacing import MakePacer, local_pacer
+from services.provisioner.calling.pacing import MakePacer, local_pacer
 
 InstanceStatus = Literal["pending", "running", "stopping", "stopped"]
 """As the provider sees it. What is finally gone has no status: it is not listed."""

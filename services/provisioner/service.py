@@ -13,26 +13,26 @@ from schemas.messages import encode
 from schemas.requests import Page, Query
 from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
-from services.provisioner.calls import ProviderCalls, Providers
-from services.provisioner.chooser import Chooser
-from services.provisioner.credentials import with_kept
-from services.provisioner.enrolling import Enroller
+from services.provisioner.bootstrap.enrolling import Enroller
+from services.provisioner.bootstrap.handover import Handover
+from services.provisioner.calling.calls import ProviderCalls, Providers
+from services.provisioner.calling.credentials import with_kept
+from services.provisioner.calling.pacing import SharedPacer
+from services.provisioner.calling.unknown_errors import UnknownErrors
 from services.provisioner.errors import ProviderError
-from services.provisioner.handover import Handover
-from services.provisioner.offering_queries import answer_offerings
-from services.provisioner.offering_store import OfferingStore
 from services.provisioner.offerings.catalogue import Catalogue
-from services.provisioner.pacing import SharedPacer
-from services.provisioner.prices import PriceReader
+from services.provisioner.offerings.chooser import Chooser
+from services.provisioner.offerings.offering_queries import answer_offerings
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.prices import PriceReader
+from services.provisioner.offerings.schedulers import Schedulers
+from services.provisioner.offerings.weighing import Weigher
 from services.provisioner.provider import Environment, Provider
-from services.provisioner.removal import Timing
-from services.provisioner.schedulers import Schedulers
+from services.provisioner.removing.removal import Timing
+from services.provisioner.removing.sweep_asked import SweepAsked
+from services.provisioner.removing.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.steps import Steps
 from services.provisioner.store import InstanceStore
-from services.provisioner.sweep_asked import SweepAsked
-from services.provisioner.sweeper import LEASE_NAME, Sweeper
-from services.provisioner.unknown_errors import UnknownErrors
-from services.provisioner.weighing import Weigher
 from services.runtime.bus import Endpoint, Headers
 from services.runtime.instance_types import load_instance_types
 from services.runtime.leases import Lease

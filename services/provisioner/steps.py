@@ -17,20 +17,20 @@ from schemas.sagas import (
 )
 from schemas.settings import AgentSettings, NatsSettings
 from services.provisioner import core
-from services.provisioner.calls import Providers
+from services.provisioner.bootstrap.handover import Handover
+from services.provisioner.bootstrap.setting_up import Setup
+from services.provisioner.calling.calls import Providers
 from services.provisioner.checking import Checker
-from services.provisioner.chooser import Chooser
 from services.provisioner.errors import ProviderError
-from services.provisioner.handover import Handover
 from services.provisioner.launch import Launcher
 from services.provisioner.mending import Mender, inputs_of
-from services.provisioner.offering_store import OfferingStore
 from services.provisioner.offerings.catalogue import Catalogue
-from services.provisioner.removal import Remover, Timing
-from services.provisioner.schedulers import Schedulers
-from services.provisioner.setting_up import Setup
+from services.provisioner.offerings.chooser import Chooser
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.schedulers import Schedulers
+from services.provisioner.offerings.weighing import Weigher
+from services.provisioner.removing.removal import Remover, Timing
 from services.provisioner.store import InstanceStore
-from services.provisioner.weighing import Weigher
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.saga.participant import Action, Command, StepFailure

@@ -12,7 +12,7 @@ from schemas.pool_events import RequestAccepted, Scaled, ScaleRefused
 from schemas.requests import NodeRequest, Query, ScaleRequest
 from schemas.sagas import SagaDone, SagaParams, SagaStarted, StepStarted, StepSucceeded
 from services.cli.client import AnswerError, Fleet, accepted, views
-from services.cli.timeline import assemble
+from services.cli.text.timeline import assemble
 from services.runtime.errors import NavarchError
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import append

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from schemas.settings import PluginSettings
 from services.cli.app import app
-from services.provisioner.credentials import Kept, Source, applied, kept_file, with_kept
+from services.provisioner.calling.credentials import Kept, Source, applied, kept_file, with_kept
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.runtime.errors import ConfigurationError
 from tests.provisioner.lambda_server import KEY, LambdaServer, serving

@@ -9,10 +9,10 @@ import pytest
 from schemas.evidence import EvidenceBundle, JudgedFault, KernelLine
 from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemetry, Verdict
 from schemas.records import NodeRecord
-from services.cli.describe import hours
 from services.cli.evidence import write
-from services.cli.evidence_text import FILES, README, files, summary
 from services.cli.report import out, rows
+from services.cli.text.describe import hours
+from services.cli.text.evidence_text import FILES, README, files, summary
 from services.runtime.errors import NavarchError
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)

@@ -14,7 +14,7 @@ from schemas.records import FLEET_KEY, FleetRecord, InstanceRecord
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from schemas.sweeps import SweepAnswer, SweepLine
 from schemas.topology import POOLS
-from services.cli import instances_text
+from services.cli.text import instances_text
 from services.provisioner.provider import Environment
 from services.provisioner.providers.fake import FakeProvider, Order
 from services.provisioner.service import build

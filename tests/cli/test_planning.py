@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.offerings import OfferingView as Offer
-from services.cli.planning import PlanError, Wish, listed, plan
+from services.cli.text.planning import PlanError, Wish, listed, plan
 from services.cli.up import plan_text, read_settings
 from services.runtime.configuration import parse_settings, requested_pool
 from services.runtime.errors import NavarchError

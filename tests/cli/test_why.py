@@ -36,9 +36,9 @@ from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import NODES, POOLS
 from services.cli.client import Fleet
 from services.cli.gathering import why
-from services.cli.progress import progress
-from services.cli.saying import moment
-from services.cli.why import LINES_MAX, page, why_node, why_pool, why_saga
+from services.cli.text.progress import progress
+from services.cli.text.saying import moment
+from services.cli.text.why import LINES_MAX, page, why_node, why_pool, why_saga
 from services.runtime.bus import Stored
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.errors import NavarchError

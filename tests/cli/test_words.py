@@ -30,9 +30,9 @@ from schemas.pool_events import (
 )
 from schemas.requests import NodeView
 from schemas.sagas import STATUSES, SagaParams, SagaStarted, StepFailed, StepSucceeded
-from services.cli.describe import Told, tell
-from services.cli.render import NODE_HEADERS, columns, generic, node_rows, timeline
-from services.cli.timeline import assemble, sagas_about
+from services.cli.text.describe import Told, tell
+from services.cli.text.render import NODE_HEADERS, columns, generic, node_rows, timeline
+from services.cli.text.timeline import assemble, sagas_about
 from services.runtime.bus import Stored
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)

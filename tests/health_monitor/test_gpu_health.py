@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.node_events import Fault, GpuIdentity, Registered, Uncordoned
 from schemas.records import HealthRecord, NodeRecord
-from services.cli.render import node_page
+from services.cli.text.render import node_page
 from services.health_monitor import core
 from services.health_monitor.core import PublishVerdict, Seen
 from services.health_monitor.policy import Judgement

@@ -23,11 +23,11 @@ from schemas.sagas import (
 from schemas.settings import Settings
 from schemas.subjects import saga_tree
 from schemas.topology import SAGAS
-from services.provisioner.calls import ProviderCalls, Providers
-from services.provisioner.handover import Handover
+from services.provisioner.bootstrap.handover import Handover
+from services.provisioner.calling.calls import ProviderCalls, Providers
 from services.provisioner.provider import Environment, Instance, Provider, ProvisionRequest
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.removal import Timing
+from services.provisioner.removing.removal import Timing
 from services.provisioner.service import assemble
 from services.provisioner.steps import Steps
 from services.provisioner.store import InstanceStore

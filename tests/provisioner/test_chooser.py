@@ -14,16 +14,16 @@ from schemas.reasons import ProviderErrorKind
 from schemas.records import InstanceRecord
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
-from services.provisioner.calls import ProviderCalls, Providers
-from services.provisioner.chooser import Chooser
-from services.provisioner.offering_store import OfferingStore
+from services.provisioner.calling.calls import ProviderCalls, Providers
 from services.provisioner.offerings.catalogue import Catalogue, Site
+from services.provisioner.offerings.chooser import Chooser
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.schedulers import Schedulers
+from services.provisioner.offerings.weighing import Weigher
 from services.provisioner.provider import Environment
 from services.provisioner.providers.fake import FakeProvider, Order
-from services.provisioner.schedulers import Schedulers
 from services.provisioner.steps import Steps
 from services.provisioner.store import InstanceStore
-from services.provisioner.weighing import Weigher
 from services.runtime.clock import SystemClock
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure

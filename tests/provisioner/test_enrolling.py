@@ -24,8 +24,8 @@ from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
 from services.cli.nats_config import SIGNING_FILE, write
 from services.provisioner import core
-from services.provisioner.enrolling import Enroller
-from services.provisioner.handover import Handover
+from services.provisioner.bootstrap.enrolling import Enroller
+from services.provisioner.bootstrap.handover import Handover
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
 from services.runtime.clock import SystemClock

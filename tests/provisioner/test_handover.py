@@ -13,7 +13,7 @@ from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import OFFERINGS
 from services.cli.nats_config import SIGNING_FILE, write
 from services.provisioner import core
-from services.provisioner.handover import REDACTED, Handover, HandoverError, redacted
+from services.provisioner.bootstrap.handover import REDACTED, Handover, HandoverError, redacted
 from services.provisioner.provider import Instance, ProvisionRequest
 from services.provisioner.store import InstanceStore
 from services.runtime.accounts import claims_of

@@ -10,12 +10,12 @@ from schemas.records import PoolRecord, pool_key
 from schemas.requests import Page
 from schemas.settings import PoolSpec, ProviderChoice
 from schemas.topology import POOLS
-from services.cli.offering_text import offering_rows, price_words, state_words
-from services.provisioner.offering_queries import answer_offerings
-from services.provisioner.offering_store import OfferingStore
+from services.cli.text.offering_text import offering_rows, price_words, state_words
 from services.provisioner.offerings.catalogue import Catalogue
+from services.provisioner.offerings.offering_queries import answer_offerings
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.weighing import Weigher
 from services.provisioner.store import InstanceStore
-from services.provisioner.weighing import Weigher
 from services.runtime.clock import SystemClock
 from services.runtime.nats_bus import NatsBus
 from services.runtime.pool_choices import choice_of

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from schemas.duration import Duration
 from schemas.records import PaceRecord
 from schemas.topology import LEASES
-from services.provisioner import turns
+from services.provisioner.calling import turns
+from services.provisioner.calling.pacing import LocalPacer, SharedPacer
 from services.provisioner.errors import ProviderError
-from services.provisioner.pacing import LocalPacer, SharedPacer
 from services.provisioner.provider import Environment
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.runtime.clock import SystemClock

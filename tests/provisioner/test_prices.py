@@ -11,16 +11,16 @@ from schemas.offerings import KnownPrice, PricesRecord
 from schemas.records import PoolRecord, pool_key
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
-from services.provisioner.calls import ProviderCalls, Providers
+from services.provisioner.calling.calls import ProviderCalls, Providers
 from services.provisioner.errors import ProviderError
-from services.provisioner.offering_store import Known, OfferingStore
 from services.provisioner.offerings.catalogue import Catalogue
-from services.provisioner.prices import PriceReader
+from services.provisioner.offerings.offering_store import Known, OfferingStore
+from services.provisioner.offerings.prices import PriceReader
+from services.provisioner.offerings.weighing import Weigher
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.store import InstanceStore
-from services.provisioner.weighing import Weigher
 from services.runtime.clock import SystemClock
 from services.runtime.nats_bus import NatsBus
 from tests.provisioner.lambda_server import LambdaServer

@@ -8,10 +8,10 @@ import pytest
 
 from schemas.capacity import Choice, Offer
 from schemas.settings import PluginSettings, PoolSpec, Setting
-from services.provisioner import schedulers
+from services.provisioner.offerings import schedulers
+from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
+from services.provisioner.offerings.schedulers import Schedulers
 from services.provisioner.offerings.strategies import STRATEGIES
-from services.provisioner.scheduler import LaunchOption, Scheduler
-from services.provisioner.schedulers import Schedulers
 from services.runtime.configuration import load_settings
 from services.runtime.errors import ConfigurationError
 

@@ -20,10 +20,11 @@ from schemas.sagas import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
 from services.cli.nats_config import SIGNING_FILE, write
-from services.provisioner import core, setup_plan
-from services.provisioner.handover import REDACTED, Handover
+from services.provisioner import core
+from services.provisioner.bootstrap import setup_plan
+from services.provisioner.bootstrap.handover import REDACTED, Handover
+from services.provisioner.bootstrap.setting_up import Setup
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.setting_up import Setup
 from services.provisioner.store import InstanceStore
 from services.runtime.clock import SystemClock
 from services.runtime.logs import set_up_logs

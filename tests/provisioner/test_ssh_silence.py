@@ -10,7 +10,7 @@ from schemas.records import InstanceRecord
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance
 from services.provisioner.providers.ssh import SshProvider
-from services.provisioner.removal import Standing
+from services.provisioner.removing.removal import Standing
 from services.provisioner.store import InstanceStore
 from services.runtime.nats_bus import NatsBus
 from tests.provisioner.machines import Box, Machines, new_key, written

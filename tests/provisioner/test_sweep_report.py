@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from schemas.sweeps import SweepLine
 from services.provisioner import core
-from services.provisioner.sweep_report import OBSERVES, TOO_MANY, report
+from services.provisioner.removing.sweep_report import OBSERVES, TOO_MANY, report
 from tests.provisioner.test_core import FLEET, KEY, LONG_AGO, NOW, instance, record, sighting
 
 JUST_NOW = NOW - timedelta(seconds=15)

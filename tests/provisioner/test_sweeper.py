@@ -11,8 +11,8 @@ from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, BucketSpec
 from services.provisioner.core import removing
 from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.removing.sweeper import Sweeper
 from services.provisioner.store import InstanceStore
-from services.provisioner.sweeper import Sweeper
 from services.runtime.clock import SystemClock
 from services.runtime.errors import Reject, Unavailable
 from services.runtime.nats_bus import NatsBus

@@ -10,7 +10,8 @@ from schemas import subjects
 from schemas.fleet_events import FACTS, UnknownError, fleet_codec
 from schemas.topology import EVENTS
 from services.notifier.alerts import alert_of
-from services.provisioner.calls import ProviderCalls
+from services.provisioner.calling.calls import ProviderCalls
+from services.provisioner.calling.unknown_errors import UnknownErrors
 from services.provisioner.errors import ProviderError
 from services.provisioner.providers import (
     aws_errors,
@@ -20,7 +21,6 @@ from services.provisioner.providers import (
     lambda_errors,
 )
 from services.provisioner.providers.fake import Order
-from services.provisioner.unknown_errors import UnknownErrors
 from services.runtime.clock import SystemClock
 from services.runtime.errors import Unavailable
 from services.runtime.nats_bus import NatsBus

@@ -11,7 +11,7 @@ from schemas.sagas import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from services.cli.nats_config import SIGNING_FILE, write
 from services.provisioner import core
-from services.provisioner.handover import Handover
+from services.provisioner.bootstrap.handover import Handover
 from tests.support.secured import NOW, WHERE
 
 CLOUD_INIT = shutil.which("cloud-init")

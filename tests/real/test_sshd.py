@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from schemas.sagas import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
 from services.provisioner import core
-from services.provisioner.calls import ProviderCalls, Providers
-from services.provisioner.handover import Handover
+from services.provisioner.bootstrap.handover import Handover
+from services.provisioner.bootstrap.setting_up import Setup
+from services.provisioner.calling.calls import ProviderCalls, Providers
 from services.provisioner.provider import Environment
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.setting_up import Setup
 from services.provisioner.store import InstanceStore
 from services.runtime.clock import SystemClock
 from services.runtime.nats_bus import NatsBus

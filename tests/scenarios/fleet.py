@@ -24,7 +24,7 @@ from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.cli.demo import xid_79
 from services.cli.serve import LOCAL_FOLDER, Serving, locked
-from services.cli.timeline import decode
+from services.cli.text.timeline import decode
 from services.provisioner.providers.local_gpus import compiler
 from services.runtime.bus import Stored
 from services.runtime.configuration import load_settings

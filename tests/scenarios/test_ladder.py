@@ -19,7 +19,7 @@ from schemas.pool_events import NodeReplaced
 from schemas.records import NodeRecord, decoder, node_key
 from schemas.topology import EVENTS, NODES
 from services.cli.serve import LOCAL_FOLDER
-from services.cli.timeline import decode
+from services.cli.text.timeline import decode
 from services.provisioner.providers.local_gpus import kmsg_record
 from tests.scenarios.fleet import WAIT_SECONDS, Fleet, serving_fleet
 

@@ -16,7 +16,7 @@ from schemas.sagas import SagaStarted
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, SAGAS
 from services.cli.nats_config import ACCOUNTS, SIGNING_FILE
-from services.cli.timeline import decode
+from services.cli.text.timeline import decode
 from services.runtime.embedded import EmbeddedServer
 from tests.agent.metadata_servers import Aws, Response
 from tests.scenarios.fleet import Fleet, serving_fleet

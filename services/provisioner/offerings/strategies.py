@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.settings import Setting
-from services.provisioner.scheduler import LaunchOption
+from services.provisioner.offerings.scheduler import LaunchOption
 
 DEAR: Final = 1e9
 """What is not known to cost less comes last."""

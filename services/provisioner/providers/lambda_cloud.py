@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from schemas.duration import Duration
 from schemas.offerings import KnownPrice
 from schemas.settings import Setting
+from services.provisioner.calling.turns import Pace
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import (
     Capabilities,
@@ -29,7 +30,6 @@ from services.provisioner.provider import (
 from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.secret import read_secret
 from services.provisioner.tags import made_for, tagged, tags_of
-from services.provisioner.turns import Pace
 
 NAME_CHARS_MAX: Final = 64
 ACCOUNT_CHARS: Final = 12

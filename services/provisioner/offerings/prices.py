@@ -13,10 +13,10 @@ import msgspec
 from schemas.offerings import PricesRecord
 from schemas.records import PoolRecord, decoder, pool_key
 from schemas.topology import POOLS
-from services.provisioner.calls import Providers
+from services.provisioner.calling.calls import Providers
 from services.provisioner.errors import ProviderError
-from services.provisioner.offering_store import OfferingStore
 from services.provisioner.offerings.catalogue import Catalogue
+from services.provisioner.offerings.offering_store import OfferingStore
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import NavarchError

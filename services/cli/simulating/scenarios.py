@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from services.cli import describe, printing, render, stress
+from services.cli import printing
 from services.cli.printing import Format
+from services.cli.simulating import stress
+from services.cli.text import describe, render
 
 if TYPE_CHECKING:
     from services.simulator.scenario.format import Scenario

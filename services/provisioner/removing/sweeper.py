@@ -19,10 +19,10 @@ from schemas.records import FLEET_KEY, FleetRecord, InstanceRecord, NodeRecord, 
 from schemas.sagas import LaunchSpec
 from schemas.topology import NODES, POOLS
 from services.provisioner import core
-from services.provisioner.calls import Providers
+from services.provisioner.calling.calls import Providers
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance
-from services.provisioner.removal import Remover, Timing
+from services.provisioner.removing.removal import Remover, Timing
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock

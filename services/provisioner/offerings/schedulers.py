@@ -10,8 +10,8 @@ import msgspec
 
 from schemas.capacity import Choice
 from schemas.settings import SCHEDULER_PLUGINS, PluginSettings, PoolSpec
+from services.provisioner.offerings.scheduler import SCORE_SECONDS_MAX, LaunchOption, Scheduler
 from services.provisioner.offerings.strategies import STRATEGIES, Priority
-from services.provisioner.scheduler import SCORE_SECONDS_MAX, LaunchOption, Scheduler
 from services.runtime.errors import ConfigurationError
 from services.runtime.plugins import load_plugin
 

@@ -20,9 +20,9 @@ from schemas.messages import encode
 from schemas.node_events import FACTS, SetupRan
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import SetupSpec
-from services.provisioner import setup_plan
-from services.provisioner.calls import Providers
-from services.provisioner.handover import Handover, redacted
+from services.provisioner.bootstrap import setup_plan
+from services.provisioner.bootstrap.handover import Handover, redacted
+from services.provisioner.calling.calls import Providers
 from services.provisioner.store import InstanceStore
 from services.runtime import placeholders
 from services.runtime.bus import Bus

@@ -16,8 +16,8 @@ from schemas.records import LeaseRecord, decoder
 from schemas.requests import QueryError
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import LEASES
-from services.provisioner.sweep_report import report
-from services.provisioner.sweeper import LEASE_NAME, Sweeper
+from services.provisioner.removing.sweep_report import report
+from services.provisioner.removing.sweeper import LEASE_NAME, Sweeper
 from services.runtime.bus import Bus, Endpoint, Headers
 from services.runtime.clock import Clock
 from services.runtime.errors import NavarchError, Unavailable

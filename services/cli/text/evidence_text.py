@@ -13,9 +13,9 @@ from schemas.duration import format_duration
 from schemas.evidence import EvidenceBundle, JudgedFault
 from schemas.messages import encode
 from schemas.node_events import GpuSample
-from services.cli import render
-from services.cli.saying import hours
-from services.cli.timeline import assemble
+from services.cli.text import render
+from services.cli.text.saying import hours
+from services.cli.text.timeline import assemble
 from services.runtime.bus import Stored
 
 LINES_SHOWN_MAX: Final = 20

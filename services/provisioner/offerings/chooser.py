@@ -22,12 +22,12 @@ from schemas.pool_events import FACTS, LaunchRefused, LaunchWaits, PoolEvent
 from schemas.reasons import LaunchRefusal
 from schemas.records import InstanceRecord, node_key
 from services.provisioner.errors import ProviderError
-from services.provisioner.offering_store import OfferingStore
 from services.provisioner.offerings import choosing, memory, spending
 from services.provisioner.offerings.catalogue import Candidate, candidates, choice_of
-from services.provisioner.schedulers import Schedulers
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.schedulers import Schedulers
+from services.provisioner.offerings.weighing import Weigher
 from services.provisioner.store import InstanceStore
-from services.provisioner.weighing import Weigher
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import NavarchError

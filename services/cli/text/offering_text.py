@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.offerings import OfferingView
-from services.cli.saying import moment, span
+from services.cli.text.saying import moment, span
 
 HEADERS: Final = ("provider", "place", "type", "gpus", "market", "$/h", "price", "state", "used by")
 DAY_SECONDS: Final = 86_400.0

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from services.cli import printing, render
+from services.cli import printing
 from services.cli.printing import Format
+from services.cli.text import render
 
 if TYPE_CHECKING:
     from services.simulator.scenario.format import Assertion, Scenario

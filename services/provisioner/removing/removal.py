@@ -16,7 +16,7 @@ from schemas.pool_events import FACTS, InstanceLeaked
 from schemas.reasons import ProviderErrorKind
 from schemas.records import InstanceRecord, node_key
 from services.provisioner import core
-from services.provisioner.calls import Providers
+from services.provisioner.calling.calls import Providers
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance
 from services.provisioner.store import InstanceStore

@@ -12,9 +12,9 @@ import msgspec
 
 from schemas.breaker import Breaker
 from schemas.records import NodeRecord, PoolRecord
-from services.cli import keeping
-from services.cli.progress import Progress, progress
-from services.cli.saying import Line, lines_of, moment
+from services.cli.text import keeping
+from services.cli.text.progress import Progress, progress
+from services.cli.text.saying import Line, lines_of, moment
 from services.pool_manager.sizing.notices import taken
 from services.runtime.bus import Stored
 from services.saga.log import SagaState

@@ -12,11 +12,11 @@ from schemas.offerings import BlockRecord, OfferingsQuery, OfferingUse, Offering
 from schemas.records import InstanceRecord, PoolRecord, decoder, pool_key
 from schemas.requests import Page
 from schemas.topology import POOLS
-from services.provisioner.offering_store import Known, OfferingStore
 from services.provisioner.offerings import memory
 from services.provisioner.offerings.catalogue import OTHERS, Catalogue, candidates
+from services.provisioner.offerings.offering_store import Known, OfferingStore
+from services.provisioner.offerings.weighing import Weigher
 from services.provisioner.store import InstanceStore
-from services.provisioner.weighing import Weigher
 from services.runtime.bus import Bus, Endpoint, Headers
 from services.runtime.pool_choices import choice_of
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from schemas.duration import format_duration
 from schemas.requests import NodeView, PoolView
-from services.cli.describe import Mood, Told
-from services.cli.timeline import Moment
+from services.cli.text.describe import Mood, Told
+from services.cli.text.timeline import Moment
 
 CELL_CHARS_MAX: Final = 140
 """No id is cut, two nodes of a saga included: people copy them."""

@@ -7,11 +7,11 @@ from typing import Final, Literal
 from schemas.capacity import Choice, Offering, Together
 from schemas.offerings import KnownPrice, PricesRecord
 from schemas.records import InstanceRecord
-from services.provisioner.offering_store import Known
 from services.provisioner.offerings import choosing, memory
 from services.provisioner.offerings.catalogue import Candidate, Catalogue
-from services.provisioner.scheduler import LaunchOption, Scheduler
-from services.provisioner.schedulers import score
+from services.provisioner.offerings.offering_store import Known
+from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
+from services.provisioner.offerings.schedulers import score
 from services.provisioner.store import InstanceStore
 from services.runtime.clock import Clock
 

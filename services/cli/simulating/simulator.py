@@ -87,7 +87,7 @@ def run(
     output: Output = Format.TABLE,
 ) -> None:
     """Play scenarios; exit code 1: an assertion does not hold."""
-    from services.cli import scenarios  # noqa: PLC0415
+    from services.cli.simulating import scenarios  # noqa: PLC0415
 
     if code := scenarios.run(files, seed, output, quiet=quiet):
         raise typer.Exit(code)
@@ -96,7 +96,7 @@ def run(
 @commands.command("validate")
 def validate(files: Files) -> None:
     """Read scenarios and say all that is wrong; play none."""
-    from services.cli import scenarios  # noqa: PLC0415
+    from services.cli.simulating import scenarios  # noqa: PLC0415
 
     if code := scenarios.validate(files):
         raise typer.Exit(code)
@@ -113,7 +113,7 @@ def interactive(
     seed: Annotated[str, typer.Option("--seed", help="Another draw of what is random.")] = "",
 ) -> None:
     """Play with a fleet by hand: break things, let time pass, look."""
-    from services.cli import interactive as playing  # noqa: PLC0415
+    from services.cli.simulating import interactive as playing  # noqa: PLC0415
 
     if code := playing.play(file, nodes, seed):
         raise typer.Exit(code)
@@ -145,7 +145,7 @@ def fleet(
 
     Against a fleet of its own where no bus is named.
     """
-    from services.cli import live  # noqa: PLC0415
+    from services.cli.simulating import live  # noqa: PLC0415
 
     order = live.Order(
         nodes=nodes,

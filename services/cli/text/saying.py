@@ -13,9 +13,9 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import sagas as s
 from schemas.messages import Invalid, Message, UnknownType
-from services.cli.describe import hours as hours
-from services.cli.describe import tell
-from services.cli.timeline import decode
+from services.cli.text.describe import hours as hours
+from services.cli.text.describe import tell
+from services.cli.text.timeline import decode
 from services.runtime.bus import Stored
 
 LEFT_TO_PEOPLE: Final = "left to people"

@@ -13,9 +13,9 @@ from schemas.messages import encode
 from schemas.names import TOKEN
 from schemas.records import PaceRecord, decoder
 from schemas.topology import LEASES
-from services.provisioner import turns
+from services.provisioner.calling import turns
+from services.provisioner.calling.turns import Next, Pace
 from services.provisioner.errors import ProviderError
-from services.provisioner.turns import Next, Pace
 from services.runtime.bus import Bus, Entry
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError, Conflict, NavarchError

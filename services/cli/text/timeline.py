@@ -16,7 +16,7 @@ from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import Fault, node_codec
 from schemas.pool_events import pool_codec
 from schemas.sagas import SagaStarted, saga_codec
-from services.cli.describe import Mood, tell
+from services.cli.text.describe import Mood, tell
 from services.runtime.bus import Stored
 
 

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from services.cli import printing, render, scenarios
+from services.cli import printing
+from services.cli.simulating import scenarios
+from services.cli.text import render
 from services.simulator import virtual
 from services.simulator.scenario.outcome import Outcome
 from services.simulator.scenario.reading import read_file, read_text

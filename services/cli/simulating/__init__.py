@@ -1,0 +1,1 @@
+"""`navarch simulator`: fleets in virtual time and in real time."""

@@ -1,0 +1,1 @@
+"""Calls to providers: bounded, paced, with credentials, and with errors that are told."""

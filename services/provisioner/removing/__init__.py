@@ -1,0 +1,1 @@
+"""Removing instances, and finding those that nobody remembers."""
