@@ -9,9 +9,10 @@ ROUNDS ?= 5
 SEED ?= 1
 CLUSTER ?= 1
 SEEDS ?= 100
-WORKERS ?= auto
+# One more than processors, because tests of whole fleets mostly wait.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 # A file of tests stays with one worker, so that what it shares is set up once.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3
 
 .DEFAULT_GOAL := help

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from schemas import subjects
 from schemas.messages import encode
-from schemas.node_events import FACTS, BootChecked, Fault, GpuIdentity, NodeEvent, Registered
-from schemas.reasons import FaultKind
+from schemas.node_events import FACTS, NodeEvent
 from schemas.records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.provisioner.provider import Instance
@@ -23,9 +22,7 @@ AGAIN_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 3.0
 BEAT_TTL_SECONDS: Final = 9
 BOOT_SECONDS: Final = (3.0, 15.0)
-CHECK_SECONDS_MAX: Final = 2.0
 GPUS: Final = 8
-FATAL_XIDS: Final = frozenset({79, 48, 95})
 
 
 @dataclass(slots=True)
@@ -37,8 +34,6 @@ class Node:
     born: float
     ready: float = 0.0
     """When its boot check had passed; 0: not yet."""
-    faults: list[str] = field(default_factory=list)
-    """Ids of the faults it has told of."""
     broken: bool = False
     """It has told of something that cannot stay."""
     hung_until: float = 0.0
@@ -68,17 +63,6 @@ class Agents:
         self.beat_seconds = BEAT_SECONDS
         self.beat_ttl_seconds = BEAT_TTL_SECONDS
 
-    def appear(self, instance: Instance) -> None:
-        """A machine was made: it boots."""
-        life = Life(self._world, instance.provider_id)
-        node = Node(instance, life, self._world.now())
-        self.nodes[instance.provider_id] = node
-        if self.stillborn:
-            self.stillborn -= 1
-            self._world.note(f"{instance.name} never boots")
-            return
-        life.spawn(self._live(node, self._chance.uniform(*BOOT_SECONDS)))
-
     def vanish(self, instance: Instance) -> None:
         """A machine is ended: its agent says nothing more."""
         node = self.nodes.pop(instance.provider_id, None)
@@ -94,29 +78,6 @@ class Agents:
         return next((each for each in self.nodes.values() if each.name == name), None)
 
     # --- what a node says ---------------------------------------------------------------------
-
-    async def _live(self, node: Node, boot_seconds: float) -> None:
-        await asyncio.sleep(boot_seconds)
-        node.life.spawn(self._beat_for_ever(node))
-        await self._boot(node)
-        while True:
-            event = await node.outbox.get()
-            await self._say(node, event)
-
-    async def _boot(self, node: Node) -> None:
-        gpus = tuple(GpuIdentity(index=i, uuid=f"GPU-{node.name}-{i}") for i in range(GPUS))
-        about = self._about(node)
-        boot_id = f"{node.instance.provider_id}-boot-{node.boots}"
-        registered = Registered(
-            id=f"{boot_id}.registered", instance=node.name, boot_id=boot_id, gpus=gpus, **about
-        )
-        await self._say(node, registered)
-        await asyncio.sleep(self._chance.random() * CHECK_SECONDS_MAX)
-        about = self._about(node)
-        await self._say(
-            node, BootChecked(id=f"{boot_id}.boot-checked", ok=True, boot_id=boot_id, **about)
-        )
-        node.ready = self._world.now()
 
     def _about(self, node: Node) -> dict[str, Any]:
         now = self._world.clock.now()
@@ -151,28 +112,6 @@ class Agents:
                 return
 
     # --- what happens to a node ---------------------------------------------------------------
-
-    def fault(self, node: Node, code: int) -> None:
-        """A GPU fails with an XID."""
-        number = len(node.faults) + 1
-        gpu = self._chance.randrange(GPUS)
-        kind: FaultKind = "xid"
-        fault = Fault(
-            id=f"{node.instance.provider_id}.kmsg.{number}",
-            kind=kind,
-            gpu_index=gpu,
-            gpu_uuid=f"GPU-{node.name}-{gpu}",
-            code=code,
-            message=f"XID {code}",
-            metrics={"xid_code": code},
-            boot_id=f"{node.instance.provider_id}-boot-{node.boots}",
-            sequence=number,
-            **self._about(node),
-        )
-        node.faults.append(fault.id)
-        node.broken = node.broken or code in FATAL_XIDS
-        self._world.note(f"{node.name}: XID {code}")
-        node.outbox.put_nowait(fault)
 
     def hang(self, node: Node, seconds: float) -> None:
         """A node says nothing for a while."""

@@ -59,6 +59,7 @@ class Blows:
         self._checks = checks
         self._services = services
         self._chance = world.chance("targets")
+        workload.on_uncordoned = self._works_again
         self._later: set[asyncio.TimerHandle] = set()
         self.operator: Life | None = None
 
@@ -253,8 +254,11 @@ class Blows:
                 self._in(blow.seconds, partial(self.give_back, node))
 
     def give_back(self, node: str) -> None:
-        """Put a node into service again; what is wrong with it shows again under work."""
+        """Put a node into service again."""
         self.ask("uncordon", NodeRequest(node=node, by=SOMEBODY))
+
+    def _works_again(self, node: str) -> None:
+        """What is wrong with a machine shows again under work."""
         self._in(SHOWS_AGAIN_SECONDS, partial(self._machines.show_again, node))
 
     def ask(self, verb: str, request: Request) -> None:

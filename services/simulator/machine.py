@@ -1,5 +1,6 @@
 """One simulated machine: what it is like, what is wrong with it, how its GPUs are called."""
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -33,8 +34,9 @@ class Machine(Node):
 
     @property
     def boot_id(self) -> str:
-        """Of this boot."""
-        return f"{self.instance.provider_id}-boot-{self.boots}"
+        """Of this boot; ids of faults hold its beginning, so that tells boots apart."""
+        boot = f"{self.instance.provider_id}/{self.boots}"
+        return hashlib.sha256(boot.encode()).hexdigest()[:16]
 
     @property
     def unfit(self) -> bool:

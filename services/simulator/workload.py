@@ -1,6 +1,7 @@
 """A workload system that exists for one simulation, and the notifier plugin that speaks to it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ class Workload:
     """Drains that begin before this never end."""
     loads: dict[str, Load] = field(default_factory=dict)
     """Pool -> its queue."""
+    on_uncordoned: Callable[[str], None] = lambda _: None
     chance: Any = None
 
     def __post_init__(self) -> None:
@@ -47,6 +49,7 @@ class Workload:
         """Use a node again."""
         if self.cordoned.pop(node, None) is not None:
             self.world.note(f"workload system uncordons {node}")
+            self.on_uncordoned(node)
         self.drained_at.pop(node, None)
         self.ordered_at.pop(node, None)
 
