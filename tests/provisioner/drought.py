@@ -22,8 +22,10 @@ from services.provisioner.service import build as build_provisioner
 from services.runtime.bus import Stored
 from services.runtime.configuration import parse_settings
 from services.runtime.topology import set_up
-from services.simulator.agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS, Agents
+from services.simulator.agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
 from services.simulator.cloud import Cloud, SimulatedProvider
+from services.simulator.hardware import Kind
+from services.simulator.machines import Machines
 from services.simulator.member import Life
 from services.simulator.running import Supervised
 from services.simulator.workload import Workload
@@ -102,7 +104,10 @@ async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **po
     """Let a fleet live for so long, with so many provisioners."""
     world = World("drought")
     WORLD.set(world)
-    cloud, agents = Cloud(world, idempotent=True, list_lag_seconds=0.0), Agents(world)
+    cloud, agents = (
+        Cloud(world, idempotent=True, list_lag_seconds=0.0),
+        Machines(world, lambda _: Kind(gpu_count=GPUS)),
+    )
     world.parts |= {"cloud": cloud, "workload": Workload(world), "drought": drought}
     cloud.on_made, cloud.on_ending, cloud.on_gone = agents.appear, agents.vanish, agents.vanish
 

@@ -19,7 +19,7 @@ def sick(node: NodeRecord, record: PoolRecord, now: datetime) -> str:
     """Why a node must be replaced; empty where it need not be."""
     if node.state != "active":
         return ""
-    if reason := notices.taken(node):
+    if node.notices and (reason := notices.taken(node)):
         return reason
     if node.health == "unhealthy":
         return node.health_reason or "unhealthy"

@@ -91,6 +91,8 @@ def ill_nodes(nodes: Iterable[NodeRecord]) -> tuple[Ill, ...]:
     """The nodes in service, or leaving it, that have something; those that fell first, first."""
     found = []
     for node in nodes:
+        if node.health != "unhealthy" and not node.lost:
+            continue  # nearly all, in every decision
         what, since = sickness(node), fell_at(node)
         if what and since is not None and node.state in ("active", "leaving"):
             found.append(Ill(node=node, what=what, since=since))
