@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile
 MINUTES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick conformance test-real check format crash crash-matrix outage simulate bench clean
+.PHONY: help venv demo test quick conformance test-real check format crash crash-matrix outage simulate nightly bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -79,6 +79,11 @@ simulate: $(STAMP) ## Fleets in virtual time under faults of every kind: make si
 
 crash-matrix: $(STAMP) ## Kill everything at every moment; make test does a part of it
 	CRASH_MATRIX=whole $(BIN)/python -m pytest tests/crash
+
+nightly: $(STAMP) ## What takes too long by day: ten thousand seeds, the whole crash matrix, wider properties
+	@$(MAKE) --no-print-directory simulate SEEDS=10000
+	@$(MAKE) --no-print-directory crash-matrix
+	HYPOTHESIS_PROFILE=explore $(PYTEST) -m "not real and not slow" --timeout 3600
 
 bench: $(STAMP) ## Measure, print a table, write benchmarks/latest.json
 	@$(BIN)/python -m benchmarks
