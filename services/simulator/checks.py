@@ -70,6 +70,8 @@ class Checks:
         """Sagas that have begun and not ended, by their logs."""
         self._out_before: set[str] = set()
         """Sagas whose node was out of service before they began."""
+        self._silent_then: set[str] = set()
+        """Sagas whose node was silent when they began; it may speak again while it drains."""
         self._promoted: set[str] = set()
         """Sagas whose spare has gone into service: it is a node like any other from then on."""
         self.allowed: int = 1
@@ -137,6 +139,9 @@ class Checks:
         record = self._node(node_key(entry.params.pool, node))
         if record is not None and record.cordoned:
             self._out_before.add(entry.saga)
+        machine = self._agents.named(node)
+        if machine is not None and self._world.now() - machine.spoken_at > SILENT_SECONDS:
+            self._silent_then.add(entry.saga)
         self._rate(entry)
         out = [
             saga
@@ -211,10 +216,11 @@ class Checks:
             return  # it never was in service
         now = self._world.now()
         by = next((e for e in self.open.values() if e.params.node == name), None)
-        silent = now - node.spoken_at > SILENT_SECONDS
+        silent_now = now - node.spoken_at > SILENT_SECONDS
         if by is None or by.kind not in REMOVING:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
+        silent = silent_now or by.saga in self._silent_then
         asked = bool(by.params.by) or by.kind == "scale-down"
         reason = name in self.struck or name in self.announced or node.broken
         if not asked and not reason and not record.lost and not silent:
