@@ -195,7 +195,7 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     notices: dict[str, CloudNotice] = {}
     """What the cloud has announced, by the announcement's id; withdrawn ones too."""
     ahead_of: str = ""
-    """The announcement ahead of which it was taken out of service by a saga that then failed."""
+    """The announcement ahead of which it was taken out of service, by a saga then unwound."""
     held_until: UtcTime | None = None
     """Until then nothing automatic takes the node out of service."""
     held_by: str = ""

@@ -44,11 +44,11 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
 
 
 def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
-    """The notice for which alone a saga that failed has left the node out of service."""
+    """The notice for which alone a saga that was unwound has left the node out of service."""
     if not state.ended:
         return record.ahead_of
-    failed = state.status == "unwound" and not state.cancelled and cordoned
-    return state.params.ahead_of if failed else ""
+    unwound = state.status == "unwound" and cordoned
+    return state.params.ahead_of if unwound else ""
 
 
 def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:

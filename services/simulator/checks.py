@@ -36,6 +36,8 @@ CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may be: what the budget says by default."""
 REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
+STORED_WITHIN_SECONDS: Final = 15.0
+"""The rate counts decisions; this much later at most, where all is slow, a saga's log begins."""
 SILENT_SECONDS: Final = 15.0
 """A node that has not been heard for so long may be taken for lost."""
 
@@ -159,7 +161,8 @@ class Checks:
 
     def _rate(self, entry: SagaStarted) -> None:
         now, cures = self._world.now(), entry.kind in CURING
-        recent = [each for each in self._begun[cures] if now - each < self.window_seconds]
+        window = self.window_seconds - STORED_WITHIN_SECONDS
+        recent = [each for each in self._begun[cures] if now - each < window]
         self._begun[cures] = [*recent, now]
         most = self.rate_max * (RESETS_EACH if cures else 1)
         if entry.params.node in self.announced:
