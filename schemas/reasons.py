@@ -131,8 +131,10 @@ Refusal = Literal[
     "wrong-state",
     "held",
     "observing",
+    "overtaken",
 ]
-"""Why a request was refused; stands in the refusal event and in its metric."""
+"""Why a request was refused; stands in the refusal event and in its metric. overtaken: a later one
+about the same thing was carried out first."""
 
 # --- failures of saga steps ----------------------------------------------------------------------
 

@@ -75,6 +75,17 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     since: UtcTime
 
 
+class CarriedOut(Record, frozen=True, kw_only=True):
+    """A request that was carried out, so that an earlier one is not carried out after it."""
+
+    sequence: int
+    at: UtcTime
+    """When it was stored."""
+    verb: str
+    about: str
+    """`size`, `breaker`, `pool`, `node <node>` or `hold <node>`."""
+
+
 class PoolRecord(Record, frozen=True, kw_only=True):
     """POOLS `pool.<pool>`: what is wanted and what is under way.
 
@@ -119,12 +130,16 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """The request to remove it; empty: it stays."""
     promote_at: UtcTime | None = None
     """Not before this is a spare put into a gap again, after that has failed."""
+    carried_out: tuple[CarriedOut, ...] = ()
+    """The last requests that were, oldest first."""
 
 
 class RemovedPool(Record, frozen=True, kw_only=True):
     """POOLS `removed.<pool>`: what outlives a pool, so that no node is ever named twice."""
 
     serial: int = 0
+    removal: CarriedOut | None = None
+    """The request that removed it: an older one must not make it again."""
 
 
 class Attempt(Record, frozen=True, kw_only=True):

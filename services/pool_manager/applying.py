@@ -13,9 +13,10 @@ import msgspec
 
 from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted, RequestRefused
 from schemas.reasons import Refusal
-from schemas.records import PoolRecord
+from schemas.records import CarriedOut, PoolRecord
 from schemas.requests import ApplyRequest, RemoveRequest
 from schemas.settings import HealthSpec, Mode, PoolSpec
+from services.pool_manager import overtaking
 from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.world import World
 
@@ -40,10 +41,12 @@ def applied(
     *,
     configured: bool,
     mode: Mode = "act",
+    removal: CarriedOut | None = None,
 ) -> Answer:
     """Answer an `apply`: make the pool, or change it. The record is new where there is no world.
 
-    `configured`: the configuration has a pool of that name. `mode`: the fleet's.
+    `configured`: the configuration has a pool of that name. `mode`: the fleet's. `removal`: the
+    last removal of a pool of that name that is gone.
     """
     spec, record = wanted.spec, world.record if world else None
     if configured:
@@ -60,12 +63,15 @@ def applied(
         reason = f"{nodes} nodes asked for, which is not between min_nodes {least} and max_nodes"
         return _refused(asked, wanted.request, "invalid-request", f"{reason} {most}", now)
     fresh = record or PoolRecord(name=asked.pool, spec=spec, desired=least)
-    if record is not None and record.applied == asked.id:
+    if record is not None and overtaking.carried_out(asked, record):
         # Answered before, and asked again because the answer was not taken down.
         return Answer(event=_accepted(asked, wanted.request, _wants(record), now), record=record)
+    if last := _later(asked, record, removal):
+        return _refused(asked, wanted.request, "overtaken", overtaking.words(last), now)
     spec = msgspec.structs.replace(spec, mode=mode)
     desired = min(max(fresh.desired, least), most) if nodes is None else nodes
     fresh = msgspec.structs.replace(fresh, spec=spec, desired=desired, applied=asked.id)
+    fresh = overtaking.noted(asked, overtaking.POOL, fresh)
     return Answer(event=_accepted(asked, wanted.request, _wants(fresh), now), record=fresh)
 
 
@@ -79,6 +85,8 @@ def removed(
     if configured:
         return _refused(asked, request, "wrong-state", _configured(asked.pool), now)
     record = world.record
+    if not record.removing and (last := _later(asked, record)):
+        return _refused(asked, request, "overtaken", overtaking.words(last), now)
     count = len(world.nodes)
     first = "its node leaves first, when its work has"
     if count != 1:
@@ -92,7 +100,16 @@ def removed(
             changes["drain_timeout"] = request.timeout
         spec = msgspec.structs.replace(record.spec, **changes)
         record = msgspec.structs.replace(record, spec=spec, desired=0, removing=asked.id)
+        record = overtaking.noted(asked, overtaking.POOL, record)
     return Answer(event=_accepted(asked, request, note, now), record=record)
+
+
+def _later(
+    asked: Asked, record: PoolRecord | None, removal: CarriedOut | None = None
+) -> CarriedOut | None:
+    if record is not None:
+        return overtaking.later(asked, overtaking.POOL, record)
+    return removal if removal is not None and overtaking.is_later(removal, asked) else None
 
 
 def is_empty(record: PoolRecord, nodes: int) -> bool:

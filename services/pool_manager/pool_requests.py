@@ -67,7 +67,13 @@ class PoolRequests:
             else:
                 wanted = self._wanted(asked.pool, request)
                 answer = applying.applied(
-                    asked, wanted, world, now, configured=configured, mode=self._settings.mode
+                    asked,
+                    wanted,
+                    world,
+                    now,
+                    configured=configured,
+                    mode=self._settings.mode,
+                    removal=None if world else await self._store.removal(asked.pool),
                 )
             if answer.record is None:
                 return answer

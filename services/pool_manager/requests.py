@@ -4,25 +4,19 @@ A request is a work-queue message without envelope; its id is the stream sequenc
 a redelivery decides the same and answers under the same event id.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
-from schemas.duration import decode_hook
 from schemas.names import SAGA_TOKEN
 from schemas.pool_events import (
-    PoolEvent,
     RequestAccepted,
-    RequestRefused,
     Scaled,
-    ScaleRefused,
 )
-from schemas.reasons import Refusal, SagaKind
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.reasons import SagaKind
+from schemas.records import CarriedOut, NodeRecord, OpenSaga, PoolRecord
 from schemas.requests import (
-    REQUESTS,
     BreakerRequest,
     DrainRequest,
     HoldRequest,
@@ -32,8 +26,9 @@ from schemas.requests import (
     ScaleRequest,
 )
 from schemas.sagas import SagaEntry
+from services.pool_manager import overtaking
 from services.pool_manager.admitting.admission import asked_again
-from services.pool_manager.answers import Answer, Asked
+from services.pool_manager.answers import Answer, Asked, RefusedError, names, read, refused, wish
 from services.pool_manager.safety import touching
 from services.pool_manager.safety.breaking import breaking
 from services.pool_manager.safety.budget import limit, with_begun
@@ -59,31 +54,13 @@ UNWOUND_BY_UNCORDON: frozenset[SagaKind] = frozenset(
 """Kinds that an uncordon of their node cancels."""
 RESTORING: frozenset[SagaKind] = frozenset({"replace", "reset-gpu", "reboot"})
 """Kinds that give a node back that was well before: it would count as out of service for ever."""
-DETAIL_CHARS_MAX = 300
-
-
-EXAMPLES: dict[type[Request], str] = {
-    ScaleRequest: '{"nodes": 5}',
-    NodeRequest: '{"node": "<name>"}',
-    DrainRequest: '{"node": "<name>", "mode": "deadline", "timeout": "10m"}',
-    SagaRequest: '{"saga": "<id>"}',
-    HoldRequest: '{"node": "<name>", "for": "2h", "reason": "<why>"}',
-    BreakerRequest: '{"reason": "<why>"}',
-}
-"""What to write instead of what cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused(Exception):  # noqa: N818 - an outcome
-    refusal: Refusal
-    reason: str
 
 
 def saga_asked_about(asked: Asked, world: World) -> str:
     """Return the saga whose log the answer depends on; empty where it depends on none."""
     try:
-        payload = _read(asked)
-    except _Refused:
+        payload = read(asked)
+    except RefusedError:
         return ""
     if isinstance(payload, SagaRequest):
         return payload.saga if SAGA_TOKEN.match(payload.saga) else ""
@@ -103,84 +80,80 @@ def decide(
     """
     payload: Request | None = None
     try:
-        payload = _read(asked)
+        payload = read(asked)
         there = _existing(asked, world)
-        if isinstance(payload, ScaleRequest):
-            return _scale(asked, payload, there, now)
-        if isinstance(payload, BreakerRequest):
-            return _about_breaker(asked, payload, there, now)
-        if isinstance(payload, SagaRequest):
-            return _about_saga(asked, payload, there, log, now)
-        if isinstance(payload, HoldRequest) or asked.verb == "release":
-            return _hold(asked, payload, there, now)
-        assert isinstance(payload, NodeRequest)
-        return _about_node(asked, payload, there, log, now)
-    except _Refused as refused:
-        return Answer(event=_refusal(asked, payload, refused, now))
+        about = overtaking.about(asked.verb, payload)
+        if last := overtaking.later(asked, about, there.record):
+            return _too_late(asked, payload, there, last, now)
+        answer = _answer(asked, payload, there, log, now)
+    except RefusedError as error:
+        return Answer(event=refused(asked, payload, error, now))
+    before = answer.record or there.record
+    after = overtaking.noted(asked, about, before)
+    return answer if after is before else replace(answer, record=after)
+
+
+def _answer(
+    asked: Asked, payload: Request, world: World, log: SagaState | None, now: datetime
+) -> Answer:
+    if isinstance(payload, ScaleRequest):
+        return _scale(asked, payload, world, now)
+    if isinstance(payload, BreakerRequest):
+        return _about_breaker(asked, payload, world, now)
+    if isinstance(payload, SagaRequest):
+        return _about_saga(asked, payload, world, log, now)
+    if isinstance(payload, HoldRequest) or asked.verb == "release":
+        return _hold(asked, payload, world, now)
+    assert isinstance(payload, NodeRequest)
+    return _about_node(asked, payload, world, log, now)
+
+
+def _too_late(
+    asked: Asked, payload: Request, world: World, last: CarriedOut, now: datetime
+) -> Answer:
+    """Change nothing; what was carried out before and only not acknowledged is told again."""
+    if not overtaking.carried_out(asked, world.record):
+        raise RefusedError("overtaken", overtaking.words(last))
+    if isinstance(payload, ScaleRequest):
+        return Answer(event=_scaled(asked, payload, world.record, now))
+    node = payload.node if isinstance(payload, NodeRequest | HoldRequest) else ""
+    named = names(asked, payload, now, "accepted")
+    return Answer(event=RequestAccepted(**named, verb=asked.verb, node=node))
 
 
 def _existing(asked: Asked, world: World | None) -> World:
     if world is None:
-        raise _Refused("unknown-pool", f"there is no pool {asked.pool!r}; see navarch status")
+        raise RefusedError("unknown-pool", f"there is no pool {asked.pool!r}; see navarch status")
     return world
-
-
-def _read(asked: Asked) -> Request:
-    kind = REQUESTS.get(asked.verb)
-    if kind is None:
-        raise _Refused("unknown-verb", f"{asked.verb!r} is none of {', '.join(REQUESTS)}")
-    try:
-        return msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        example = EXAMPLES[kind]
-        detail = str(error)[:DETAIL_CHARS_MAX]
-        raise _Refused("invalid-request", f"{detail}; write {example}") from error
-
-
-def _names(asked: Asked, payload: Request | None, now: datetime, what: str) -> dict[str, Any]:
-    return {
-        "id": f"{what}-{asked.id}",
-        "time": now,
-        "cause": asked.id,
-        "pool": asked.pool,
-        "request": payload.request if payload else "",
-    }
-
-
-def _refusal(asked: Asked, payload: Request | None, refused: _Refused, now: datetime) -> PoolEvent:
-    names = _names(asked, payload, now, "refused")
-    if asked.verb == "scale":
-        return ScaleRefused(**names, refusal=refused.refusal, reason=refused.reason)
-    node = payload.node if isinstance(payload, NodeRequest) else ""
-    return RequestRefused(
-        **names, verb=asked.verb, node=node, refusal=refused.refusal, reason=refused.reason
-    )
 
 
 def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> Answer:
     record, spec = world.record, world.record.spec
     if record.removing:
-        raise _Refused("wrong-state", f"pool {record.name} is being removed")
+        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
     if payload.nodes > spec.max_nodes:
-        raise _Refused(
+        raise RefusedError(
             "above-maximum",
             f"{payload.nodes} nodes asked for, max_nodes of {record.name} is {spec.max_nodes}; "
             "ask for fewer or raise max_nodes",
         )
     if payload.nodes < spec.min_nodes:
-        raise _Refused(
+        raise RefusedError(
             "below-minimum",
             f"{payload.nodes} nodes asked for, min_nodes of {record.name} is {spec.min_nodes}; "
             "ask for more or lower min_nodes",
         )
-    scaled = Scaled(
-        **_names(asked, payload, now, "scaled"),
+    wanted = msgspec.structs.replace(record, desired=payload.nodes, scaled_at=now)
+    return Answer(event=_scaled(asked, payload, record, now), record=asked_again(wanted))
+
+
+def _scaled(asked: Asked, payload: ScaleRequest, record: PoolRecord, now: datetime) -> Scaled:
+    return Scaled(
+        **names(asked, payload, now, "scaled"),
         was=record.desired,
         nodes=payload.nodes,
         reason=f"asked by {payload.by or 'somebody'}",
     )
-    wanted = msgspec.structs.replace(record, desired=payload.nodes, scaled_at=now)
-    return Answer(event=scaled, record=asked_again(wanted))
 
 
 def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer:
@@ -191,13 +164,13 @@ def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer
         wish = Holding(pool=world.record.name, node=node.node, by=payload.by, reason=payload.reason)
         note = "" if node.held_until else f"{node.node} was not held"
     elif wrong := problem(payload):
-        raise _Refused("invalid-request", wrong)
+        raise RefusedError("invalid-request", wrong)
     else:
         wish = holding(payload, world.record.name, asked.time)
         opened = _open_saga(world.record, node)
         note = f"{opened[0]} is under way and goes on" if opened else ""
     accepted = RequestAccepted(
-        **_names(asked, payload, now, "accepted"), verb=asked.verb, node=node.node, note=note
+        **names(asked, payload, now, "accepted"), verb=asked.verb, node=node.node, note=note
     )
     return Answer(event=accepted, record=world.record, hold=wish)
 
@@ -205,7 +178,7 @@ def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer
 def _node(world: World, name: str) -> NodeRecord:
     node = next((each for each in world.nodes if each.node == name), None)
     if node is None:
-        raise _Refused(
+        raise RefusedError(
             "unknown-node", f"pool {world.record.name} has no node {name!r}; see navarch list"
         )
     return node
@@ -224,7 +197,7 @@ def _about_node(
         cancels = asked.verb == "uncordon" and existing.node == node.node
         if cancels and log is not None and existing.kind in UNWOUND_BY_UNCORDON:
             return _uncordon_instead(asked, payload, node, log, now)
-        raise _Refused(
+        raise RefusedError(
             "saga-open",
             f"{existing.kind} of {node.node} is under way ({saga}); wait until it has ended",
         )
@@ -272,12 +245,12 @@ def _uncordon_instead(
         DEFINITIONS[log.kind],
         log,
         now,
-        reason=_wish(asked, payload, payload.reason),
+        reason=wish(asked, payload, payload.reason),
         cause=asked.id,
         then=then,
     )
     if isinstance(entry, Impossible):
-        raise _Refused("wrong-state", entry.reason)
+        raise RefusedError("wrong-state", entry.reason)
     accepted = _accepted(asked, payload, then, now)
     note = f"{log.saga} is unwound first"
     if log.kind == "scale-down":
@@ -286,27 +259,23 @@ def _uncordon_instead(
 
 
 def _about_breaker(asked: Asked, payload: BreakerRequest, world: World, now: datetime) -> Answer:
-    names = _names(asked, payload, now, asked.verb)
-    made = breaking(payload, world, now, names, close=asked.verb == "breaker-close")
-    named = _names(asked, payload, now, "accepted")
+    told = names(asked, payload, now, asked.verb)
+    made = breaking(payload, world, now, told, close=asked.verb == "breaker-close")
+    named = names(asked, payload, now, "accepted")
     accepted = RequestAccepted(**named, verb=asked.verb, note=made.note)
     return Answer(event=accepted, more=(made.fact,), record=made.record)
-
-
-def _wish(asked: Asked, payload: Request, reason: str) -> str:
-    return f"{asked.verb} asked by {payload.by or 'somebody'}" + (f": {reason}" if reason else "")
 
 
 def _about_saga(
     asked: Asked, payload: SagaRequest, world: World, log: SagaState | None, now: datetime
 ) -> Answer:
     if log is None or log.params.pool != world.record.name:
-        raise _Refused(
+        raise RefusedError(
             "unknown-saga",
             f"pool {world.record.name} has no saga {payload.saga!r}; see navarch saga list",
         )
     accepted = RequestAccepted(
-        **_names(asked, payload, now, "accepted"),
+        **names(asked, payload, now, "accepted"),
         verb=asked.verb,
         node=log.params.node or log.params.new_node,
         saga=log.saga,
@@ -314,7 +283,7 @@ def _about_saga(
     )
     if log.asked == asked.id:
         return Answer(event=accepted)
-    reason = _wish(asked, payload, payload.reason)
+    reason = wish(asked, payload, payload.reason)
     entry: SagaEntry | Impossible
     match asked.verb:
         case "cancel":
@@ -325,7 +294,7 @@ def _about_saga(
         case _:
             entry = retry(log, now, reason=reason, cause=asked.id)
     if isinstance(entry, Impossible):
-        raise _Refused("wrong-state", entry.reason)
+        raise RefusedError("wrong-state", entry.reason)
     return Answer(event=accepted, entry=entry)
 
 
@@ -363,15 +332,15 @@ def _in_service(node: NodeRecord) -> bool:
 
 def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:
     if node.state != "active":
-        raise _Refused("not-active", f"{node.node} is {node.state}, not active")
+        raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
     if kept := touching.refusal(verb, node, world.record, now):
-        raise _Refused(*kept)
+        raise RefusedError(*kept)
     takes_out = VERBS[verb] in DISRUPTIVE and not node.cordoned
     record = world.record
     allowed = limit(record.spec.budget.max_unavailable, record.desired)
     spent = unavailable(record, world.nodes)
     if takes_out and spent >= allowed:
-        raise _Refused(
+        raise RefusedError(
             "budget-spent",
             f"{spent} of {record.desired} nodes are out of service and {allowed} may be; "
             "wait, or raise budget.max_unavailable",
@@ -388,5 +357,5 @@ def _open_saga(record: PoolRecord, node: NodeRecord) -> tuple[str, OpenSaga] | N
 
 
 def _accepted(asked: Asked, payload: NodeRequest, saga: str, now: datetime) -> RequestAccepted:
-    names = _names(asked, payload, now, "accepted")
-    return RequestAccepted(**names, verb=asked.verb, node=payload.node, saga=saga)
+    told = names(asked, payload, now, "accepted")
+    return RequestAccepted(**told, verb=asked.verb, node=payload.node, saga=saga)

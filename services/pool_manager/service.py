@@ -329,6 +329,7 @@ def _read_request(stored: Stored) -> Any:
         return Invalid("", str(error))
     return Asked(
         id=f"request-{stored.sequence}",
+        sequence=stored.sequence,
         time=stored.time,
         pool=parsed.pool,
         verb=parsed.name,

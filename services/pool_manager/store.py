@@ -11,6 +11,7 @@ from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.messages import encode
 from schemas.records import (
     FLEET_KEY,
+    CarriedOut,
     FleetRecord,
     HealthRecord,
     NodeRecord,
@@ -23,6 +24,7 @@ from schemas.records import (
 )
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
+from services.pool_manager import overtaking
 from services.pool_manager.safety.budget import lifted, others
 from services.pool_manager.world import World
 from services.runtime.bus import Bus
@@ -137,9 +139,15 @@ class Store:
         """Write a pool's record if nobody else has; else Conflict."""
         await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
 
+    async def removal(self, pool: str) -> CarriedOut | None:
+        """The request that removed a pool of that name the last time; None: nobody knows."""
+        entry = await self._bus.get(POOLS, removed_key(pool))
+        return _removed.decode(entry.value).removal if entry else None
+
     async def forget_pool(self, record: PoolRecord, revision: int) -> None:
         """Remove an empty pool's record if nobody else has written it; else Conflict."""
-        outlives = RemovedPool(serial=record.serial)
+        about_it = (each for each in reversed(record.carried_out) if each.about == overtaking.POOL)
+        outlives = RemovedPool(serial=record.serial, removal=next(about_it, None))
         await self._bus.put(POOLS, removed_key(record.name), encode(outlives))
         await self._bus.delete(POOLS, pool_key(record.name), revision=revision)
         claims, at = await self.claims()

@@ -38,6 +38,7 @@ PURE: Final = (
     "services/pool_manager/sizing/returning.py",
     "services/pool_manager/mending/repair.py",
     "services/pool_manager/mending/rehearsing.py",
+    "services/pool_manager/overtaking.py",
     "services/pool_manager/requests.py",
     "services/pool_manager/setup.py",
     "services/pool_manager/mending/sickness.py",

@@ -9,7 +9,15 @@ import pytest
 
 from schemas import subjects
 from schemas.pool_events import RequestAccepted, RequestRefused
-from schemas.records import NodeRecord, OpenSaga, PoolRecord, pool_key, removed_key
+from schemas.records import (
+    NodeRecord,
+    OpenSaga,
+    PoolRecord,
+    RemovedPool,
+    decoder,
+    pool_key,
+    removed_key,
+)
 from schemas.requests import ApplyRequest, RemoveRequest
 from schemas.settings import HealthSpec, PoolSpec, Settings
 from schemas.topology import POOLS
@@ -190,7 +198,11 @@ async def test_a_pool_lives_from_its_apply_to_its_remove(
         await ask(bus, "remove")
         await eventually(gone(bus, 2))
     assert 2 == peers.most_instances
-    assert await bus.get(POOLS, removed_key("extra")) is not None
+    left = await bus.get(POOLS, removed_key("extra"))
+    assert left is not None
+    removal = decoder(RemovedPool).decode(left.value).removal
+    assert removal is not None
+    assert ("remove", "pool") == (removal.verb, removal.about)
 
 
 async def test_a_launch_under_way_is_cancelled_by_the_removal(

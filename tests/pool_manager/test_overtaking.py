@@ -1,0 +1,163 @@
+"""Requests that are answered out of their order: what was asked for last stands."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRefused
+from schemas.records import CarriedOut, NodeRecord, PoolRecord
+from schemas.requests import ApplyRequest, RemoveRequest
+from schemas.settings import PoolSpec
+from services.pool_manager import overtaking
+from services.pool_manager.answers import Answer, Asked
+from services.pool_manager.applying import Wanted, applied, removed
+from services.pool_manager.requests import decide
+from services.pool_manager.world import World
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=9)
+POOL = PoolRecord(name="training", spec=SPEC, desired=2)
+NODES = tuple(NodeRecord(pool="training", node=each, state="active") for each in ("n1", "n2"))
+
+HOUR = {"for": "1h"}
+
+
+def asked(sequence: int, verb: str, **payload: Any) -> Asked:
+    """A request as it lies in the queue."""
+    return Asked(
+        id=f"request-{sequence}",
+        sequence=sequence,
+        time=NOW + timedelta(seconds=sequence),
+        pool="training",
+        verb=verb,
+        payload=msgspec.json.encode(payload),
+    )
+
+
+def answered(request: Asked, record: PoolRecord) -> Answer:
+    """What comes of it, some time later."""
+    world = World(fleet="f", record=record, revision=1, nodes=NODES)
+    return decide(request, world, NOW + timedelta(minutes=5))
+
+
+def after(*requests: Asked, record: PoolRecord = POOL) -> PoolRecord:
+    """The pool's record when these have been answered, in this order."""
+    for each in requests:
+        record = answered(each, record).record or record
+    return record
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "too_late"),
+    [
+        (asked(1, "scale", nodes=5), asked(2, "scale", nodes=3), True),
+        (asked(1, "breaker-open", reason="r"), asked(2, "breaker-close", reason="r"), True),
+        (asked(1, "cordon", node="n1"), asked(2, "uncordon", node="n1"), True),
+        (asked(1, "hold", node="n1", reason="r", **HOUR), asked(2, "release", node="n1"), True),
+        (asked(1, "cordon", node="n1"), asked(2, "uncordon", node="n2"), False),
+        (asked(1, "cordon", node="n1"), asked(2, "release", node="n1"), False),
+        (asked(1, "scale", nodes=5), asked(2, "breaker-close", reason="r"), False),
+        (asked(1, "scale", nodes=5), asked(2, "scale", nodes=99), False),
+    ],
+)
+def test_only_what_is_about_the_same_and_was_carried_out_overtakes(
+    earlier: Asked, later: Asked, too_late: bool
+) -> None:
+    """A request that was refused leaves room for the one before it."""
+    event = answered(earlier, after(later)).event
+
+    assert too_late == isinstance(event, RequestRefused | ScaleRefused)
+    if isinstance(event, RequestRefused | ScaleRefused):
+        assert "overtaken" == event.refusal
+        assert f"a later {later.verb} (12:00:02 UTC) was carried out" in event.reason
+
+
+@given(
+    st.permutations(
+        [
+            asked(1, "scale", nodes=1),
+            asked(2, "breaker-open", reason="r"),
+            asked(3, "scale", nodes=3),
+            asked(4, "breaker-close", reason="r"),
+            asked(5, "scale", nodes=5),
+            asked(6, "breaker-open", reason="r"),
+        ]
+    ),
+    st.lists(st.integers(0, 5)),
+)
+def test_in_whatever_order_and_however_often_the_last_wish_stands(
+    order: list[Asked], again: list[int]
+) -> None:
+    """Answering one again, as after a crash before its acknowledgement, changes nothing."""
+    record = after(*order, *(order[each] for each in again))
+
+    assert (5, "request-6", "open") == (
+        record.desired,
+        record.breaker.request,
+        record.breaker.state,
+    )
+
+
+def test_what_was_carried_out_and_comes_again_is_told_again() -> None:
+    """Not as refused: whoever asked saw it happen."""
+    first, second = asked(1, "scale", nodes=5), asked(2, "scale", nodes=3)
+    opening, closing = asked(3, "breaker-open", reason="r"), asked(4, "breaker-close", reason="r")
+    record = after(first, second, opening, closing)
+    size, breaker = answered(first, record), answered(opening, record)
+
+    assert isinstance(size.event, Scaled)
+    assert isinstance(breaker.event, RequestAccepted)
+    assert ("scaled-request-1", "accepted-request-3") == (size.event.id, breaker.event.id)
+    assert (None, None) == (size.record, breaker.record)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "seconds", "later"),
+    [(8, 1.0, True), (8, -60.0, False), (6, 60.0, False), (6, -1.0, False)],
+)
+def test_a_new_stream_and_another_servers_clock_overtake_nothing(
+    sequence: int, seconds: float, later: bool
+) -> None:
+    """Numbers may begin anew, times may run back; both together do not."""
+    request = asked(7, "scale", nodes=1)
+    at = request.time + timedelta(seconds=seconds)
+    done = CarriedOut(sequence=sequence, at=at, verb="scale", about="size")
+
+    assert later == overtaking.is_later(done, request)
+
+
+def test_so_many_are_remembered() -> None:
+    """The newest, whatever order they came in."""
+    count = overtaking.REMEMBERED_MAX + 10
+    record = POOL
+    for number in (*range(2, count + 1), 1):
+        record = overtaking.noted(asked(number, "scale"), "size", record)
+
+    assert list(range(11, count + 1)) == [each.sequence for each in record.carried_out]
+
+
+def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None:
+    """Nor changed by what was asked before its last change."""
+    wanted = Wanted(ApplyRequest(spec={}), SPEC)
+    removal = CarriedOut(sequence=7, at=NOW + timedelta(seconds=7), verb="remove", about="pool")
+    stale, fresh = asked(6, "apply"), asked(8, "apply")
+    there = World(
+        fleet="f",
+        record=applied(fresh, wanted, None, NOW, configured=False).record or POOL,
+        revision=1,
+        nodes=(),
+    )
+    told = [
+        applied(stale, wanted, None, NOW, configured=False, removal=removal).event,
+        applied(fresh, wanted, None, NOW, configured=False, removal=removal).event,
+        applied(stale, wanted, there, NOW, configured=False).event,
+        removed(asked(5, "remove"), RemoveRequest(), there, NOW, configured=False).event,
+    ]
+
+    assert [True, False, True, True] == [
+        isinstance(each, RequestRefused) and each.refusal == "overtaken" for each in told
+    ]
