@@ -26,7 +26,6 @@ PART_BYTES_MAX: Final = 2 * 1_048_576
 
 BY_HAND: Final = "by-hand"
 """What a node is called to have that somebody took out of service without any fault."""
-SILENCE: Final = "silence"
 
 Outcome = Literal["open", "recovered", "replaced", "reset", "rebooted", "uncordoned", "removed"]
 """How a sickness ended; `open`: it has not; `recovered`: by itself, and nothing was done."""

@@ -1,9 +1,12 @@
 """Facts about pools, on `navarch.v1.pool.<pool>.event.<fact>`."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from schemas.messages import Codec, Message, UtcTime
 from schemas.reasons import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
+
+INCIDENT_NAMED_MAX: Final = 50
+"""Nodes that an incident's event names; their number stands beside them."""
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):

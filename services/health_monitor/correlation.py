@@ -24,7 +24,7 @@ from services.health_monitor.level_faults import is_over
 from services.health_monitor.places import Place, Places
 from services.health_monitor.policy import Policy
 from services.health_monitor.telling import while_held
-from services.health_monitor.waves import NAMED_MAX, Crash, Wave, Waves, What, reason
+from services.health_monitor.waves import Crash, Wave, Waves, What, reason
 from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError
@@ -154,7 +154,7 @@ class Correlation:
             kind=what.kind,
             code=what.code,
             nodes=len(wave.nodes),
-            named=wave.nodes[:NAMED_MAX] if status == "opened" else (),
+            named=wave.nodes[: pe.INCIDENT_NAMED_MAX] if status == "opened" else (),
             first=datetime.fromtimestamp(wave.first, UTC),
             last=datetime.fromtimestamp(wave.last, UTC),
             reason=why,

@@ -15,8 +15,8 @@ import msgspec
 from schemas.duration import format_duration
 from schemas.node_events import Fault
 from schemas.reasons import PROGRAM_CODES
+from schemas.sickness import called, in_words
 from services.health_monitor.policy import Judgement, Windows
-from services.health_monitor.waves import named
 
 RULE: Final = "(one job)"
 """Stands in the place of a policy's rule."""
@@ -78,7 +78,8 @@ class Jobs:
         if fault.code in CLEAN_UP:
             for node, word in others:
                 if -WAIT_SECONDS <= at - word.at <= AFTER_SECONDS:
-                    return f"it came after {named(word.kind, word.code)} on {node} of {fault.job}"
+                    what = in_words(called(word.kind, word.code))
+                    return f"it came after {what} on {node} of {fault.job}"
         return ""
 
 

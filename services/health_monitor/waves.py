@@ -13,11 +13,11 @@ from typing import Final
 
 from schemas.reasons import PROGRAM_CODES, IncidentScope
 from schemas.settings import IncidentSpec
+from schemas.sickness import called, in_words
 
 KINDS_MAX: Final = 10_000
 """Groups, kinds and codes under watch; the oldest are forgotten first."""
 CRASHES_MAX: Final = 10_000
-NAMED_MAX: Final = 50
 JOB_NODES: Final = 3
 """So many nodes of one job are one trouble; two, where another node's crash came first."""
 RACK_NODES: Final = 3
@@ -195,21 +195,16 @@ def _wanted(group: Group, spec: IncidentSpec, *, followed: bool) -> int:
 
 def reason(wave: Wave) -> str:
     """What happened, in a sentence."""
-    what = named(wave.what.kind, wave.what.code)
+    what = in_words(called(wave.what.kind, wave.what.code))
     where = f" of {shared(wave.what)}" if wave.what.within else ""
     said = f"{len(wave.nodes)} nodes{where} with {what} at once; none of them is unhealthy for it"
     if wave.after is None:
         return said
     crash = wave.after
-    return f"{said}; it came after {named(crash.kind, crash.code)} on {crash.node}"
+    before = in_words(called(crash.kind, crash.code))
+    return f"{said}; it came after {before} on {crash.node}"
 
 
 def shared(what: What) -> str:
     """What the nodes share, in words."""
     return f"{what.scope} {what.within}".strip()
-
-
-def named(kind: str, code: int) -> str:
-    """A fault in words."""
-    shown = kind.upper() if kind in ("xid", "sxid") else kind.replace("_", " ")
-    return f"{shown} {code}" if code else shown

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from schemas import node_events as n
-from schemas.evidence import BY_HAND, SILENCE
+from schemas.evidence import BY_HAND
 from schemas.messages import Message
+from schemas.sickness import SILENCE, called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Outage:
         if found is None:
             return BY_HAND
         if found.kind:
-            return f"{found.kind}-{found.code}" if found.code else found.kind
+            return called(found.kind, found.code)
         return found.rule or found.status
 
 

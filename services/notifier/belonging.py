@@ -5,16 +5,13 @@ The pool's record says which incidents are open, and the node's what it has in c
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
 
 from schemas.breaker import OpenIncident
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
 from schemas.pool_events import PersonNeeded
-from schemas.reasons import IncidentScope
 from schemas.records import NodeRecord
-
-SILENCE: Final = "silence"
+from schemas.sickness import SILENCE, called, shared
 
 
 def part_of(
@@ -28,7 +25,10 @@ def part_of(
     sickness = _sickness(event, node)
     for what, each in incidents.items():
         over = each.released or (each.settled is not None and each.settled < at)
-        same = sickness == what if each.scope == "pool" else _value(node, each.scope) == each.within
+        if each.scope == "pool":
+            same = sickness == what
+        else:
+            same = node is not None and shared(node, each.scope) == each.within
         if sickness and same and not over:
             return what
     return ""
@@ -38,31 +38,12 @@ def _sickness(event: Message, node: NodeRecord | None) -> str:
     """What a fact says that its node has, as incidents are called; empty: nothing grave."""
     match event:
         case Verdict(status="unhealthy", kind=kind, code=code) if kind:
-            return f"{kind}-{code}" if code else kind
+            return called(kind, code)
         case Lost():
             return SILENCE
         case PersonNeeded() if node is not None and node.health == "unhealthy":
-            code = node.health_code
-            return f"{node.health_kind}-{code}" if code else node.health_kind
+            return called(node.health_kind, node.health_code)
         case PersonNeeded() if node is not None and node.lost:
             return SILENCE
         case _:
-            return ""
-
-
-def _value(node: NodeRecord | None, scope: IncidentScope) -> str:
-    if node is None:
-        return ""
-    match scope:
-        case "rack":
-            return node.rack
-        case "zone":
-            return node.zone
-        case "driver":
-            return node.driver_version
-        case "provider":
-            return node.launch.provider if node.launch else ""
-        case "job":
-            return node.health_job
-        case "pool":
             return ""

@@ -12,9 +12,10 @@ from schemas.pool_events import BreakerClosed, BreakerOpened, Incident
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
+from schemas.sickness import SILENCE, in_words
 from services.pool_manager.core import close, plan
-from services.pool_manager.safety.incidents import name, room, until
-from services.pool_manager.safety.waves import SILENCE, fell_at
+from services.pool_manager.safety.incidents import room, until
+from services.pool_manager.safety.waves import fell_at
 from services.pool_manager.world import Plan, World
 from tests.pool_manager.test_core import worlds
 
@@ -312,7 +313,7 @@ def test_an_incident_can_be_switched_off() -> None:
 def test_a_sickness_is_told_in_words() -> None:
     """As people know it."""
     assert ["XID 79", "silence", "fallen off bus"] == list(
-        map(name, ("xid-79", SILENCE, "fallen_off_bus"))
+        map(in_words, ("xid-79", SILENCE, "fallen_off_bus"))
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from schemas.pool_events import PersonNeeded, PoolEvent
 from schemas.reasons import Remedy, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.sickness import called
 from services.pool_manager.mending.remediation import Choice
 from services.pool_manager.mending.sickness import sick
 from services.pool_manager.safety import touching
@@ -61,7 +62,7 @@ def ailment(node: NodeRecord) -> str:
     """What a node has, for counting attempts: as incidents call it, also where it is degraded."""
     if node.health != "degraded" or node.lost:
         return sickness(node)
-    return f"{node.health_kind}-{node.health_code}" if node.health_code else node.health_kind
+    return called(node.health_kind, node.health_code)
 
 
 def leave_to_people(

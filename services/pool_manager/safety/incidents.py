@@ -9,25 +9,16 @@ network's trouble even after that: they are replaced one at a time until it has 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from schemas.breaker import OpenIncident
 from schemas.duration import format_duration
-from schemas.pool_events import Incident, PoolEvent
+from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager.safety.waves import (
-    SILENCE,
-    Ill,
-    Wave,
-    belongs,
-    find,
-    ill_nodes,
-)
-
-NAMED_MAX: Final = 50
-"""Nodes that an incident's event names; their number stands beside them."""
+from schemas.sickness import SILENCE, in_words
+from services.pool_manager.safety.waves import Ill, Wave, belongs, find, ill_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +94,7 @@ def told(what: str, incident: OpenIncident) -> str:
     """An incident in words: `300 nodes with XID 79`, `6 nodes in rack r12`."""
     match incident.scope:
         case "pool":
-            shared = f"with {name(what)}"
+            shared = f"with {in_words(what)}"
         case "rack" | "zone":
             shared = f"in {incident.scope} {incident.within}"
         case "job":
@@ -113,13 +104,6 @@ def told(what: str, incident: OpenIncident) -> str:
         case "provider":
             shared = f"at provider {incident.within}"
     return f"{incident.nodes} nodes {shared}"
-
-
-def name(what: str) -> str:
-    """A sickness in words: `XID 79`, `silence`."""
-    kind, _, code = what.partition("-")
-    shown = kind.upper() if kind in ("xid", "sxid") else kind.replace("_", " ")
-    return f"{shown} {code}".strip()
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -188,7 +172,7 @@ def _event(
         kind=incident.kind,
         code=incident.code,
         nodes=incident.nodes,
-        named=named[:NAMED_MAX],
+        named=named[:INCIDENT_NAMED_MAX],
         first=incident.since,
         last=incident.last,
         reason=reason,

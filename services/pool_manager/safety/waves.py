@@ -17,9 +17,9 @@ from schemas.breaker import OpenIncident
 from schemas.reasons import IncidentScope
 from schemas.records import NodeRecord
 from schemas.settings import IncidentSpec
+from schemas.sickness import SILENCE, called, shared
 from services.pool_manager.sizing import notices
 
-SILENCE: Final = "silence"
 WHOLE_POOL_NODES: Final = 3
 """From this size on, a pool that falls ill as a whole is a wave however small it is."""
 CHANCE_NATS: Final = math.log(1000)
@@ -59,32 +59,13 @@ def sickness(node: NodeRecord) -> str:
     if notices.taken(node):
         return ""
     if node.health == "unhealthy":
-        if not node.health_kind:
-            return ""
-        return f"{node.health_kind}-{node.health_code}" if node.health_code else node.health_kind
+        return called(node.health_kind, node.health_code)
     return SILENCE if node.lost and node.provider_says != "gone" else ""
 
 
 def fell_at(node: NodeRecord) -> datetime | None:
     """When a node fell ill of what it has."""
     return node.health_at if node.health == "unhealthy" else node.lost_at
-
-
-def value_of(node: NodeRecord, scope: IncidentScope) -> str:
-    """What a node has of something that may be in common; empty: unknown."""
-    match scope:
-        case "rack":
-            return node.rack
-        case "zone":
-            return node.zone
-        case "driver":
-            return node.driver_version
-        case "provider":
-            return node.launch.provider if node.launch else ""
-        case "job":
-            return node.health_job
-        case "pool":
-            return sickness(node)
 
 
 def ill_nodes(nodes: Iterable[NodeRecord]) -> tuple[Ill, ...]:
@@ -103,7 +84,7 @@ def belongs(each: Ill, what: str, incident: OpenIncident) -> bool:
     """Whether a node is one of an incident's."""
     if incident.scope == "pool":
         return each.what == what
-    return value_of(each.node, incident.scope) == incident.within
+    return shared(each.node, incident.scope) == incident.within
 
 
 def find(
@@ -181,11 +162,11 @@ def _by_cause(
     if len(rest) < spec.nodes:
         return None
     for scope in CAUSES:
-        sizes = Counter(value_of(node, scope) for node in nodes)
+        sizes = Counter(shared(node, scope) for node in nodes)
         known = sum(sizes.values()) - sizes.pop("", 0)
         members: dict[str, list[Ill]] = {}
         for each in rest:
-            members.setdefault(value_of(each.node, scope), []).append(each)
+            members.setdefault(shared(each.node, scope), []).append(each)
         unknown = members.pop("", [])
         for value, found in members.items():
             wanted = max(spec.nodes, _threshold(spec, sizes[value]))
