@@ -179,6 +179,8 @@ class Uncordoned(
     """When its GPUs were reset, by its own clock: what it reported after that counts still."""
     boot_id: str = ""
     """The boot that a reboot has begun: what was reported of that counts still."""
+    vouched_at: UtcTime | None = None
+    """When somebody vouched for it: what was stored after that counts still."""
 
 
 class Held(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.held"):

@@ -20,6 +20,7 @@ from schemas.reasons import (
     NodeState,
     SagaKind,
 )
+from schemas.requests import CarriedOut
 from schemas.sagas import LaunchSpec
 from schemas.settings import PoolSpec
 
@@ -72,18 +73,9 @@ class OpenSaga(Record, frozen=True, kw_only=True):
     """The cloud's announcement that led to it, if one did."""
     ahead_of: str = ""
     """The same, where the node is out of service for nothing else."""
+    vouched_at: UtcTime | None = None
+    """When somebody vouched for the node that it gives back; None: when it began."""
     since: UtcTime
-
-
-class CarriedOut(Record, frozen=True, kw_only=True):
-    """A request that was carried out, so that an earlier one is not carried out after it."""
-
-    sequence: int
-    at: UtcTime
-    """When it was stored."""
-    verb: str
-    about: str
-    """`size`, `breaker`, `pool`, `node <node>` or `hold <node>`."""
 
 
 class PoolRecord(Record, frozen=True, kw_only=True):
@@ -243,6 +235,9 @@ class FaultNote(Record, frozen=True, kw_only=True):
 
     id: str
     time: UtcTime
+    """By the node's clock."""
+    seen_at: UtcTime | None = None
+    """When it was stored; None: not known."""
     kind: str
     code: int = 0
     gpu_index: int = -1

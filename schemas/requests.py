@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from schemas.duration import Duration
-from schemas.messages import UtcTime
+from schemas.messages import Record, UtcTime
 from schemas.node_events import CheckResult
 from schemas.reasons import DrainMode, HardwareKind
 
@@ -113,6 +113,17 @@ REQUESTS: dict[str, type[Request]] = {
     "breaker-close": BreakerRequest,
 }
 """Verb -> payload."""
+
+
+class CarriedOut(Record, frozen=True, kw_only=True):
+    """A request that was carried out, so that an earlier one is not carried out after it."""
+
+    sequence: int
+    at: UtcTime
+    """When it was stored."""
+    verb: str
+    about: str
+    """`size`, `breaker`, `pool`, `node <node>` or `hold <node>`."""
 
 
 class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

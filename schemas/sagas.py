@@ -81,6 +81,8 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     """The node was well and in service when somebody asked: unwinding gives it back."""
     ahead_of: str = ""
     """The cloud's notice, where the node is taken out of service for nothing else."""
+    vouched_at: UtcTime | None = None
+    """When somebody vouched for the node that it gives back; None: when the saga began."""
     attempt: int = 0
     """Which attempt at curing the node this is, of `attempts_max`."""
     attempts_max: int = 0

@@ -25,7 +25,7 @@ from schemas.node_events import (
 from schemas.reasons import HealthStatus
 from schemas.records import HealthRecord
 from services.health_monitor.gpu_health import ACTION_RANK, rank, with_conditions, with_unhealthy
-from services.health_monitor.notes import again_after, noted, reason_of
+from services.health_monitor.notes import noted, reason_of, sick_gpus, sick_of, since
 from services.health_monitor.policy import Judgement
 from services.health_monitor.working import (
     TELEMETRY_SOURCE,
@@ -148,7 +148,7 @@ def decide_fault(
         conditions=newest(conditions, lambda each: each.until),
         windows=dict(list(judged.windows.items())[-WINDOWS_MAX:]),
     )
-    known = msgspec.structs.replace(record, recent=noted(record, fault, judged))
+    known = msgspec.structs.replace(record, recent=noted(record, fault, judged, seen.now))
     if result == "unhealthy":
         known = with_unhealthy(known, fault, judged, reason, seen.now)
         if record.status == "unhealthy" and ACTION_RANK[action] <= ACTION_RANK[record.action]:
@@ -202,20 +202,33 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> De
 def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> Decision:
     """Apply an uncordon: somebody vouches for the node, so its health starts anew.
 
-    Where it was reset or rebooted, that vouches for nothing that it reported afterwards.
+    Not for what it has reported since: the uncordon takes its time, and where the node was reset or
+    rebooted what came after that counts.
     """
     if applied(record, seen):
         return record, ()
-    work = begun_anew(working_of(record))
-    again = again_after(record, event)
-    if again is not None:
-        sick = msgspec.structs.replace(_changed(record, "unhealthy", seen), **again)
-        return _close(sick, work, seen, _verdict(record, sick, work, seen))
+    later = since(record, event)
+    before = working_of(record)
+    known = {note.id for note in later}
+    stand = {key: each for key, each in before.conditions.items() if each.fault in known}
+    work = msgspec.structs.replace(begun_anew(before), conditions=stand)
+    sick = next((note for note in reversed(later) if note.result == "unhealthy"), None)
+    if sick is not None:
+        changed = _changed(record, "unhealthy", seen)
+        changed = msgspec.structs.replace(
+            changed, gpus=sick_gpus(later, seen.now), **sick_of(sick, event)
+        )
+        return _close(changed, work, seen, _verdict(record, changed, work, seen))
     if record.status in ("healthy", "unknown"):
         return _close(record, work, seen, ())
-    healthy = _changed(record, "healthy", seen)
-    healthy = msgspec.structs.replace(healthy, reason=event.reason or "uncordoned")
-    return _close(healthy, work, seen, _verdict(record, healthy, work, seen))
+    worst = max(stand.values(), key=rank, default=None)
+    if worst is not None:
+        changed = _pointing_at(_changed(record, "degraded", seen), worst, record.policy)
+    else:
+        changed = msgspec.structs.replace(
+            _changed(record, "healthy", seen), reason=event.reason or "uncordoned"
+        )
+    return _close(changed, work, seen, _verdict(record, changed, work, seen))
 
 
 def decide_review(record: HealthRecord, seen: Seen) -> Decision:

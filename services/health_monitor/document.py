@@ -43,6 +43,9 @@ _HOW: Final = """\
 - *Unhealthy* is sticky: a new registration, a reboot or any other fault does not lift it, an
   uncordon or the node's end does. A worse action (reset, then reboot, then replacement) is told
   anew.
+- An uncordon vouches for the node as of when it was asked for. What the node reports from then on
+  counts, also while the workload system keeps the uncordon waiting; after a reset or a reboot it is
+  what the node has reported since that.
 - Where a pool has `unhealthy_after: n`, results that are not fatal count up, over all kinds and
   GPUs of the node, within 24 hours; until the n-th the node is degraded.
 - A rule with `count` and `window` matches from the `count`-th fault within the window on. It

@@ -13,8 +13,8 @@ import msgspec
 
 from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted, RequestRefused
 from schemas.reasons import Refusal
-from schemas.records import CarriedOut, PoolRecord
-from schemas.requests import ApplyRequest, RemoveRequest
+from schemas.records import PoolRecord
+from schemas.requests import ApplyRequest, CarriedOut, RemoveRequest
 from schemas.settings import HealthSpec, Mode, PoolSpec
 from services.pool_manager import overtaking
 from services.pool_manager.answers import Answer, Asked

@@ -110,11 +110,13 @@ def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Mess
 def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
     about = _node(state, entry, "uncordoned", state.params.node)
     outputs = state.outputs
+    mended = mended_at(outputs) is not None or booted(outputs) != ""
     return ne.Uncordoned(
         **about,
         reason=_cured(state) if state.kind in CURING else state.params.reason,
         since=mended_at(outputs),
         boot_id=booted(outputs),
+        vouched_at=None if mended else state.params.vouched_at or state.started_at,
     )
 
 

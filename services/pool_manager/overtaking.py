@@ -9,8 +9,15 @@ from typing import Final
 
 import msgspec
 
-from schemas.records import CarriedOut, PoolRecord
-from schemas.requests import BreakerRequest, HoldRequest, NodeRequest, Request, ScaleRequest
+from schemas.records import PoolRecord
+from schemas.requests import (
+    BreakerRequest,
+    CarriedOut,
+    HoldRequest,
+    NodeRequest,
+    Request,
+    ScaleRequest,
+)
 from services.pool_manager.answers import Asked
 
 REMEMBERED_MAX: Final = 64

@@ -224,7 +224,12 @@ def follow_up(
     opened = dict(closed.open)
     if state.then:
         opened[state.then] = OpenSaga(
-            kind="uncordon", node=ended.node, reason=state.reason, cause=state.asked, since=now
+            kind="uncordon",
+            node=ended.node,
+            reason=state.reason,
+            cause=state.asked,
+            vouched_at=state.unwinding_at,
+            since=now,
         )
     # Neither a failure nor a success: what is known of launches stays as it was.
     return msgspec.structs.replace(

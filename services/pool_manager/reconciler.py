@@ -222,6 +222,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         boot_id=opened.boot_id,
         restores=opened.restores,
         ahead_of=opened.ahead_of,
+        vouched_at=opened.vouched_at,
         attempt=opened.attempt,
         attempts_max=opened.attempts_max,
         launch=launch if opened.new_node else None,

@@ -15,9 +15,10 @@ from schemas.pool_events import (
     Scaled,
 )
 from schemas.reasons import SagaKind
-from schemas.records import CarriedOut, NodeRecord, OpenSaga, PoolRecord
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.requests import (
     BreakerRequest,
+    CarriedOut,
     DrainRequest,
     HoldRequest,
     NodeRequest,
@@ -216,6 +217,7 @@ def _about_node(
         cause=asked.id,
         trace="",
         fault="",
+        vouched_at=asked.time if kind == "uncordon" else None,
         restores=kind in RESTORING and _in_service(node) and not promotes,
     )
     if isinstance(payload, DrainRequest):

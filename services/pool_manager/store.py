@@ -11,7 +11,6 @@ from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.messages import encode
 from schemas.records import (
     FLEET_KEY,
-    CarriedOut,
     FleetRecord,
     HealthRecord,
     NodeRecord,
@@ -22,6 +21,7 @@ from schemas.records import (
     pool_key,
     removed_key,
 )
+from schemas.requests import CarriedOut
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
 from services.pool_manager import overtaking

@@ -123,6 +123,8 @@ class SagaState:
     """Whether it is unwound because somebody asked for it."""
     then: str = ""
     """Id of the uncordon saga that follows; empty: none."""
+    unwinding_at: datetime | None = None
+    """Since when it is unwound; None: it is not."""
     steps: Mapping[str, StepState] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
     """Sequences of what stands in the log and does not belong there."""
@@ -170,7 +172,9 @@ def fold(
     changed = replace(state, status=allowed[1], sequence=sequence, last_id=entry.id)
     match entry:
         case SagaUnwinding(step=step, reason=reason, cancelled=cancelled, then=then):
-            unwinding = replace(changed, failed_step=step, reason=reason, then=then)
+            unwinding = replace(
+                changed, failed_step=step, reason=reason, then=then, unwinding_at=entry.time
+            )
             return replace(unwinding, cancelled=True, asked=entry.cause) if cancelled else unwinding
         case SagaStuck(step=step, reason=reason):
             return replace(changed, failed_step=step, reason=reason, stuck_while=state.status)

@@ -189,7 +189,9 @@ class Checks:
     def _event(self, stored: Stored) -> None:
         event = node_codec.decode(stored.data)
         if isinstance(event, Verdict) and event.fault and event.status == "unhealthy":
-            told = self._verdicts.setdefault(f"{event.node}/{event.fault}", event.id)
+            # After an uncordon that it has outlived, a fault is told of once more.
+            again = event.cause if event.cause.startswith("uncordoned-") else ""
+            told = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
             if told != event.id:
                 self._fail(f"two verdicts on {event.fault}: {told} and {event.id}", event.node)
 

@@ -276,6 +276,40 @@ def test_an_uncordon_after_a_cure_vouches_for_nothing_that_came_after_it(since, 
     assert (record, ()) == core.decide_uncordoned(record, event, seen(50))
 
 
+@pytest.mark.parametrize(
+    ("asked_at", "faults", "status", "fault_id"),
+    [
+        (3, [(1, "unhealthy")], "healthy", ""),
+        (3, [(5, "unhealthy")], "unhealthy", "f5"),
+        (3, [(1, "unhealthy"), (5, "unhealthy")], "unhealthy", "f5"),
+        (3, [(1, "unhealthy"), (5, "degraded")], "degraded", "f5"),
+        (3, [(1, "degraded")], "healthy", ""),
+        (3, [(5, "degraded"), (6, "unhealthy")], "unhealthy", "f6"),
+        (3, [], "healthy", ""),
+    ],
+)
+def test_whoever_vouches_for_a_node_does_so_as_of_when_they_asked(
+    asked_at, faults, status, fault_id
+):
+    """A fault between the request and the uncordon is not forgotten, nor is its GPU."""
+    record = healthy()
+    for number, result in faults:
+        action = "replace" if result == "unhealthy" else "none"
+        given = judged(result, action)
+        record, _ = core.decide_fault(
+            record, fault(number, 70 + number), given, seen(number, number)
+        )
+    event = Uncordoned(
+        id="u", time=NOW, pool="p", node="n", vouched_at=NOW + timedelta(seconds=asked_at)
+    )
+    record, effects = core.decide_uncordoned(record, event, seen(50))
+
+    assert (status, fault_id) == (record.status, record.fault)
+    assert [status] * bool(faults) == verdicts(effects)
+    assert [status] * bool(fault_id) == [each.status for each in record.gpus][:1]
+    assert (record, ()) == core.decide_uncordoned(record, event, seen(50))
+
+
 def test_an_uncordon_starts_a_nodes_health_anew():
     """Somebody vouches for it: whatever was held against it is gone."""
     record, _ = run(

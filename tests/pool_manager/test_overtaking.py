@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRefused
-from schemas.records import CarriedOut, NodeRecord, PoolRecord
-from schemas.requests import ApplyRequest, RemoveRequest
+from schemas.records import NodeRecord, PoolRecord
+from schemas.requests import ApplyRequest, CarriedOut, RemoveRequest
 from schemas.settings import PoolSpec
 from services.pool_manager import overtaking
 from services.pool_manager.answers import Answer, Asked
