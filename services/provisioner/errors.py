@@ -5,6 +5,7 @@ looks at the kind alone: whether another try within the step can help, whether t
 taken effect all the same, what the error blocks and for how long, and whether a person must act.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -37,7 +38,18 @@ class Rule:
     """Only a person can put it right."""
 
 
+THROTTLED: Final = 429
 SERVER_ERROR: Final = 500
+COMMON_STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
+    401: "AUTH",
+    403: "AUTH",
+    404: "INVALID",
+    THROTTLED: "THROTTLE",
+}
+"""HTTP status -> kind, where a provider says nothing else that is known. What further statuses
+mean, each provider says of itself."""
+TEXT_CHARS_MAX: Final = 300
+"""Of a provider's own words in an error."""
 
 RULES: Final[dict[ProviderErrorKind, Rule]] = {
     "CAPACITY": Rule(

@@ -10,6 +10,7 @@ from services.provisioner.providers.azure import AzureProvider
 from services.provisioner.providers.azure_errors import KINDS, error_of
 from services.runtime.errors import ConfigurationError
 from tests.provisioner.azure_server import AzureServer
+from tests.provisioner.statuses import COMMON
 
 Make = Callable[..., AzureProvider]
 
@@ -102,15 +103,10 @@ def test_a_code_of_several_meanings_is_told_by_the_rest(
 @pytest.mark.parametrize(
     ("status", "kind", "unknown"),
     [
+        *COMMON,
         (400, "INVALID", False),
-        (401, "AUTH", False),
-        (403, "AUTH", False),
-        (404, "INVALID", False),
         (409, "TRANSIENT", False),
         (412, "TRANSIENT", False),
-        (429, "THROTTLE", False),
-        (503, "TRANSIENT", False),
-        (418, "TRANSIENT", True),
         (0, "TRANSIENT", True),
     ],
 )

@@ -15,7 +15,7 @@ from schemas.duration import Duration
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance
 from services.provisioner.providers.docker import DockerProvider
-from services.provisioner.providers.docker_errors import PHRASES, STATUSES, error_of
+from services.provisioner.providers.docker_errors import PHRASES, error_of
 from services.runtime.errors import ConfigurationError
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
@@ -26,6 +26,7 @@ from tests.provisioner.docker_server import (
     NO_SPACE,
     DockerServer,
 )
+from tests.provisioner.statuses import COMMON
 from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps, terminate
 
 Make = Callable[..., DockerProvider]
@@ -202,18 +203,21 @@ def test_every_known_phrase_has_its_kind(phrase: str, kind: str) -> None:
     assert kind == error.kind
 
 
-@pytest.mark.parametrize(("status", "kind"), [*STATUSES.items(), (500, "TRANSIENT")])
-def test_every_known_status_has_its_kind(status: int, kind: str) -> None:
-    """Where it says nothing that is known."""
-    error = error_of(status, b'{"message": "no"}')
-    assert (kind, f"HTTP {status}: no") == (error.kind, error.message)
-
-
-def test_an_unknown_answer_is_transient_and_says_so() -> None:
-    """Never silently something else."""
-    error = error_of(418, b"\xff")
-    assert ("TRANSIENT", True) == (error.kind, "not known here" in error.message)
-    assert "HTTP 418" == error.unknown
+@pytest.mark.parametrize(
+    ("status", "kind", "unknown"),
+    [
+        *COMMON,
+        (400, "INVALID", False),
+        (409, "TRANSIENT", False),
+    ],
+)
+def test_an_unknown_answer_goes_by_its_status(status: int, kind: str, unknown: bool) -> None:
+    """Where that says nothing either it is transient, and says so."""
+    for body, text in ((b'{"message": "no"}', "no"), (b"\xff", "\ufffd")):
+        error = error_of(status, body)
+        note = " (a status that is not known here)" if unknown else ""
+        assert (kind, f"HTTP {status}: {text}{note}") == (error.kind, error.message)
+        assert (f"HTTP {status}" if unknown else "") == error.unknown
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from services.runtime.errors import ConfigurationError
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.gcp_server import GcpServer
+from tests.provisioner.statuses import COMMON
 from tests.provisioner.support import FLEET, Killed, Life, Mortal, provision, request, steps
 
 Make = Callable[..., GcpProvider]
@@ -166,12 +167,8 @@ def test_every_known_code_has_its_kind(code: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "unknown"),
     [
+        *COMMON,
         (400, "INVALID", False),
-        (401, "AUTH", False),
-        (403, "AUTH", False),
-        (429, "THROTTLE", False),
-        (503, "TRANSIENT", False),
-        (418, "TRANSIENT", True),
     ],
 )
 def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: bool) -> None:

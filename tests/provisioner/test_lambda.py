@@ -24,6 +24,7 @@ from tests.provisioner.lambda_server import (
     THROTTLED,
     LambdaServer,
 )
+from tests.provisioner.statuses import COMMON
 from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps
 from tests.provisioner.transports import MortalTransport
 
@@ -140,9 +141,8 @@ def test_every_documented_code_has_its_kind(code: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "unknown"),
     [
+        *((status, b"{}", kind, unknown) for status, kind, unknown in COMMON),
         (429, b"slow down", "THROTTLE", False),
-        (401, b"{}", "AUTH", False),
-        (403, b"{}", "AUTH", False),
         (502, b"<html>", "TRANSIENT", False),
         (400, b'{"error": {"code": "global/new"}}', "TRANSIENT", True),
         (418, b"\xff", "TRANSIENT", True),

@@ -6,7 +6,7 @@ Source: the error codes of the EC2 API reference, and what public autoscalers ha
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
+from services.provisioner.errors import SERVER_ERROR, TEXT_CHARS_MAX, ProviderError, unknown_of
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "InsufficientInstanceCapacity": "CAPACITY",
@@ -62,7 +62,6 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 
 ABSENT: Final = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 """A removal that is answered so has nothing to remove."""
-TEXT_CHARS_MAX: Final = 300
 
 
 def code_of(answer: Any) -> str:

@@ -7,11 +7,19 @@ OperationNotAllowed is how a spent core quota is told. Source: Azure's pages on 
 allocation failures and on Resource Manager errors, and codes that public autoscalers have met.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.capacity import Market
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
+from services.provisioner.errors import (
+    COMMON_STATUSES,
+    SERVER_ERROR,
+    TEXT_CHARS_MAX,
+    THROTTLED,
+    ProviderError,
+    unknown_of,
+)
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "AllocationFailed": "CAPACITY",
@@ -94,18 +102,13 @@ NOT_ALLOWED: Final = "OperationNotAllowed"
 QUOTA: Final = "quota"
 """In the text of the latter, when it is about one."""
 
-STATUSES: Final[dict[int, ProviderErrorKind]] = {
+STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
+    **COMMON_STATUSES,
     400: "INVALID",
-    401: "AUTH",
-    403: "AUTH",
-    404: "INVALID",
     409: "TRANSIENT",
     412: "TRANSIENT",
-    429: "THROTTLE",
 }
 """HTTP status -> kind, where no code is known."""
-THROTTLED: Final = 429
-TEXT_CHARS_MAX: Final = 300
 DEEP_MAX: Final = 5
 """Of details within details."""
 

@@ -5,10 +5,18 @@ node pool was accepted, as one of the pool's conditions or events. Source: the r
 Kubernetes' API machinery, and CoreWeave's pages on node pools.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
+from services.provisioner.errors import (
+    COMMON_STATUSES,
+    SERVER_ERROR,
+    TEXT_CHARS_MAX,
+    THROTTLED,
+    ProviderError,
+    unknown_of,
+)
 
 REASONS: Final[dict[str, ProviderErrorKind]] = {
     "Unauthorized": "AUTH",
@@ -55,18 +63,13 @@ EVENTS: Final[dict[str, ProviderErrorKind]] = {
 }
 """Reason of an event about a pool -> kind; any other says nothing of it."""
 
-STATUSES: Final[dict[int, ProviderErrorKind]] = {
+STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
+    **COMMON_STATUSES,
     400: "INVALID",
-    401: "AUTH",
-    403: "AUTH",
-    404: "INVALID",
     409: "TRANSIENT",
     422: "INVALID",
-    429: "THROTTLE",
 }
 """HTTP status -> kind, where no reason is known."""
-THROTTLED: Final = 429
-TEXT_CHARS_MAX: Final = 300
 QUOTA: Final = "exceeded quota"
 """How Kubernetes words a spent quota of its own, under the reason Forbidden."""
 

@@ -4,12 +4,19 @@ The engine has no error codes: its body is `{"message": …}`, and much that a p
 could put right arrives as a plain 500. So a few phrases come first, as they stand in its source.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
+from services.provisioner.errors import (
+    COMMON_STATUSES,
+    SERVER_ERROR,
+    TEXT_CHARS_MAX,
+    ProviderError,
+    unknown_of,
+)
 
 PHRASES: Final[dict[str, ProviderErrorKind]] = {
     "no such image": "INVALID",
@@ -26,16 +33,12 @@ PHRASES: Final[dict[str, ProviderErrorKind]] = {
 }
 """Phrase, in small letters -> kind; the first that is found counts."""
 
-STATUSES: Final[dict[int, ProviderErrorKind]] = {
+STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
+    **COMMON_STATUSES,
     400: "INVALID",
-    401: "AUTH",
-    403: "AUTH",
-    404: "INVALID",
     409: "TRANSIENT",
-    429: "THROTTLE",
 }
 """HTTP status -> kind, where no phrase is known."""
-TEXT_CHARS_MAX: Final = 300
 
 
 class _Body(msgspec.Struct, frozen=True):

@@ -5,10 +5,17 @@ was accepted, in the operation's `error.errors[].code`. Source: Compute Engine's
 pages and the codes that public autoscalers have met in practice.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
+from services.provisioner.errors import (
+    COMMON_STATUSES,
+    SERVER_ERROR,
+    TEXT_CHARS_MAX,
+    ProviderError,
+    unknown_of,
+)
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": "CAPACITY",
@@ -46,15 +53,11 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 }
 """Code or reason -> kind."""
 
-STATUSES: Final[dict[int, ProviderErrorKind]] = {
+STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
+    **COMMON_STATUSES,
     400: "INVALID",
-    401: "AUTH",
-    403: "AUTH",
-    404: "INVALID",
-    429: "THROTTLE",
 }
 """HTTP status -> kind, where no reason is known."""
-TEXT_CHARS_MAX: Final = 300
 
 
 def reason_of(body: Any) -> str:

@@ -9,7 +9,14 @@ from typing import Final
 import msgspec
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, ProviderError, unknown_of
+from services.provisioner.errors import (
+    COMMON_STATUSES,
+    SERVER_ERROR,
+    TEXT_CHARS_MAX,
+    THROTTLED,
+    ProviderError,
+    unknown_of,
+)
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "global/invalid-api-key": "AUTH",
@@ -28,15 +35,6 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 }
 """Code -> kind."""
 
-STATUSES: Final[dict[int, ProviderErrorKind]] = {
-    401: "AUTH",
-    403: "AUTH",
-    404: "INVALID",
-    429: "THROTTLE",
-}
-"""HTTP status -> kind, where the body names no code that is known."""
-TEXT_CHARS_MAX: Final = 300
-
 
 class _Error(msgspec.Struct, frozen=True):
     code: str = ""
@@ -54,12 +52,14 @@ def error_of(status: int, body: bytes, retry_after: float | None = None) -> Prov
         said = msgspec.json.decode(body, type=_Body).error
     except msgspec.DecodeError:
         said = _Error(message=body.decode(errors="replace"))
-    throttled = STATUSES[429] if status == 429 else None  # noqa: PLR2004 - the status itself
-    kind = throttled or KINDS.get(said.code) or STATUSES.get(status) or "TRANSIENT"
-    known = said.code in KINDS or status in STATUSES or status >= SERVER_ERROR
+    throttled = status == THROTTLED
+    kind = KINDS.get(said.code) or COMMON_STATUSES.get(status) or "TRANSIENT"
+    if throttled:
+        kind = "THROTTLE"
+    known = said.code in KINDS or status in COMMON_STATUSES or status >= SERVER_ERROR
     text = " ".join(part for part in (said.code, said.message, said.suggestion) if part)
     note = "" if known else " (a code that is not known here)"
-    by_status = status in STATUSES and (throttled is not None or not said.code)
+    by_status = status in COMMON_STATUSES and (throttled or not said.code)
     return ProviderError(
         kind,
         f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}",

@@ -9,7 +9,7 @@ from typing import Final
 import asyncssh
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import ProviderError
+from services.provisioner.errors import TEXT_CHARS_MAX, ProviderError
 from services.provisioner.providers.ssh_claims import BUSY, CANNOT_WRITE
 
 RAISED: Final[tuple[tuple[type[BaseException], ProviderErrorKind, str], ...]] = (
@@ -35,7 +35,6 @@ ENDED: Final[dict[int, tuple[ProviderErrorKind, str]]] = {
 }
 """Exit status -> kind, and in words."""
 SUDO: Final = "sudo:"
-TEXT_CHARS_MAX: Final = 300
 
 
 def of_exception(machine: str, error: BaseException) -> ProviderError:
