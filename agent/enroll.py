@@ -6,7 +6,6 @@ bootstrap credentials are removed; they are worth nothing any more.
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -21,12 +20,12 @@ from schemas.permissions import AGENT, BOOTSTRAP
 from schemas.requests import EnrollAnswer, EnrollRequest
 from services.runtime.bus import Bus
 from services.runtime.errors import ConfigurationError, NavarchError, Unavailable
+from services.runtime.files import write_secret
 
 ENROLL_SECONDS_MAX: Final = 300.0
 """Of one try as a whole; systemd begins the next."""
 ANSWER_SECONDS_MAX: Final = 10.0
 AGAIN_SECONDS: Final = 1.0
-SECRET: Final = 0o600
 
 Connect = Callable[[Path], Awaitable[Bus]]
 """Connects with the bootstrap credentials in a file."""
@@ -76,7 +75,8 @@ def _keep(config: AgentConfig, seed: str, token: str) -> str:
     from services.runtime.accounts import CREDENTIALS  # noqa: PLC0415
 
     own = Path(config.nats_creds_file)
-    _write(own, CREDENTIALS.format(token=token, seed=seed))
+    own.parent.mkdir(parents=True, exist_ok=True)
+    write_secret(own, CREDENTIALS.format(token=token, seed=seed))
     _key_file(config).unlink(missing_ok=True)
     Path(config.nats_bootstrap_file).unlink(missing_ok=True)
     return f"fetched this node's credentials into {own}"
@@ -116,7 +116,8 @@ def _key(file: Path) -> tuple[str, str]:
     from services.runtime.accounts import Key, new_seed  # noqa: PLC0415
 
     if not file.exists():
-        _write(file, new_seed("user"))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_secret(file, new_seed("user"))
     key = Key(_read(file).strip())
     return key.seed, key.public
 
@@ -126,16 +127,3 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
-
-
-def _write(file: Path, text: str) -> None:
-    """Put a secret file in its place as a whole, and on the disk."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.new")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET)
-    with os.fdopen(handle, "w", encoding="ascii") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-    draft.replace(file)

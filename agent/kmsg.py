@@ -18,6 +18,7 @@ import msgspec
 
 from agent.inotify import Inotify
 from agent.kernel_log import Line, parse_kmsg, split_records
+from services.runtime.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +67,10 @@ class PositionFile:
         """Write how far the log has been dealt with; a full disk is logged and survived."""
         if sequence <= self._saved:
             return
-        new = self._path.with_suffix(".new")
         try:
-            new.write_bytes(msgspec.json.encode(Position(boot_id=self._boot_id, sequence=sequence)))
-            new.replace(self._path)
+            write_whole(
+                self._path, msgspec.json.encode(Position(boot_id=self._boot_id, sequence=sequence))
+            )
         except OSError as error:
             log.warning("cannot write %s: %s", self._path, error)
             return

@@ -13,6 +13,7 @@ import msgspec
 
 from schemas.messages import UtcTime
 from schemas.node_events import GpuIdentity, GpuSample
+from services.runtime.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +82,8 @@ class MemoryFile:
             return
         self._saved_at = monotonic
         memory = msgspec.structs.replace(memory, time=now)
-        new = self._path.with_suffix(".new")
         try:
-            new.write_bytes(msgspec.json.encode(memory))
-            new.replace(self._path)
+            write_whole(self._path, msgspec.json.encode(memory))
         except OSError as error:
             log.warning("cannot write %s: %s", self._path, error)
             return

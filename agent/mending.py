@@ -27,6 +27,7 @@ from schemas.messages import encode
 from schemas.requests import Acted, RebootRequest, ResetRequest
 from services.runtime.bus import Headers
 from services.runtime.clock import Clock
+from services.runtime.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +81,8 @@ class DoneFile:
         kept[key] = acted
         for old in list(kept)[:-DONE_MAX]:
             del kept[old]
-        new = self._path.with_suffix(".new")
         try:
-            new.write_bytes(msgspec.json.encode(kept))
-            new.replace(self._path)
+            write_whole(self._path, msgspec.json.encode(kept))
         except OSError as error:
             log.warning("cannot write %s: a restart forgets what was done: %s", self._path, error)
 

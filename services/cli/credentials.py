@@ -12,6 +12,7 @@ import typer
 from services.cli import printing
 from services.cli.options import Config
 from services.runtime.errors import NavarchError
+from services.runtime.files import write_secret
 
 if TYPE_CHECKING:
     from schemas.settings import PluginSettings, Settings
@@ -156,7 +157,7 @@ async def _tried(
     import tempfile  # noqa: PLC0415
 
     from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
-    from services.provisioner.calling.credentials import applied, write_secret  # noqa: PLC0415
+    from services.provisioner.calling.credentials import applied  # noqa: PLC0415
     from services.provisioner.errors import ProviderError  # noqa: PLC0415
     from services.provisioner.provider import Environment  # noqa: PLC0415
     from services.runtime.plugins import load_plugin  # noqa: PLC0415

@@ -29,6 +29,7 @@ from services.cli.running import (
 from services.cli.supervisor import Supervisor, Tell, end_left_behind, environment_for
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.errors import NavarchError
+from services.runtime.files import write_whole
 
 LOCK_FILE: Final = "serve.lock"
 NATS_FOLDER: Final = "nats"
@@ -103,10 +104,8 @@ class Serving:
             http={name: child.http for name, child in supervisor.children.items() if child.http},
             processes=supervisor.processes,
         )
-        file = self.directory / SERVE_FILE
-        draft = file.with_suffix(".new")
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(running), indent=2) + b"\n")
-        draft.replace(file)
+        text = msgspec.json.format(msgspec.json.encode(running), indent=2) + b"\n"
+        write_whole(self.directory / SERVE_FILE, text)
 
 
 @contextmanager

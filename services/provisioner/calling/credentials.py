@@ -18,9 +18,9 @@ import msgspec
 from schemas.names import token
 from schemas.settings import PluginSettings
 from services.runtime.errors import ConfigurationError
+from services.runtime.files import write_secret
 
 FOLDER: Final = "credentials"
-SECRET_MODE: Final = 0o600
 SECRET_BYTES_MAX: Final = 65_536
 COMMAND_SECONDS_MAX: Final = 30.0
 SECRET_OPTIONS: Final = (
@@ -153,15 +153,3 @@ def keep(data_dir: Path, provider: str, kept: Kept, secret: str) -> Path:
         stored.unlink(missing_ok=True)
     write_secret(file, msgspec.json.format(msgspec.json.encode(kept), indent=2).decode() + "\n")
     return file
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Put a file in its place as a whole, for its owner alone."""
-    draft = file.with_name(f".{file.name}.new")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
-    with os.fdopen(handle, "w", encoding="utf-8") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-    draft.replace(file)

@@ -1,0 +1,30 @@
+"""Writes files that are whole at every moment: a reader finds the old one or the new one."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+OWNER_ALONE: Final = 0o600
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Put a file in its place in one stroke."""
+    draft = _draft(file)
+    draft.write_bytes(data)
+    draft.replace(file)
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Put a file in its place in one stroke, on the disk, for its owner alone."""
+    draft = _draft(file)
+    draft.unlink(missing_ok=True)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ALONE)
+    with os.fdopen(handle, "w", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+    draft.replace(file)
+
+
+def _draft(file: Path) -> Path:
+    return file.with_name(f".{file.name}.new")
