@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -26,6 +26,7 @@ from schemas.settings import (
 )
 from services.runtime.budget_checks import level_problem, rate_problem, rate_window_problem
 from services.runtime.errors import ConfigurationError
+from services.runtime.kinds import kind_at, words_of
 from services.runtime.pool_checks import birth_problem
 from services.runtime.pool_choices import (
     folded,
@@ -116,12 +117,12 @@ def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any
             text = text[: found.start()]
         if unknown := _UNKNOWN.search(text):
             inside = (*inside, unknown.group(1))
-            fields = getattr(_struct_at(kind, inside[:-1]), "__struct_encode_fields__", ())
+            fields = getattr(kind_at(kind, inside[:-1]), "__struct_encode_fields__", ())
             known = ", ".join(fields) if fields else "nothing"
             text = f"unknown key; known here: {known}"
         elif missing := _MISSING.search(text):
             text = f"`{missing.group(1)}` is missing; add it"
-        elif text.startswith("Invalid enum value") and (words := _words(_struct_at(kind, inside))):
+        elif text.startswith("Invalid enum value") and (words := words_of(kind_at(kind, inside))):
             text = f"{text}; write one of {', '.join(words)}"
         raise document.error((*path, *inside), text) from error
 
@@ -135,25 +136,6 @@ def _parse_path(value: Any, text: str) -> Path_:
         path.append(name or int(index))
     del value
     return tuple(path)
-
-
-def _struct_at(kind: Any, path: Path_) -> Any:
-    for part in path:
-        if isinstance(part, int):
-            kind = next(iter(get_args(kind)), None)
-            continue
-        hints = getattr(kind, "__annotations__", {})
-        for base in getattr(kind, "__mro__", ()):
-            hints = getattr(base, "__annotations__", {}) | hints
-        kind = hints.get(part, None)
-    return kind
-
-
-def _words(kind: Any) -> list[str]:
-    """The words that a Literal allows, or a union with one."""
-    if isinstance(kind, str):
-        return [kind] if kind else []
-    return [word for part in get_args(kind) for word in _words(part)]
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:

@@ -4,7 +4,10 @@ import pytest
 
 from services.runtime.configuration import read_document
 from services.runtime.errors import ConfigurationError
-from services.simulator.stress.format import StressSpec, affected_share, read, zones_of
+from services.simulator.scenario.reading import ScenarioError, read_text
+from services.simulator.stress.checking import read
+from services.simulator.stress.fleet import generate
+from services.simulator.stress.format import StressSpec, affected_share, zones_of
 
 WHOLE = """\
 duration: 30m
@@ -137,6 +140,45 @@ def test_the_affected_percentage_may_be_a_share(written: str, share: float) -> N
         ("scope: same_rack", "scope: same_planet", "chaos.correlated_failures.1.scope"),
         ("total_nodes: 5000", "total_nodes: 0", "stress.yaml:8: fleet_gen.total_nodes"),
         ("cold_start_min: 30s", "cold_start_min: 3m", "is less than cold_start_min"),
+        (
+            "gpu_count: 4}",
+            "gpus: 4}",
+            "stress.yaml:17: fleet_gen.templates.1.gpus: unknown key; kno",
+        ),
+        ("type: network, w", "type: rain, w", "write one of xid_error, temperature, memory_error"),
+        ("pattern: wave", "pattern: slow", "write one of instant, linear, exponential, wave"),
+        (
+            "pattern: wave",
+            "pattern: linear",
+            "startup.batch_size: means nothing without `pattern: ",
+        ),
+        ("pattern: wave", "pattern: instant", "startup.duration: means nothing where all come at"),
+        ("us-central1-b]", "us-central1-a]", "zones.us-central1: 'us-central1-a' stands twice"),
+        ("us-central1-b]", "europe-west1-a]", "'europe-west1-a' stands in us-central1, too"),
+        ("duration: 3m", "duration: 0s", "scheduled_outages.0.duration: must be more than 0s"),
+        ("name: heat, start", "name: partition, start", "1.name: 'partition' stands twice; rename"),
+        (
+            "name: heat, trig",
+            "name: nvlink, trig",
+            "correlated_failures.1.name: 'nvlink' stands twi",
+        ),
+        (
+            "scope: zone\n      target: us-central1-a",
+            "scope: rack\n      target: r9",
+            "no such rack:",
+        ),
+        ("failure_rate: 50.0", "failure_rate: 10000.0", "more than 1,000,000 failures in all"),
+        ("report_file: report.html", "report_file: report.json", "is where report_file goes, too"),
+        (
+            "fleet_gen:",
+            "fleet_gen:\n  pool: {min_nodes: 1}",
+            "fleet_gen.pool.min_nodes: a stress run",
+        ),
+        (
+            "fleet_gen:",
+            "fleet_gen:\n  pool: {drains: 1m}",
+            "fleet_gen.pool.drains: unknown key; kn",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(old: str, new: str, message: str) -> None:
@@ -145,3 +187,76 @@ def test_what_is_wrong_is_named_with_its_place(old: str, new: str, message: str)
     with pytest.raises(ConfigurationError) as raised:
         _read(WHOLE.replace(old, new, 1))
     assert message in str(raised.value)
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    """Not one after the other: who mends a file reads the whole list."""
+    wrong = WHOLE.replace("duration: 30m", "duration: 0s", 1).replace("{13: 10, 79: 6}", "{a: 1}")
+    with pytest.raises(ConfigurationError) as raised:
+        _read(wrong)
+    assert ["stress.yaml:1: duration", "stress.yaml:34: chaos.xid_distribution.a"] == [
+        line.partition(": must")[0].partition(": is not")[0]
+        for line in str(raised.value).splitlines()
+        if "outages" not in line
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("seed: 7", "f.yaml:2: seed: means nothing beside `stress`; write it as stress.seed"),
+        (
+            "duration: 3m",
+            "f.yaml:2: duration: means nothing beside `stress`; write it as stress.du",
+        ),
+        ("replace_fatal: true", "write it as stress.chaos.recovery.replace_fatal"),
+        ("fleet: [{id: node-1}]", "f.yaml:2: fleet: means nothing beside `stress`"),
+        ("pools: {mine: {min_nodes: 3}}", "write it as stress.fleet_gen.pool"),
+        ("settings: {alerts: []}", "f.yaml:2: settings.alerts: means nothing beside `stress`"),
+        ("events: [{action: start_fleet}]", "f.yaml:2: events.0: a stress run fails as"),
+        (
+            "events: [{action: log, at: 1h, params: {log_message: late}}]",
+            "f.yaml:2: events.0.at: is after the run's end",
+        ),
+        (
+            "assertions: [{type: node_status, target: a, expected: active}]",
+            "assertions.0.type: node_status cannot be asserted of a stress run; node_count can",
+        ),
+        ("assertions: [{type: node_count, target: a, expected: 3}]", "assertions.0.target: a stre"),
+        ("assertions: [{type: node_count}]", "expects nothing; add `at_least` or `at_most`"),
+        ("assertions: [{type: node_count, expected: many}]", "0.expected: 'many' is no number"),
+        ("assertions: [{type: node_count, status: active, at_least: 1}]", "0.status: a stress run"),
+    ],
+)
+def test_what_means_nothing_beside_stress_is_refused(written: str, message: str) -> None:
+    """Nothing in a file is passed over in silence: it counts, or it is refused with its line."""
+    indented = "".join(f"  {line}\n" for line in WHOLE.splitlines())
+    with pytest.raises(ScenarioError) as raised:
+        read_text("f.yaml", f"name: x\n{written}\nstress:\n{indented}")
+    assert message in str(raised.value)
+
+
+def test_numbers_in_quotes_and_an_empty_fleet_are_taken() -> None:
+    """Older files write `fleet: []` beside `stress`, and `expected` of a count in quotes."""
+    indented = "".join(f"  {line}\n" for line in WHOLE.splitlines())
+    scenario = read_text(
+        "f.yaml",
+        "name: x\nfleet: []\nassertions: [{type: node_count, target: all, expected: '3000'}]\n"
+        f"stress:\n{indented}",
+    )
+    assert 3_000 == scenario.assertions[0].expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "seconds"),
+    [("instant", 0.0), ("linear", 30.0), ("exponential", 120.0), ("wave", 300.0)],
+)
+def test_each_pattern_has_its_time(pattern: str, seconds: float) -> None:
+    """A fleet whose file does not say how long it takes to come takes what its pattern takes."""
+    document = read_document(
+        "f.yaml",
+        "duration: 10m\nfleet_gen:\n  total_nodes: 1000\n"
+        f"  templates: [{{name: a}}]\n  startup: {{pattern: {pattern}}}\n",
+    )
+    fleet = generate(read(document, document.value).fleet_gen, "1")
+    assert seconds == pytest.approx(max(each.wanted_at for each in fleet.slots), rel=0.15)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
+from services.simulator.stress.checking import problems
 from services.simulator.stress.failures import Failure, draw
 from services.simulator.stress.fleet import Fleet, apportioned, generate
 from services.simulator.stress.format import (
@@ -22,7 +23,6 @@ from services.simulator.stress.format import (
     StressSpec,
     TemplateSpec,
     affected_share,
-    problems,
 )
 
 FLEET = FleetSpec(

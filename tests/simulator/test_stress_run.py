@@ -12,8 +12,9 @@ from services.cli.app import app
 from services.runtime.configuration import read_document
 from services.simulator.stress import composing, entry, page, report
 from services.simulator.stress.charts import clock, nice
+from services.simulator.stress.checking import read
 from services.simulator.stress.failures import Failure
-from services.simulator.stress.format import StressSpec, read
+from services.simulator.stress.format import StressSpec
 from services.simulator.stress.recording import Repair
 from services.simulator.stress.report import Report
 

@@ -1,9 +1,11 @@
 """`navarch simulator run` on a stress scenario: a bar meanwhile, then its reports and figures."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +25,31 @@ def run(
     scenario: "Scenario", seed: str, output: Format, told: list[dict[str, Any]], *, quiet: bool
 ) -> bool:
     """Live through it, write its reports and say what came of it; False: not as was expected."""
-    from services.simulator.stress import entry, report  # noqa: PLC0415 - heavy
+    from services.simulator.scenario.checking import in_order  # noqa: PLC0415 - heavy
+    from services.simulator.scenario.format import LogParams  # noqa: PLC0415
+    from services.simulator.stress import checking, entry, report  # noqa: PLC0415
 
-    _refuse(scenario)
     spec = scenario.stress
     if seed:
         spec = msgspec.structs.replace(spec, seed=_number(seed))
+        for place, text in checking.problems(spec):
+            key = ".".join(map(str, place))
+            raise typer.BadParameter(f"{scenario.file}: with this seed stress.{key}: {text}")
     _writable(spec.report_file, spec.html_report_file, spec.log_file)
     began = time.monotonic()
-    with _bar(float(spec.duration)) as passed:
+    with _bar(float(spec.duration), tells=output is not Format.JSON and not quiet) as watcher:
         found = entry.simulate(
             spec,
             name=scenario.name,
             description=scenario.description,
             base=scenario.configuration,
-            passed=passed,
+            says=[
+                (float(event.at), event.params.message)
+                for _, event in in_order(scenario.events)
+                if isinstance(event.params, LogParams)
+            ],
+            passed=watcher.passed,
+            heard=watcher.heard,
         )
     wall = time.monotonic() - began
     data = report.encode(found)
@@ -77,8 +89,9 @@ def lines(found: "Report") -> Iterator[str]:
         f"{summary.replacements:,}, {summary.replacements_open:,} under way, "
         f"{summary.replacements_failed:,} undone; {summary.machines_made:,} machines made"
     )
+    up = "once they were up" if summary.up_at is not None else "which never were up (95 %)"
     rows = [
-        ("in service", f"{summary.availability:.2%} of the wanted nodes' time once they were up"),
+        ("in service", f"{summary.availability:.2%} of the wanted nodes' time, {up}"),
         ("healthy", f"{summary.nodes_at_end:,} at the end, {summary.healthy_least:,} at the least"),
         ("failures", f"{summary.failures:,}: {most or 'none'}"),
         ("passed", f"{summary.recoveries:,} by themselves"),
@@ -91,46 +104,58 @@ def lines(found: "Report") -> Iterator[str]:
     opened = sum(sum(each.breaker_opened.values()) for each in found.budget)
     if opened:
         spent = sum(each.breaker_open_seconds for each in found.budget)
-        rows.append(("breakers", f"opened {opened} times, {spent:.0f} s together"))
+        times = "once" if opened == 1 else f"{opened} times"
+        rows.append(("breakers", f"opened {times}, {spent:.0f} s together"))
     yield render.columns(("", ""), rows, colour=False).partition("\n")[2]
 
 
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """Who is told how far a run is, and what the file itself has to say meanwhile."""
+
+    passed: Callable[[float], None]
+    heard: Callable[[float, str], None]
+
+
 @contextmanager
-def _bar(seconds: float) -> Iterator[Callable[[float], None]]:
+def _bar(seconds: float, *, tells: bool) -> Iterator[_Watcher]:
     """Show how far it is, where somebody watches; on stderr, so that stdout stays the answer."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+
+        def heard(at: float, text: str) -> None:
+            if tells:
+                printing.say(f"{_clock(at):>9} {text}")
+
+        yield _Watcher(lambda _: None, heard)
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     columns = (
         TextColumn("simulated {task.fields[clock]}"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.percentage:>3.0f} %, real time"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=seconds, clock="0:00")
+        task = progress.add_task("", total=seconds, clock=_clock(0.0))
 
         def passed(now: float) -> None:
-            minutes, rest = divmod(round(now), 60)
-            progress.update(task, completed=now, clock=f"{minutes}:{rest:02d}", refresh=True)
+            progress.update(task, completed=now, clock=_clock(now), refresh=True)
 
-        yield passed
+        def said(at: float, text: str) -> None:
+            if tells:
+                progress.console.print(Text(f"{_clock(at):>9} {text}"))
+
+        yield _Watcher(passed, said)
 
 
-def _refuse(scenario: "Scenario") -> None:
-    """A stress run makes its own fleet and its own failures."""
-    others = {each.action for each in scenario.events} - {"log"}
-    if others or scenario.fleet:
-        what = "a `fleet`" if scenario.fleet else f"events ({', '.join(sorted(others))})"
-        raise typer.BadParameter(f"{scenario.file}: beside `stress` there can be no {what}")
-    for each in scenario.assertions:
-        if each.type != "node_count":
-            raise typer.BadParameter(
-                f"{scenario.file}: {each.type} cannot be asserted of a stress run; node_count can"
-            )
+def _clock(seconds: float) -> str:
+    """Virtual time: `1:02:03`, or `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _wrong(assertions: "tuple[Assertion, ...]", found: "Report") -> Iterator[str]:
@@ -155,7 +180,11 @@ def _number(seed: str) -> int:
 
 def _writable(*paths: str) -> None:
     """Say now, and not after the run, that a report cannot be written."""
-    for path in filter(None, paths):
-        folder = Path(path).resolve().parent
+    for path in map(Path, filter(None, paths)):
+        folder = path.resolve().parent
         if not folder.is_dir():
             raise typer.BadParameter(f"{path}: there is no folder {folder}")
+        if path.is_dir():
+            raise typer.BadParameter(f"{path}: is a folder; name a file in it")
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise typer.BadParameter(f"{path}: cannot be written here")

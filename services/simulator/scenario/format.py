@@ -58,6 +58,11 @@ FAILURES_OF: Final[dict[str, frozenset[str]]] = {
 }
 """What can go wrong with what is no node."""
 
+SECTIONS: Final = frozenset(
+    {"agent", "alerts", "budget", "defaults", "health_policy", "mode", "server"}
+)
+"""Of the configuration: what `settings` may hold. The rest is the simulation's own."""
+
 CommandType = Literal[
     "cordon",
     "uncordon",

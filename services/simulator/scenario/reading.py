@@ -25,6 +25,8 @@ FILE_BYTES_MAX: Final = 4 * 1_048_576
 PROVIDER_TYPE: Final = "services.simulator.cloud:SimulatedProvider"
 METRICS_TYPE: Final = "services.simulator.workload:SimulatedMetrics"
 NOTIFIER_TYPE: Final = "services.simulator.workload:SimulatedNotifier"
+AGENT: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
+"""A few nodes beat often, so that little time passes until something is seen."""
 OWN_POOL: Final = "fleet"
 FLEET: Final = "simulated"
 POOL_DEFAULTS: Final[dict[str, Any]] = {
@@ -34,10 +36,6 @@ POOL_DEFAULTS: Final[dict[str, Any]] = {
     "min_nodes": 0,
     "max_nodes": f.FLEET_MAX,
 }
-SECTIONS: Final = frozenset(
-    {"agent", "alerts", "budget", "defaults", "health_policy", "mode", "server"}
-)
-"""Of the configuration: what `settings` may hold. The rest is the simulation's own."""
 KEYS: Final = (
     *("name", "description", "seed", "duration", "replace_fatal", "fleet", "pools", "settings"),
     *("events", "assertions", "stress"),
@@ -97,9 +95,7 @@ class _Reading:
         fleet = tuple(self._fleet(raw.get("fleet")))
         configuration, own = self._configuration(raw, fleet)
         events = tuple(self._events(raw.get("events")))
-        assertions = tuple(
-            self._each("assertions", raw.get("assertions"), f.Assertion, f.EVENTS_MAX)
-        )
+        assertions = tuple(self._assertions(raw.get("assertions")))
         head = {key: raw[key] for key in KEYS[:5] if key in raw}
         found = self._try(partial(convert, self._document, head, _Head, ()))
         if found is None:
@@ -114,6 +110,8 @@ class _Reading:
             assertions=assertions,
             stress=self._stress(raw.get("stress")),
         )
+        if raw.get("stress") is not None and scenario.stress is None:
+            self._raise()  # what stands beside it cannot be judged
         self._refer(scenario, raw)
         self._raise()
         return scenario
@@ -124,7 +122,13 @@ class _Reading:
         items = raw.get("fleet") if isinstance(raw.get("fleet"), list) else []
         ids = {str(each.get("id")) for each in items or [] if isinstance(each, dict)}
         known = Known(ids=ids, pools=self._known, started=not whole)
-        for path, text in problems(scenario, known):
+        if scenario.stress is None:
+            found = problems(scenario, known)
+        else:
+            from services.simulator.stress import checking as stress  # noqa: PLC0415 - rarely there
+
+            found = stress.beside(scenario, raw)
+        for path, text in found:
             if len(path) > 1 and isinstance(path[1], int):
                 path = (path[0], self._numbers[str(path[0])][path[1]], *path[2:])  # noqa: PLW2901
             self._wrong.append(self._error(path, text))
@@ -132,9 +136,13 @@ class _Reading:
     def _stress(self, raw: Any) -> Any:
         if raw is None:
             return None
-        from services.simulator.stress import format as stress  # noqa: PLC0415 - rarely there
+        from services.simulator.stress import checking as stress  # noqa: PLC0415 - rarely there
+        from services.simulator.stress.format import StressSpec  # noqa: PLC0415
 
-        return self._try(partial(stress.read, self._document, raw, ("stress",)))
+        spec = self._try(partial(convert, self._document, raw, StressSpec, ("stress",)))
+        if spec is not None:
+            self._wrong += stress.errors(self._document, spec, ("stress",))
+        return spec
 
     # --- parts ----------------------------------------------------------------------------------
 
@@ -166,8 +174,14 @@ class _Reading:
             else:
                 yield found
 
-    def _each(self, key: str, raw: Any, kind: type[Any], most: int) -> Iterator[Any]:
-        return (each for _, each in self._numbered(key, raw, kind, most))
+    def _assertions(self, raw: Any) -> Iterator[f.Assertion]:
+        for _, each in self._numbered("assertions", raw, f.Assertion, f.EVENTS_MAX):
+            written = each.expected
+            if each.type in f.COUNTS and isinstance(written, str) and written.isdecimal():
+                # A number in quotes is what older files have.
+                yield msgspec.structs.replace(each, expected=int(written))
+            else:
+                yield each
 
     def _numbered(
         self, key: str, raw: Any, kind: type[Any], most: int
@@ -192,8 +206,8 @@ class _Reading:
         """What the services are given; and the names of the scenario's own pools."""
         sections = self._mapping(raw, "settings")
         for key in sections:
-            if key not in SECTIONS:
-                known = ", ".join(sorted(SECTIONS))
+            if key not in f.SECTIONS:
+                known = ", ".join(sorted(f.SECTIONS))
                 text = f"is not a section that a scenario can set; those are {known}"
                 self._wrong.append(self._error(("settings", key), text))
         pools = {
@@ -205,8 +219,8 @@ class _Reading:
             "fleet": FLEET,
             "providers": {name: {"type": PROVIDER_TYPE} for name in sorted(providers)},
             "notifier": {"type": NOTIFIER_TYPE},
-            "agent": {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"},
-            **{key: value for key, value in sections.items() if key in SECTIONS},
+            **({"agent": AGENT} if raw.get("stress") is None else {}),
+            **{key: value for key, value in sections.items() if key in f.SECTIONS},
         }
         own = own_pools(fleet, replace=raw.get("replace_fatal") is True)
         for name in set(own) & set(pools):

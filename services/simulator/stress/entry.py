@@ -1,6 +1,6 @@
 """A stress run from its specification to its report: the one way in, for commands and tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -43,10 +43,13 @@ def simulate(
     name: str = "stress",
     description: str = "",
     base: Settings | None = None,
+    says: Sequence[tuple[float, str]] = (),
     passed: Callable[[float], None] = lambda _: None,
+    heard: Callable[[float, str], None] = lambda _at, _text: None,
 ) -> Report:
     """Live through it; `passed` is told the virtual seconds that have passed.
 
+    `says` are the file's own words, each with its moment: the log has them, and `heard` is told.
     Of the specification's files only the log is written here, while the run goes on.
     """
     planned = plan(spec, base.health_policy if base is not None else "")
@@ -56,6 +59,7 @@ def simulate(
         async def live() -> Report:
             told = book.told if book is not None else None
             run = StressRun(spec, planned.fleet, planned.failures, str(spec.seed), told, base)
+            run.says(says, heard)
             await run.run(passed)
             return composing.compose(
                 name,

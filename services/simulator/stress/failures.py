@@ -12,6 +12,7 @@ from itertools import accumulate
 from random import Random
 from typing import Final, Literal
 
+from services.runtime.errors import ConfigurationError
 from services.simulator.stress.fleet import Fleet, Slot
 from services.simulator.stress.format import (
     OLDER_WORDS,
@@ -59,8 +60,15 @@ class Failure:
     """Links from the chain's beginning."""
 
 
-class TooManyError(ValueError):
+class TooManyError(ConfigurationError):
     """The specification makes more failures than anybody can look at."""
+
+    def __init__(self) -> None:
+        """Say what makes fewer."""
+        super().__init__(
+            f"stress.chaos: more than {FAILURES_MAX:,} failures with all that follows from them; "
+            "lower failure_rate, or cascading.probability"
+        )
 
 
 def draw(spec: StressSpec, fleet: Fleet, seed: str, fatal: Fatal) -> tuple[Failure, ...]:
@@ -160,7 +168,7 @@ class _Drawing:
     ) -> Failure:
         self._number += 1
         if self._number > FAILURES_MAX:
-            raise TooManyError(f"more than {FAILURES_MAX:,} failures; lower the rate")
+            raise TooManyError
         type_: FailureType = kind  # type: ignore[assignment]
         xid = int(self._xids.draw(chance)) if type_ == "xid_error" else 0
         fatal = self._fatal(type_, xid)

@@ -11,6 +11,8 @@ from random import Random
 from typing import Final
 
 from services.simulator.stress.format import (
+    BATCH_SIZE,
+    STARTUP_SECONDS,
     FleetSpec,
     RecoverySpec,
     StartupSpec,
@@ -153,13 +155,15 @@ def _drawn(weights: Mapping[str, float], spec: FleetSpec, seed: str) -> list[str
 def _moments(startup: StartupSpec, count: int, chance: Random) -> list[float]:
     """When each node is wanted, in order of its number."""
     sizes = _batches(startup, count)
-    gap = startup.duration / len(sizes)
+    given = startup.duration
+    seconds = STARTUP_SECONDS[startup.pattern] if given is None else float(given)
+    gap = seconds / len(sizes)
     jitter = gap * startup.jitter_percent / 100
     moments: list[float] = []
     for number, size in enumerate(sizes):
         for _ in range(size):
             at = number * gap + (chance.uniform(-jitter, jitter) if jitter else 0.0)
-            moments.append(min(max(at, 0.0), float(startup.duration)))
+            moments.append(min(max(at, 0.0), seconds))
     return moments
 
 
@@ -168,7 +172,7 @@ def _batches(startup: StartupSpec, count: int) -> Sequence[int]:
         case "linear":
             return [1] * count
         case "wave":
-            size = startup.batch_size
+            size = startup.batch_size or BATCH_SIZE
             return [min(size, count - begun) for begun in range(0, count, size)]
         case "exponential":
             ends = [

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -79,8 +79,14 @@ class StressRun:
         budgets = {name: pool.budget for name, pool in settings.pools.items()}
         self.recording = Recording(sizes, budgets)
         self._wanted: dict[str, int] = {}
+        self._words: tuple[tuple[float, str], ...] = ()
+        self._heard: Callable[[float, str], None] = lambda _at, _text: None
         self._begun = 0.0
         self.world.watchers.append(self._stored)
+
+    def says(self, words: Sequence[tuple[float, str]], heard: Callable[[float, str], None]) -> None:
+        """Have the file's words said at their moments, and `heard` told of each."""
+        self._words, self._heard = tuple(words), heard
 
     async def run(self, on_sample: Callable[[float], None]) -> None:
         """Live through it; `on_sample` is told the seconds that have passed."""
@@ -95,6 +101,8 @@ class StressRun:
         self.machines.beat_for_ever()
         for wanted in self._fleet.wanted:
             loop.call_at(begun + wanted.at, self._ask, wanted.pool, wanted.nodes)
+        for at, text in self._words:
+            loop.call_at(begun + at, self._say, text)
         for failure in self._failures:
             loop.call_at(begun + failure.at, self._strike, failure)
         seconds, interval = float(self._spec.duration), float(self._spec.metrics_interval)
@@ -127,6 +135,10 @@ class StressRun:
         self._wanted[pool] = nodes
         request = ScaleRequest(nodes=nodes, by="stress")
         self.world.server.publish(subjects.pool_request(pool, "scale"), encode(request), {})
+
+    def _say(self, text: str) -> None:
+        self.world.note(f"scenario: {text}")
+        self._heard(self._now(), text)
 
     def _strike(self, failure: Failure) -> None:
         gpu = self._chance.randrange(GPUS_MAX)

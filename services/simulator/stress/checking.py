@@ -1,0 +1,276 @@
+"""What no decoder sees in a `stress:` section, and in what stands beside it. Pure.
+
+References to what is not there, times that do not fit, keys that would mean nothing: each with its
+place in the file and with what to write instead. A file that is found right here can be run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from schemas.names import InvalidNameError, pool_name
+from schemas.settings import PoolSpec
+from services.runtime.configuration import Document, Path_, convert
+from services.runtime.errors import ConfigurationError
+from services.simulator.scenario import format as f
+from services.simulator.stress.failures import FAILURES_MAX
+from services.simulator.stress.fleet import generate
+from services.simulator.stress.format import (
+    PERCENT,
+    ChaosSpec,
+    FailureType,
+    FleetSpec,
+    OutageSpec,
+    StartupSpec,
+    StressSpec,
+    zones_of,
+)
+
+DURATION_SECONDS_MAX: Final = 24 * 3_600.0
+SAMPLES_MAX: Final = 20_000
+"""Of `metrics_interval` within `duration`."""
+XID_MAX: Final = 1_000
+RACKS_SHOWN_MAX: Final = 3
+
+POOL_OWN: Final = frozenset(
+    {"provider", "instance_type", "min_nodes", "max_nodes", "gpu_count", "labels", "autoscaling"}
+)
+"""Of a pool's configuration, what a stress run decides by itself."""
+MOVED: Final = {
+    "seed": "stress.seed",
+    "duration": "stress.duration",
+    "replace_fatal": "stress.chaos.recovery.replace_fatal",
+    "pools": "stress.fleet_gen.pool, which is what all its pools have in common",
+    "fleet": "stress.fleet_gen",
+}
+"""Key of a scenario that means nothing beside `stress` -> where the same is said."""
+SETTINGS: Final = frozenset({"agent", "budget", "health_policy", "mode"})
+"""Of the configuration, what counts in a stress run."""
+
+Problem = tuple[Path_, str]
+
+
+def read(document: Document, value: Any, path: Path_ = ()) -> StressSpec:
+    """Read a `stress:` section that stands at `path`; ConfigurationError says what is wrong."""
+    spec: StressSpec = convert(document, value, StressSpec, path)
+    if found := errors(document, spec, path):
+        raise ConfigurationError("\n".join(map(str, found)))
+    return spec
+
+
+def errors(document: Document, spec: StressSpec, path: Path_) -> list[ConfigurationError]:
+    """Everything that is wrong with a section, each with its line."""
+    found = [document.error((*path, *place), problem) for place, problem in problems(spec)]
+    here = (*path, "fleet_gen", "pool")
+    pool = spec.fleet_gen.pool
+    for key in sorted(POOL_OWN & set(pool)):
+        problem = "a stress run says this itself, from its templates and `startup`; take it out"
+        found.append(document.error((*here, key), problem))
+    needed = {"provider": "any", "instance_type": "any", "min_nodes": 0, "max_nodes": 0}
+    rest = {key: value for key, value in pool.items() if key not in POOL_OWN}
+    try:
+        convert(document, needed | rest, PoolSpec, here)
+    except ConfigurationError as error:
+        found.append(error)
+    return found
+
+
+def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
+    """What stands beside `stress` and would mean nothing there; `raw` is the file as it is."""
+    for key, there in MOVED.items():
+        if raw.get(key):
+            yield (key,), f"means nothing beside `stress`; write it as {there}"
+    sections = raw.get("settings")
+    for key in sections if isinstance(sections, dict) else ():
+        if key in f.SECTIONS and key not in SETTINGS:
+            known = ", ".join(sorted(SETTINGS))
+            yield ("settings", key), f"means nothing beside `stress`; those that do are {known}"
+    for number, event in enumerate(scenario.events):
+        if event.action != "log":
+            text = f"a stress run fails as `stress.chaos` says; {event.action} cannot be ordered"
+            yield ("events", number), f"{text} (log can)"
+        elif event.at > scenario.stress.duration:
+            yield ("events", number, "at"), "is after the run's end"
+    for number, each in enumerate(scenario.assertions):
+        for place, text in _of_assertion(each):
+            yield ("assertions", number, *place), text
+
+
+def _of_assertion(each: f.Assertion) -> Iterator[Problem]:
+    if each.type != "node_count":
+        yield ("type",), f"{each.type} cannot be asserted of a stress run; node_count can"
+        return
+    if each.target != f.ALL:
+        yield ("target",), f"a stress run counts all nodes; write {f.ALL!r}, or leave it out"
+    for key in ("status", "health"):
+        if getattr(each, key):
+            yield (key,), "a stress run counts the nodes in service; take it out"
+    if each.expected is None and each.at_least is None and each.at_most is None:
+        yield (), "expects nothing; add `at_least` or `at_most`"
+    elif not isinstance(each.expected, int | None):
+        yield ("expected",), f"{each.expected!r} is no number"
+
+
+def problems(spec: StressSpec) -> Iterator[Problem]:
+    """What is wrong, each with its place in the section."""
+    if not 0 < spec.duration <= DURATION_SECONDS_MAX:
+        yield ("duration",), "must be more than 0s, and 24h at most"
+    if spec.metrics_interval <= 0:
+        yield ("metrics_interval",), "must be more than 0s"
+    elif spec.duration / spec.metrics_interval > SAMPLES_MAX:
+        yield ("metrics_interval",), f"makes more than {SAMPLES_MAX:,} samples; make it longer"
+    files = ("report_file", "html_report_file", "log_file")
+    for number, key in enumerate(files):
+        same = next((e for e in files[:number] if getattr(spec, e) == getattr(spec, key)), "")
+        if same and getattr(spec, key):
+            yield (key,), f"is where {same} goes, too; name another file"
+    wrong = list(_of_fleet(spec.fleet_gen))
+    yield from ((("fleet_gen", *place), text) for place, text in wrong)
+    yield from ((("chaos", *place), text) for place, text in _of_chaos(spec))
+    if not wrong:
+        yield from ((("chaos", *place), text) for place, text in _of_racks(spec))
+
+
+def _of_fleet(fleet: FleetSpec) -> Iterator[Problem]:
+    yield from _twice("templates", (each.name for each in fleet.templates))
+    for number, template in enumerate(fleet.templates):
+        for provider in fleet.providers:
+            try:
+                pool_name(f"{template.name}-{provider}")
+            except InvalidNameError as error:
+                yield ("templates", number, "name"), f"with provider {provider!r}: {error}"
+    if not sum(each.weight for each in fleet.templates):
+        yield ("templates",), "all weights are 0; give one of them more"
+    for key, weights in (("providers", fleet.providers), ("regions", fleet.regions)):
+        if not sum(weights.values()):
+            yield (key,), "must name at least one, with a weight of more than 0"
+    for region, zones in fleet.zones.items():
+        if region not in fleet.regions:
+            yield ("zones", region), f"no such region; there are {', '.join(fleet.regions)}"
+        if not zones:
+            yield ("zones", region), "must name at least one zone; or leave the region out"
+    yield from _of_zones(fleet)
+    yield from ((("startup", *place), text) for place, text in _of_startup(fleet.startup))
+
+
+def _of_zones(fleet: FleetSpec) -> Iterator[Problem]:
+    """Zones are told apart by their names alone."""
+    homes: dict[str, str] = {}
+    for region in fleet.regions:
+        for zone in zones_of(fleet, region):
+            if zone in homes:
+                where = "twice" if homes[zone] == region else f"in {homes[zone]}, too"
+                yield ("zones", region), f"{zone!r} stands {where}; a zone is of one region, once"
+            homes[zone] = region
+
+
+def _of_startup(startup: StartupSpec) -> Iterator[Problem]:
+    low, high, mean = startup.cold_start_min, startup.cold_start_max, startup.cold_start_mean
+    if startup.pattern == "instant":
+        for key in ("duration", "jitter_percent"):
+            if getattr(startup, key):
+                text = "means nothing where all come at once; add `pattern: linear`"
+                yield (key,), f"{text}, exponential or wave"
+    if startup.pattern != "wave" and startup.batch_size is not None:
+        yield ("batch_size",), "means nothing without `pattern: wave`; add that"
+    if low is not None and high is not None and low > high:
+        yield ("cold_start_max",), "is less than cold_start_min"
+    if mean is None and startup.cold_start_stddev:
+        yield ("cold_start_stddev",), "means nothing without cold_start_mean; add it"
+    if mean is None and (low is None) != (high is None):
+        key = "cold_start_max" if high is None else "cold_start_min"
+        yield (key,), "is missing beside its twin; add it"
+
+
+def _of_chaos(spec: StressSpec) -> Iterator[Problem]:
+    chaos, fleet = spec.chaos, spec.fleet_gen
+    minutes = float(spec.duration) / 60
+    if chaos.failure_rate * minutes * fleet.total_nodes / 1_000 > FAILURES_MAX:
+        yield ("failure_rate",), f"makes more than {FAILURES_MAX:,} failures in all; lower it"
+    for code in chaos.xid_distribution:
+        if not _is_xid(code):
+            yield ("xid_distribution", code), f"is not an XID code: a number up to {XID_MAX}"
+    if chaos.xid_distribution and not sum(chaos.xid_distribution.values()):
+        yield ("xid_distribution",), "all weights are 0; give one of them more"
+    if chaos.failure_types and not sum(each.weight for each in chaos.failure_types):
+        yield ("failure_types",), "all weights are 0; give one of them more"
+    if chaos.cascading.min_delay > chaos.cascading.max_delay:
+        yield ("cascading", "max_delay"), "is less than min_delay"
+    yield from _of_outages(spec)
+    yield from _of_correlations(chaos)
+
+
+def _of_outages(spec: StressSpec) -> Iterator[Problem]:
+    outages = spec.chaos.scheduled_outages
+    yield from _twice("scheduled_outages", (each.name for each in outages))
+    for number, outage in enumerate(outages):
+        here: Path_ = ("scheduled_outages", number)
+        if problem := _of_outage(outage, spec.fleet_gen):
+            yield (*here, "target"), problem
+        if outage.start_time >= spec.duration:
+            yield (*here, "start_time"), "is after the run's end"
+        if outage.duration <= 0:
+            yield (*here, "duration"), "must be more than 0s"
+
+
+def _of_correlations(chaos: ChaosSpec) -> Iterator[Problem]:
+    yield from _twice("correlated_failures", (each.name for each in chaos.correlated_failures))
+    for number, each in enumerate(chaos.correlated_failures):
+        if each.trigger not in _TYPES and not _is_xid(each.trigger):
+            words = ", ".join(sorted(_TYPES))
+            yield (
+                ("correlated_failures", number, "trigger"),
+                f"{each.trigger!r} is neither an XID code nor one of {words}",
+            )
+
+
+_TYPES: Final = frozenset(FailureType.__args__)  # type: ignore[attr-defined]
+
+
+def _twice(key: str, names: Iterable[str]) -> Iterator[Problem]:
+    seen: Counter[str] = Counter()
+    for number, name in enumerate(names):
+        seen[name] += 1
+        if seen[name] > 1:
+            yield (key, number, "name"), f"{name!r} stands twice; rename one"
+
+
+def _is_xid(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) <= XID_MAX
+
+
+def _of_outage(outage: OutageSpec, fleet: FleetSpec) -> str:
+    """Why its target is none; empty where it is one."""
+    if outage.scope == "percentage":
+        try:
+            number = float(outage.target.removesuffix("%"))
+        except ValueError:
+            number = -1.0
+        fits = 0 < number <= PERCENT
+        return "" if fits else f"{outage.target!r} is no percentage: write 10"
+    known = {
+        "provider": set(fleet.providers),
+        "region": set(fleet.regions),
+        "zone": {zone for region in fleet.regions for zone in zones_of(fleet, region)},
+    }.get(outage.scope)
+    if known is None or outage.target in known:
+        return ""
+    return f"no such {outage.scope}: there are {', '.join(sorted(known))}"
+
+
+def _of_racks(spec: StressSpec) -> Iterator[Problem]:
+    """Racks are numbered as they fill: the fleet says which there are."""
+    wanted = [
+        (number, each.target)
+        for number, each in enumerate(spec.chaos.scheduled_outages)
+        if each.scope == "rack"
+    ]
+    if not wanted:
+        return
+    fleet = generate(spec.fleet_gen, str(spec.seed))
+    racks = [name for scope, name in fleet.groups if scope == "rack"]
+    for number, target in wanted:
+        if target not in racks:
+            some = ", ".join(sorted(racks)[:RACKS_SHOWN_MAX])
+            text = f"no such rack: there are {len(racks)}, as {some}"
+            yield ("scheduled_outages", number, "target"), text
