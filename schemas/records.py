@@ -124,6 +124,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Not before this is a spare put into a gap again, after that has failed."""
     carried_out: tuple[CarriedOut, ...] = ()
     """The last requests that were, oldest first."""
+    untold: tuple[msgspec.Raw, ...] = ()
+    """Facts that were decided together with this record and may not have been published yet."""
 
 
 class RemovedPool(Record, frozen=True, kw_only=True):

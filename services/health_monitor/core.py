@@ -244,26 +244,32 @@ def decide_silent(record: HealthRecord, revision: int, now: datetime) -> Decisio
     """Apply a heartbeat's end; its marker's `revision` makes telling twice telling once."""
     if record.lost:
         return record, ()
+    work = working_of(record)
     lost = Lost(
         id=f"lost-{record.pool}.{record.node}-{revision}",
         time=now,
         pool=record.pool,
         node=record.node,
-        instance=working_of(record).instance or record.node,
+        instance=work.instance or record.node,
     )
-    return msgspec.structs.replace(record, lost=True), (PublishLost(lost),)
+    detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=revision))
+    return msgspec.structs.replace(record, lost=True, detail=detail), (PublishLost(lost),)
 
 
 def decide_beating(record: HealthRecord, revision: int, now: datetime) -> Decision:
-    """Apply a heartbeat: news only where the node was lost."""
+    """Apply a heartbeat: news only where the node was lost.
+
+    Named after the silence that it ends: whoever tells it again may have heard a later beat.
+    """
     if not record.lost:
         return record, ()
+    work = working_of(record)
     returned = Returned(
-        id=f"returned-{record.pool}.{record.node}-{revision}",
+        id=f"returned-{record.pool}.{record.node}-{work.silence or revision}",
         time=now,
         pool=record.pool,
         node=record.node,
-        instance=working_of(record).instance or record.node,
+        instance=work.instance or record.node,
     )
     return msgspec.structs.replace(record, lost=False), (PublishReturned(returned),)
 

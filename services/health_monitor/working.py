@@ -62,6 +62,8 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Epoch seconds of the timer that is set; 0: none."""
     levels: dict[str, float] = {}
     """Level and GPU -> since when, of the levels in telemetry that were told of and last."""
+    silence: int = 0
+    """Revision of the marker that told of the last silence: its end is named after it."""
     anew: int = 0
     """How often the node's health began anew: what lasts is then told of again."""
 

@@ -57,10 +57,8 @@ def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
         case SagaUnwound():
             return (_failed_fact(state, entry),)
         case SagaStuck(step=step, reason=reason, remedy=remedy):
-            # After a retry it may be stuck again, which is news.
-            again = entry.id.removeprefix(f"{state.saga}.stuck")
             stuck = pe.SagaIsStuck(
-                **{**_pool(state, entry, "stuck"), "id": f"stuck-{state.saga}{again}"},
+                **_again(state, entry, "stuck", "stuck"),
                 saga=state.saga,
                 step=step,
                 reason=reason,
@@ -78,6 +76,12 @@ def _pool(state: SagaState, entry: SagaEntry, what: str) -> dict[str, Any]:
         "cause": entry.id,
         "pool": state.params.pool,
     }
+
+
+def _again(state: SagaState, entry: SagaEntry, what: str, name: str) -> dict[str, Any]:
+    """Of what may come again after a retry, which is news then: named like its entry."""
+    retry = entry.id.removeprefix(f"{state.saga}.{name}")
+    return {**_pool(state, entry, what), "id": f"{what}-{state.saga}{retry}"}
 
 
 def _node(state: SagaState, entry: SagaEntry, what: str, node: str) -> dict[str, Any]:
@@ -147,7 +151,7 @@ def _drained_fact(state: SagaState, entry: SagaEntry, *, expired: bool) -> Messa
 
 def _overdue_fact(state: SagaState, entry: SagaEntry, step: str) -> Message:
     return pe.SagaOverdue(
-        **_pool(state, entry, f"overdue-{step}"),
+        **_again(state, entry, f"overdue-{step}", f"{step}.overdue"),
         saga=state.saga,
         step=step,
         node=state.params.node,

@@ -19,7 +19,7 @@ from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import LaunchSpec, SagaParams, TimerDue
-from services.pool_manager import applying
+from services.pool_manager import applying, telling
 from services.pool_manager.admitting import admission
 from services.pool_manager.core import plan
 from services.pool_manager.mending.remediation import Remediator
@@ -108,6 +108,7 @@ class Reconciler:
             if world is None or not applying.is_empty(world.record, len(world.nodes)):
                 return
             # Told first: whoever dies in between tells it again, under the same id.
+            await self._tell(world.record)
             await self.publish(applying.farewell(world.record, self._clock.now()))
             with suppress(Conflict):
                 await self._store.forget_pool(world.record, world.revision)
@@ -124,11 +125,19 @@ class Reconciler:
         raise Retry(f"pool {pool}: others keep deciding about it")
 
     async def _decide_once(self, pool: str) -> Plan | None:
-        """Decide and write: the claim on the fleet's budget, the facts, then the pool's record."""
+        """Decide and write: the claim on the fleet's budget, then the pool's record with the facts.
+
+        Only then are the facts published: a decision that others were ahead of tells nothing, and
+        what somebody decided who died before telling it is told by whoever looks next.
+        """
         world = await self._store.world(pool)
         if world is None:
             return None
-        world = replace(world, remediator=self._remediator(world.record))
+        before = world.record
+        await self._tell(before)
+        world = replace(
+            world, record=telling.told(before), remediator=self._remediator(world.record)
+        )
         decided = plan(world, self._clock.now())
         claim = claiming(world, decided.record)
         if claim.fence:
@@ -137,23 +146,38 @@ class Reconciler:
             raise Conflict(f"pool {pool}: fenced, to give back what it claims")
         if claim.claims is not None:
             await self._store.save_claims(claim.claims, world.claims_revision)
-        if decided.record != world.record:
-            for event in decided.events:
-                await self.publish(event)
-            await self._store.save_pool(decided.record, world.revision)
+        record = telling.untold(decided.record, decided.events)
+        if record != before:
+            revision = await self._store.save_pool(record, world.revision)
+            if record.untold:
+                await self._tell(record)
+                with suppress(Conflict):
+                    # Others have written it since: they told the same, or the next look does.
+                    await self._store.save_pool(decided.record, revision)
         return decided
 
+    async def _tell(self, record: PoolRecord) -> None:
+        """Publish what was decided with a record; again, and the stream knows it by its id."""
+        for event in telling.facts(record):
+            await self.publish(event)
+
     async def _release(self, node: NodeRecord) -> None:
-        """Take a hold whose time is over off a node's record."""
+        """Tell that a hold's time is over, and take it off the node's record.
+
+        Told first: of a hold that is off the record nobody would know that it was not told of.
+        """
+        found = await self._store.fresh_node(node.pool, node.node)
+        if found is None or found.held_until != node.held_until:
+            return
         end, fact = holding.over(node, self._clock.now())
+        subject = subjects.node_event(node.pool, node.node, ne.FACTS[type(fact)])
+        await self._bus.publish(subject, encode(fact), msg_id=fact.id, headers=current_headers())
 
         def ended(record: NodeRecord | None) -> NodeRecord | None:
             same = record is not None and record.held_until == node.held_until
             return holding.applied(record, end) if same else None
 
         await self._store.change_node(node.pool, node.node, ended)
-        subject = subjects.node_event(node.pool, node.node, ne.FACTS[type(fact)])
-        await self._bus.publish(subject, encode(fact), msg_id=fact.id, headers=current_headers())
 
     async def start_open(self, record: PoolRecord) -> None:
         """Begin every saga that the record holds and that this process has not seen begun.

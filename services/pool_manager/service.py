@@ -99,7 +99,6 @@ class PoolManager:
             self._lease,
             self._finder,
             context.settings,
-            self._reconciler.publish,
             self._reconciler.reconcile,
         )
         self._verifier = Verifier(

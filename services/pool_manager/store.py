@@ -135,9 +135,9 @@ class Store:
             return False
         return True
 
-    async def save_pool(self, record: PoolRecord, revision: int) -> None:
-        """Write a pool's record if nobody else has; else Conflict."""
-        await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
+    async def save_pool(self, record: PoolRecord, revision: int) -> int:
+        """Write a pool's record if nobody else has, and return its revision; else Conflict."""
+        return await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
 
     async def removal(self, pool: str) -> CarriedOut | None:
         """The request that removed a pool of that name the last time; None: nobody knows."""

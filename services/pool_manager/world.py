@@ -40,7 +40,8 @@ class World:
     """Of all pools, as written."""
     claims_revision: int = 0
     revision: int = 0
-    """Of the record: names the events of a decision, so that repeating it repeats their ids."""
+    """Of the record: names the events of a decision. Of those on one revision one at most is
+    written, and only that one is told."""
     remediator: Remediator = REPLACE
     """Chooses what is done about a sick node."""
 

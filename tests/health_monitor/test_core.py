@@ -329,10 +329,18 @@ def test_an_unreadable_working_state_starts_anew():
 
 
 def test_silence_and_return_are_told_once_each():
-    """Lost is lost until a beat; both ids come from the heartbeat's revision."""
+    """Lost is lost until a beat; both ids come from the revision of the marker of that silence.
+
+    Whoever hears a later beat, because the first that told of it died, tells the same return.
+    """
     record, effects = core.decide_silent(healthy(), 7, NOW)
     assert (record.lost, [e.lost.id for e in effects]) == (True, ["lost-p.n-7"])
     assert core.decide_silent(record, 8, NOW) == (record, ())
+    lost = record
     record, effects = core.decide_beating(record, 9, NOW)
-    assert (record.lost, [e.returned.id for e in effects]) == (False, ["returned-p.n-9"])
+    assert (record.lost, [e.returned.id for e in effects]) == (False, ["returned-p.n-7"])
+    assert [e.returned.id for e in core.decide_beating(lost, 12, NOW)[1]] == ["returned-p.n-7"]
     assert core.decide_beating(record, 10, NOW) == (record, ())
+    again, effects = core.decide_silent(record, 14, NOW)
+    effects = (*effects, *core.decide_beating(again, 15, NOW)[1])
+    assert (effects[0].lost.id, effects[1].returned.id) == ("lost-p.n-14", "returned-p.n-14")

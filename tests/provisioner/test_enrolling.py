@@ -24,7 +24,7 @@ from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
 from services.cli.nats_config import SIGNING_FILE, write
 from services.provisioner import core
-from services.provisioner.bootstrap.enrolling import Enroller
+from services.provisioner.bootstrap.enrolling import Enroller, refusal_id
 from services.provisioner.bootstrap.handover import Handover
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
@@ -154,6 +154,15 @@ async def test_nobody_uses_them_a_second_time(world: World, tmp_path: Path) -> N
 
     assert not Path(thief.nats_creds_file).exists()
     assert [CredentialsIssued, CredentialsRefused] == await world.told()
+
+
+def test_a_refusal_is_told_once_a_day_and_reason() -> None:
+    """Whoever asks again tells nothing new; another reason, or another day, is news."""
+    later = NOW + timedelta(days=1)
+    asked = [("too late", NOW), ("too late", NOW), ("another key", NOW), ("too late", later)]
+    ids = [refusal_id(NODE, reason, at) for reason, at in asked]
+
+    assert [0, 0, 2, 3] == [ids.index(each) for each in ids]
 
 
 async def test_an_answer_that_is_lost_is_given_again(world: World) -> None:

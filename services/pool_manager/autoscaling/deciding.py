@@ -30,7 +30,7 @@ def decide(
     if target != recommended.target_nodes:
         bound = f" (it asks for {recommended.target_nodes}; {spec.min_nodes} to {spec.max_nodes})"
     event = Scaled(
-        # Named by the revision that it was decided on: whoever decides that again says the same.
+        # Of the decisions on one revision one at most is written, and only that one is told.
         id=f"autoscaled-{record.name}-{revision}",
         time=now,
         pool=record.name,

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from schemas.pool_events import PoolEvent
 from schemas.records import PoolRecord
 from schemas.settings import Settings
+from services.pool_manager import telling
 from services.pool_manager.autoscaling.autoscaler import PoolMetrics, PoolState
 from services.pool_manager.autoscaling.deciding import decide
 from services.pool_manager.autoscaling.finding import Finder, Found
@@ -41,7 +41,6 @@ class Autoscaling:
         lease: Lease,
         finder: Finder,
         settings: Settings,
-        publish: Callable[[PoolEvent], Awaitable[None]],
         reconcile: Callable[[str], Awaitable[None]],
     ) -> None:
         """Ask while `lease` is held."""
@@ -51,7 +50,6 @@ class Autoscaling:
         self._lease = lease
         self._finder = finder
         self._interval = max(float(settings.server.autoscale_interval), INTERVAL_SECONDS_MIN)
-        self._publish = publish
         self._reconcile = reconcile
         self._used: dict[str, PoolUtilization] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
@@ -104,8 +102,8 @@ class Autoscaling:
         change = decide(record, revision, recommended, found.kind, self._clock.now())
         if change is None:
             return
-        await self._publish(change.event)
-        await self._store.save_pool(change.record, revision)
+        # What is told of it stands in the record, and is published by the look that follows.
+        await self._store.save_pool(telling.untold(change.record, [change.event]), revision)
         log.info("scaled", extra={"pool": pool, "reason": change.event.reason})
         await self._reconcile(pool)
 

@@ -31,6 +31,8 @@ SAGAS: Final[Mapping[Remedy, SagaKind]] = {
     "inspect": "cordon",
 }
 """Remedy -> the saga that brings it about."""
+TOLD_AT_ONCE_MAX: Final = 100
+"""Nodes that people are told of in one look; of the others in the next, which comes soon."""
 MENDING: Final[frozenset[Remedy]] = frozenset({"reset-gpu", "reboot"})
 
 
@@ -83,9 +85,11 @@ def leave_to_people(
             others.append(node)
         if choice.remedy in ("alert", "inspect"):
             about = node.health_fault or f"{node.health_at or node.lost_at}"
-            told[node.node] = about
             if record.told.get(node.node) != about:
+                if len(events) == TOLD_AT_ONCE_MAX:
+                    continue
                 events.append(_person(world, node, choice, now))
+            told[node.node] = about
     # Of a node that is being acted on, or kept as it is, what was told stays told.
     ailing = {node.node for node in world.nodes if node.health == "unhealthy" or node.lost}
     told |= {name: about for name, about in record.told.items() if name in ailing - set(told)}

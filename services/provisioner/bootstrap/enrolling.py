@@ -6,6 +6,7 @@ answered; the same key is answered again, because an answer may be lost, and ano
 server sees to it that nobody asks for another node, nor after the bootstrap credentials' time.
 """
 
+import hashlib
 import logging
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from services.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 ALIVE = ("intended", "running")
+ID_CHARS = 8
 
 
 class Enroller:
@@ -85,11 +87,11 @@ class Enroller:
         return (None, refused) if refused else (record, "")
 
     async def _tell_refused(self, pool: str, node: str, reason: str) -> None:
-        # One id for all of them: whoever asks again and again fills no stream.
+        now = self._clock.now()
         await self._tell(
             CredentialsRefused(
-                id=f"credentials-refused-{node}",
-                time=self._clock.now(),
+                id=refusal_id(node, reason, now),
+                time=now,
                 pool=pool,
                 node=node,
                 reason=reason,
@@ -99,6 +101,16 @@ class Enroller:
     async def _tell(self, event: CredentialsIssued | CredentialsRefused) -> None:
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         await self._bus.publish(subject, encode(event), msg_id=event.id)
+
+
+def refusal_id(node: str, reason: str, now: datetime) -> str:
+    """One for each reason and day. Pure.
+
+    Who asks again and again tells nothing new; who comes next week is not taken for the one who
+    came today.
+    """
+    about = hashlib.sha256(reason.encode()).hexdigest()[:ID_CHARS]
+    return f"credentials-refused-{node}-{about}-{now:%Y-%m-%d}"
 
 
 def may_not(record: InstanceRecord | None, key: str, oldest: datetime) -> str:

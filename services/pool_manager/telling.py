@@ -1,0 +1,33 @@
+"""The facts of a decision travel in the record that it writes, until they are published. Pure.
+
+Published before the record was written, a fact would be told of a decision that somebody else was
+ahead of: taken again on the record as it then is, it may come out otherwise, or under another id.
+Published after it and not written down, a crash in between would lose it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from schemas.messages import encode
+from schemas.pool_events import PoolEvent, pool_codec
+from schemas.records import PoolRecord
+
+
+def untold(record: PoolRecord, events: Sequence[PoolEvent]) -> PoolRecord:
+    """The record with facts that are to be told, after those that it holds already."""
+    if not events:
+        return record
+    more = tuple(msgspec.Raw(encode(each)) for each in events)
+    return msgspec.structs.replace(record, untold=(*record.untold, *more))
+
+
+def told(record: PoolRecord) -> PoolRecord:
+    """The record once all of them are told."""
+    return msgspec.structs.replace(record, untold=()) if record.untold else record
+
+
+def facts(record: PoolRecord) -> tuple[PoolEvent, ...]:
+    """What is to be told, in order; what this release does not know it cannot tell."""
+    found = (pool_codec.decode(bytes(each)) for each in record.untold)
+    return tuple(each for each in found if isinstance(each, PoolEvent))

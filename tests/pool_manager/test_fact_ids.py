@@ -1,0 +1,65 @@
+"""Every fact of a saga has an id of its own, which is the same whenever it is told again."""
+
+import pytest
+
+from schemas.messages import Message
+from schemas.sagas import SagaStuck, StepOverdue, StepStarted
+from services.pool_manager.facts import facts
+from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definition import Definition
+from services.saga.log import SagaState, fold
+from tests.saga.model import KINDS, VARIANTS, Run, params
+
+CASES = [
+    pytest.param(definition, variant, step.name, id=f"{definition.kind}-{variant}-{step.name}")
+    for definition in DEFINITIONS.values()
+    for variant in VARIANTS
+    if definition.kind in KINDS.get(variant, (definition.kind,))
+    for step in definition.steps(params(definition, variant))
+]
+
+
+def told(run: Run) -> list[Message]:
+    """What each entry of the log tells, with the log as it was then."""
+    state: SagaState | None = None
+    found: list[Message] = []
+    for number, entry in enumerate(run.log, 1):
+        state = fold(state, entry, number, {})
+        found.extend(facts(state, entry))
+    return found
+
+
+@pytest.mark.parametrize(("definition", "variant", "step"), CASES)
+def test_no_two_facts_of_a_saga_share_an_id(
+    definition: Definition, variant: str, step: str
+) -> None:
+    """Whichever step fails, and is then mended and done again; a replica that is late agrees."""
+    run = Run(definition, params(definition, variant), fail=step)
+    if run.to_end().status == "stuck":
+        run.mend()
+    ids = [each.id for each in told(run)]
+
+    assert len(ids) == len(set(ids))
+    # Told again from the whole log, as by a replica that reads it later.
+    last = run.state()
+    assert last is not None
+    assert ids == [each.id for entry in run.log for each in facts(last, entry)]
+
+
+def test_what_happens_again_after_a_retry_is_told_again() -> None:
+    """A drain that is overdue, fails, is retried and is overdue once more; the same of stuck."""
+    definition = DEFINITIONS["replace"]
+    run = Run(definition, params(definition, "provision_first"), fail="drain")
+    state = run.to_end()
+    run.mend()
+    stuck = [each for each in run.log if isinstance(each, SagaStuck)]
+    drains = [each for each in run.log if isinstance(each, StepStarted) and each.step == "drain"]
+    overdue = [
+        StepOverdue(
+            id=each.id.replace("started", "overdue"), time=each.time, saga="s", step="drain"
+        )
+        for each in drains
+    ]
+    ids = [fact.id for entry in (*overdue, *stuck) for fact in facts(state, entry)]
+
+    assert ["overdue-drain-s", "overdue-drain-s.1", "stuck-s"] == ids
