@@ -5,7 +5,6 @@ order. What a node's hardware is really like stands here too, for the checks to 
 """
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import subjects
@@ -15,7 +14,7 @@ from schemas.records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.provisioner.provider import Instance
 from services.runtime.errors import BusError
-from services.simulator.member import Life
+from services.simulator.machine import Machine
 from services.simulator.world import World
 
 AGAIN_SECONDS: Final = 0.5
@@ -25,38 +24,14 @@ BOOT_SECONDS: Final = (3.0, 15.0)
 GPUS: Final = 8
 
 
-@dataclass(slots=True)
-class Node:
-    """One machine's agent, and what is true of its hardware."""
-
-    instance: Instance
-    life: Life
-    born: float
-    ready: float = 0.0
-    """When its boot check had passed; 0: not yet."""
-    broken: bool = False
-    """It has told of something that cannot stay."""
-    hung_until: float = 0.0
-    """Its agent says nothing until then."""
-    spoken_at: float = 0.0
-    """When a beat of it was stored last."""
-    boots: int = 1
-    outbox: "asyncio.Queue[NodeEvent]" = field(default_factory=asyncio.Queue)
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.instance.name
-
-
 class Agents:
-    """Every agent of the fleet."""
+    """Every agent of the fleet: the half of `Machines` that speaks."""
 
     def __init__(self, world: World) -> None:
         """Speak in `world`."""
         self._world = world
         self._chance = world.chance("agents")
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Machine] = {}
         """Provider id -> node."""
         self.stillborn = 0
         """So many machines to come never boot."""
@@ -69,21 +44,25 @@ class Agents:
         if node is not None:
             node.life.crash()
 
-    def serving(self) -> list[Node]:
+    def serving(self) -> list[Machine]:
         """Nodes whose boot check has passed and that are not known to be broken, oldest first."""
         return [each for each in self.nodes.values() if each.ready and not each.broken]
 
-    def named(self, name: str) -> Node | None:
+    def named(self, name: str) -> Machine | None:
         """The node of a name."""
         return next((each for each in self.nodes.values() if each.name == name), None)
 
     # --- what a node says ---------------------------------------------------------------------
 
-    def _about(self, node: Node) -> dict[str, Any]:
+    def _about(self, node: Machine) -> dict[str, Any]:
         now = self._world.clock.now()
         return {"time": now, "pool": node.instance.pool, "node": node.name}
 
-    async def _beat_for_ever(self, node: Node) -> None:
+    def _begin_to_beat(self, node: Machine) -> None:
+        """Its agent is up."""
+        node.life.spawn(self._beat_for_ever(node))
+
+    async def _beat_for_ever(self, node: Machine) -> None:
         key = node_key(node.instance.pool, node.name)
         while True:
             await self._awake(node)
@@ -96,11 +75,11 @@ class Agents:
                 pass  # the next beat says the same
             await asyncio.sleep(self.beat_seconds)
 
-    async def _awake(self, node: Node) -> None:
+    async def _awake(self, node: Machine) -> None:
         while (left := node.hung_until - self._world.now()) > 0:  # noqa: ASYNC110 - a moment
             await asyncio.sleep(left)
 
-    async def _say(self, node: Node, event: NodeEvent) -> None:
+    async def _say(self, node: Machine, event: NodeEvent) -> None:
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         while True:
             await self._awake(node)
@@ -113,13 +92,13 @@ class Agents:
 
     # --- what happens to a node ---------------------------------------------------------------
 
-    def hang(self, node: Node, seconds: float) -> None:
+    def hang(self, node: Machine, seconds: float) -> None:
         """A node says nothing for a while."""
         self._world.note(f"{node.name} says nothing for {seconds:.0f} s")
         node.hung_until = self._world.now() + seconds
 
-    def power_off(self, node: Node) -> None:
+    def power_off(self, node: Machine) -> None:
         """A node is dead; its instance stands."""
         self._world.note(f"{node.name} is dead")
-        node.broken = True
+        node.broken = node.out = True
         node.life.crash()

@@ -103,7 +103,7 @@ class Blows:
     # --- machines -------------------------------------------------------------------------------
 
     def _some_machine(self) -> Machine | None:
-        serving = [each for each in self._machines.serving() if isinstance(each, Machine)]
+        serving = self._machines.serving()
         return self._chance.choice(serving) if serving else None
 
     def _strike_machine(self, blow: Blow, machine: Machine) -> None:

@@ -37,6 +37,8 @@ class Failure:
 
     kind: str
     """A failure type of the scenario format."""
+    number: int = 0
+    """Tells several of a kind on one machine apart; 0: there is one of each."""
     at: float
     """When it began, in virtual seconds."""
     began: datetime
@@ -48,6 +50,13 @@ class Failure:
     cured_by: str = "reset_gpu"
     seconds: float = 120.0
     """Of an announcement: how long before the cloud takes the machine."""
+    lasting: bool = False
+    """Nothing but a remedy ends it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called among a machine's failures."""
+        return f"{self.kind}/{self.number}" if self.number else self.kind
 
 
 def kernel_line(pci: str, failure: Failure) -> str:

@@ -21,7 +21,6 @@ from services.provisioner.provider import Instance
 from services.runtime.bus import Bus, Endpoint, Headers
 from services.runtime.clock import SystemClock
 from services.runtime.errors import Unavailable
-from services.simulator.agents import Node
 from services.simulator.hardware import Failure, Kind
 from services.simulator.machine import Machine
 from services.simulator.machines import Machines
@@ -234,9 +233,8 @@ class LiveFleet:
             if well:
                 self.break_one(self._chance.choice(well))
 
-    def break_one(self, node: Node) -> None:
+    def break_one(self, node: Machine) -> None:
         """Break one GPU of a node; what a program brings about is over at once."""
-        assert isinstance(node, Machine)
         code = self._chance.choice(FAULT_XIDS)
         failure = Failure(
             kind="xid_error",
@@ -249,4 +247,4 @@ class LiveFleet:
         self.counts.fatal += code not in HARMLESS
         self.machines.fail(node, failure)
         if code in HARMLESS:
-            self.machines.recover(node, failure.kind)
+            self.machines.recover(node, failure.name)

@@ -1,23 +1,39 @@
 """One simulated machine: what it is like, what is wrong with it, how its GPUs are called."""
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from agent.cloud.notices import Notice
 from agent.reporter import Reporter
+from agent.spool import Outgoing
 from schemas.node_events import GpuIdentity, GpuSample
-from services.simulator.agents import Node
+from services.provisioner.provider import Instance
 from services.simulator.hardware import Failure, Kind
+from services.simulator.member import Life
 
 
 @dataclass(slots=True)
-class Machine(Node):
-    """One machine: what it is like, and what is wrong with it."""
+class Machine:
+    """One machine: its agent, what it is like, and what is wrong with it."""
 
+    instance: Instance
+    life: Life
+    """Its agent's process."""
     kind: Kind = field(default_factory=Kind)
+    ready: float = 0.0
+    """When its boot check had passed; 0: not yet."""
+    broken: bool = False
+    """It has told of something that cannot stay."""
+    hung_until: float = 0.0
+    """Its agent says nothing until then."""
+    spoken_at: float = 0.0
+    """When a beat of it was stored last."""
+    boots: int = 1
+    outbox: "asyncio.Queue[Outgoing]" = field(default_factory=asyncio.Queue)
     failures: dict[str, Failure] = field(default_factory=dict)
-    """Type -> the failure that stands."""
+    """Name -> the failure that stands."""
     lines: int = 0
     """Of the kernel log of this boot."""
     samples: dict[int, GpuSample] = field(default_factory=dict)
@@ -31,6 +47,11 @@ class Machine(Node):
     out: bool = False
     """It is dead."""
     seconds_to_boot: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its node's name."""
+        return self.instance.name
 
     @property
     def boot_id(self) -> str:

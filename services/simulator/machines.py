@@ -33,7 +33,7 @@ from schemas.requests import Acted, DiagnoseRequest, Diagnosis, RebootRequest, R
 from services.provisioner.provider import Instance
 from services.runtime.bus import Headers
 from services.runtime.errors import BusError
-from services.simulator.agents import AGAIN_SECONDS, BOOT_SECONDS, Agents, Node
+from services.simulator.agents import AGAIN_SECONDS, BOOT_SECONDS, Agents
 from services.simulator.hardware import CURES, Failure, Kind, kernel_line
 from services.simulator.machine import Machine, gpus_of, notice_of, pci_of
 from services.simulator.member import Life
@@ -79,7 +79,7 @@ class Machines(Agents):
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots."""
         life = self._life(instance.provider_id)
-        machine = Machine(instance, life, self._world.now(), kind=self._kind_of(instance))
+        machine = Machine(instance, life, self._kind_of(instance))
         self.nodes[instance.provider_id] = machine
         if self.stillborn:
             self.stillborn -= 1
@@ -92,19 +92,13 @@ class Machines(Agents):
             failure = Failure(
                 kind="boot_failure", at=self._world.now(), began=now, message="faulty as delivered"
             )
-            machine.failures[failure.kind] = failure
+            machine.failures[failure.name] = failure
             machine.broken = True
         self._start(machine)
 
     def _life(self, name: str) -> Life:
         """What an agent's process is."""
         return Life(self._world, name)
-
-    def machine(self, name: str) -> Machine | None:
-        """The machine of a name that stands."""
-        found = self.named(name)
-        assert found is None or isinstance(found, Machine)
-        return found
 
     def _start(self, machine: Machine) -> None:
         booting = self.booting
@@ -131,22 +125,15 @@ class Machines(Agents):
     def reboot(self, instance: Instance) -> None:
         """A machine's provider switches it off and on."""
         machine = self.nodes.get(instance.provider_id)
-        if isinstance(machine, Machine):
+        if machine is not None:
             boots = machine.boots
             self._cure(machine, "reboot")
             if machine.boots == boots:
                 self.restart(machine)
 
-    def power_off(self, node: Node) -> None:
-        """A machine is dead; its instance stands."""
-        super().power_off(node)
-        assert isinstance(node, Machine)
-        node.out = True
-
-    async def _live(self, node: Node, boot_seconds: float) -> None:
-        assert isinstance(node, Machine)
+    async def _live(self, node: Machine, boot_seconds: float) -> None:
         await asyncio.sleep(boot_seconds)
-        node.life.spawn(self._beat_for_ever(node))
+        self._begin_to_beat(node)
         name, pool = node.name, node.instance.pool
         for verb, endpoint in (
             ("diagnose", self._diagnose),
@@ -157,11 +144,9 @@ class Machines(Agents):
             await node.life.bus.answer(subject, partial(endpoint, node))
         await self._boot(node)
         while True:
-            outgoing: Any = await node.outbox.get()
-            await self._send(node, outgoing)
+            await self._send(node, await node.outbox.get())
 
-    async def _boot(self, node: Node) -> None:
-        assert isinstance(node, Machine)
+    async def _boot(self, node: Machine) -> None:
         await self._say(
             node,
             Registered(
@@ -176,7 +161,7 @@ class Machines(Agents):
             ),
         )
         await asyncio.sleep(self._chance.random())
-        bad = node.failures.get("boot_failure")
+        bad = next((e for e in node.failures.values() if e.kind == "boot_failure"), None)
         check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
         await self._say(
             node,
@@ -213,20 +198,20 @@ class Machines(Agents):
     def fail(self, machine: Machine, failure: Failure) -> None:
         """Something breaks, and stays so."""
         self._world.note(f"{machine.name}: {failure.kind} {failure.message}".rstrip())
-        machine.failures[failure.kind] = failure
+        machine.failures[failure.name] = failure
         machine.broken = True
         self._show(machine, failure)
 
     def show_again(self, name: str) -> None:
         """What is wrong with a machine that stands shows once more."""
-        machine = self.machine(name)
+        machine = self.named(name)
         if machine is not None and machine.ready:
             for failure in list(machine.failures.values()):
                 self._show(machine, failure)
 
-    def recover(self, machine: Machine, kind: str = "") -> None:
+    def recover(self, machine: Machine, name: str = "") -> None:
         """A failure is over, or all of them."""
-        for each in [kind] if kind else list(machine.failures):
+        for each in [name] if name else list(machine.failures):
             failure = machine.failures.pop(each, None)
             if failure is None:
                 continue
@@ -237,10 +222,14 @@ class Machines(Agents):
     def _undo(self, machine: Machine, failure: Failure) -> None:
         match failure.kind:
             case "temperature":
-                machine.hot.pop(failure.gpu_index, None)
+                machine.hot.pop(self._gpu(machine, failure), None)
+                for each in machine.failures.values():
+                    if each.kind == "temperature":
+                        machine.hot[self._gpu(machine, each)] = each.temperature
             case "network":
-                self._world.weather.cut.pop(machine.life.name, None)
-                machine.life.connection_changed()
+                if not any(each.kind == "network" for each in machine.failures.values()):
+                    self._world.weather.cut.pop(machine.life.name, None)
+                    machine.life.connection_changed()
             case "power_off":
                 if machine.out:
                     self.restart(machine)
@@ -249,9 +238,9 @@ class Machines(Agents):
 
     def _show(self, machine: Machine, failure: Failure) -> None:
         """Let the agent see what is broken."""
-        if machine.failures.get(failure.kind) is not failure or machine.life.dead:
+        if machine.failures.get(failure.name) is not failure or machine.life.dead:
             return
-        index = min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
+        index = self._gpu(machine, failure)
         report = self._report(machine)
         match failure.kind:
             case "xid_error":
@@ -278,6 +267,10 @@ class Machines(Agents):
             case "preemption":
                 report.notice(notice_of(machine, failure))
 
+    @staticmethod
+    def _gpu(machine: Machine, failure: Failure) -> int:
+        return min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
+
     def _count(self, machine: Machine, index: int, counter: str, count: int) -> None:
         gpu = gpus_of(machine)[index]
         new = GpuSample(index=index, uuid=gpu.uuid, ecc_dbe_volatile=0, nvlink_errors=0)
@@ -293,7 +286,7 @@ class Machines(Agents):
         if machine.reporter is None:
             who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
             gpus = GpuMap(gpus_of(machine))
-            outbox: Any = _Outbox(machine.outbox.put_nowait)  # type: ignore[arg-type]
+            outbox: Any = _Outbox(machine.outbox.put_nowait)
             machine.reporter = Reporter(
                 who,
                 outbox,
@@ -308,7 +301,7 @@ class Machines(Agents):
         """The GPUs of a pool are used so much from now on."""
         self.loads[pool] = percent
         for node in self.nodes.values():
-            if node.instance.pool == pool and isinstance(node, Machine):
+            if node.instance.pool == pool:
                 self._sample_from_now(node)
 
     def _sample_from_now(self, machine: Machine) -> None:
@@ -388,9 +381,9 @@ class Machines(Agents):
 
     def _cure(self, machine: Machine, remedy: str) -> None:
         """A remedy was tried: what it does not help against comes again."""
-        for kind, failure in list(machine.failures.items()):
+        for name, failure in list(machine.failures.items()):
             if CURES.index(remedy) >= CURES.index(failure.cured_by):
-                self.recover(machine, kind)
+                self.recover(machine, name)
             elif remedy == "reset_gpu":
                 loop = asyncio.get_running_loop()
                 loop.call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)

@@ -134,7 +134,7 @@ class Stage:
         """Start the fleet; the second time, whatever was stopped of it."""
         if self.started:
             for node in list(self.machines.nodes.values()):
-                if isinstance(node, Machine) and node.out:
+                if node.out:
                     self.machines.recover(node, "power_off")
                     if node.out:
                         self.machines.restart(node)
@@ -165,7 +165,7 @@ class Stage:
 
     def break_node(self, name: str, params: f.FailureParams) -> bool:
         """A node's hardware breaks; False: it has none that stands."""
-        machine = self.machines.machine(name)
+        machine = self.machines.named(name)
         if machine is None:
             self.world.note(f"{name} does not stand: nothing breaks")
             return False
@@ -191,15 +191,15 @@ class Stage:
 
     def mend(self, machine: Machine, failure: Failure) -> None:
         """A failure is over, unless another of its kind has come since."""
-        if machine.failures.get(failure.kind) is failure:
-            self.machines.recover(machine, failure.kind)
+        if machine.failures.get(failure.name) is failure:
+            self.machines.recover(machine, failure.name)
 
     def recover(self, target: str, kind: str = "") -> None:
         """A failure is over, or everything that is wrong with the target."""
         if target in f.FAILURES_OF:
             self._trouble_over(target)
         for name in self._names(target):
-            if (machine := self.machines.machine(name)) is not None:
+            if (machine := self.machines.named(name)) is not None:
                 self.machines.recover(machine, kind)
 
     def _names(self, target: str) -> list[str]:

@@ -97,7 +97,7 @@ class Player:
         health = self.stage.health()
         found = {}
         for record in self.stage.nodes():
-            machine = self.stage.machines.machine(record.node)
+            machine = self.stage.machines.named(record.node)
             unfit = machine.unfit if machine is not None else None
             found[record.node] = standing(record, health.get(record.node), unfit=unfit)
         return found
