@@ -6,9 +6,22 @@ A plain number is seconds. In Python a Duration is a float of seconds, so arithm
 import re
 from typing import Any, Final
 
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\Z")
+SECONDS_MAX: Final = 10 * 366 * 86_400.0
+"""Ten years: beyond it a date plus a duration may be none, and nobody means that."""
+_UNITS: Final = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "\N{MICRO SIGN}s": 1e-6,
+    "\N{GREEK SMALL LETTER MU}s": 1e-6,
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+_NUMBER: Final = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})")
+_WHOLE = re.compile(rf"(?:{_NUMBER}(?:{'|'.join(_UNITS)}))+|0")
 
 
 class Duration(float):
@@ -21,15 +34,24 @@ def parse_duration(value: object) -> Duration:
     """Read a duration; raise ValueError with the remedy where it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write 30s, 10m or 1h30m")  # noqa: TRY004
-    if isinstance(value, int | float):
-        seconds = float(value)
-    elif _WHOLE.match(value.strip()):
-        seconds = sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(value))
-    else:
-        raise ValueError(f"{value!r} is not a duration: write 30s, 10m or 1h30m")
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{value!r} is not a duration: it must be zero or more, and finite")
+    try:
+        seconds = float(value) if isinstance(value, int | float) else _read(value.strip())
+    except OverflowError:
+        seconds = float("inf")
+    if seconds < 0:
+        raise ValueError(f"{value!r} is not a duration: it must be zero or more")
+    if not seconds <= SECONDS_MAX:  # neither is what is no number
+        raise ValueError(f"{value!r} is not a duration: ten years are the most")
     return Duration(seconds)
+
+
+def _read(text: str) -> float:
+    """Seconds of a text, below zero too."""
+    bare = text[1:] if text[:1] in ("+", "-") else text
+    if not _WHOLE.fullmatch(bare):
+        raise ValueError(f"{text!r} is not a duration: write 30s, 10m or 1h30m")
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(bare))
+    return -seconds if text.startswith("-") else seconds
 
 
 def format_duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.settings import Setting
-from services.runtime.configuration import convert, read_document
+from services.runtime.documents import convert, read_document
 from services.runtime.resources import resource
 
 

@@ -20,7 +20,7 @@ from schemas.reasons import Action, FaultKind
 from schemas.settings import Setting
 from services.health_monitor.levels import Level, Reading
 from services.health_monitor.policy import STICKY_SECONDS, Policy, Result, Rule
-from services.runtime.configuration import Document, convert, read_document
+from services.runtime.documents import Document, convert, read_document
 from services.runtime.errors import ConfigurationError
 from services.runtime.resources import resource
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.instance_types import InstanceTypes, TypeSpec
-from services.runtime.configuration import Document, convert, read_document
+from services.runtime.documents import Document, convert, read_document
 from services.runtime.errors import ConfigurationError
 from services.runtime.resources import resource
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from schemas.settings import PluginSettings
-from services.runtime.configuration import Document, convert, read_document
+from services.runtime.documents import Document, convert, read_document
 from services.runtime.errors import ConfigurationError
 
 

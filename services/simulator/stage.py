@@ -38,6 +38,7 @@ from services.runtime.bus import Stored
 from services.runtime.errors import BusError
 from services.runtime.process import Build
 from services.runtime.topology import set_up
+from services.simulator.agents import BOOT_SECONDS
 from services.simulator.cloud import Cloud, Trouble
 from services.simulator.hardware import Failure, Kind
 from services.simulator.machine import Machine
@@ -59,6 +60,8 @@ BUILDS: Final[dict[str, Build]] = {
 }
 STORY_MAX: Final = 50_000
 EVERYBODY: Final = "*"
+FLEET_BOOT_SECONDS: Final = (0.5, 2.0)
+"""Of a node that the scenario names, the first time: its file counts from then on."""
 CRASH_SECONDS: Final = 1.0
 """Until a service that was killed is started again."""
 NOTICE_SECONDS: Final = 120.0
@@ -82,7 +85,11 @@ class Stage:
         self.machines = Machines(self.world, self._kind_of)
         self.world.parts |= {"cloud": self.cloud, "workload": self.workload}
         self.cloud.dress = self._dress
-        self.cloud.on_made = self.machines.appear
+        self.machines.booting = self._boot_seconds
+        self._boots = self.world.chance("fleet")
+        self._pending: dict[str, list[f.FailureParams]] = {}
+        """Node of the fleet that has not been made yet -> what is broken when it is."""
+        self.cloud.on_made = self._made
         self.cloud.on_ending = self.machines.vanish
         self.cloud.on_gone = self.machines.vanish
         self.services = {
@@ -98,6 +105,19 @@ class Stage:
     def _kind_of(self, instance: Instance) -> Kind:
         kinds, others = self._beginning.kinds, self._beginning.others
         return kinds.get(instance.name) or others.get(instance.pool) or Kind()
+
+    def _boot_seconds(self, instance: Instance) -> float:
+        """How long a machine takes to boot: one of the scenario's fleet is about to be there."""
+        machine = self.machines.machine(instance.name)
+        first = machine is None or machine.boots == 1
+        named = instance.name in self._beginning.kinds
+        return self._boots.uniform(*(FLEET_BOOT_SECONDS if named and first else BOOT_SECONDS))
+
+    def _made(self, instance: Instance) -> None:
+        """A machine was made; what was broken before it was, is."""
+        self.machines.appear(instance)
+        for params in self._pending.pop(instance.name, ()):
+            self.break_node(instance.name, params)
 
     def _dress(self, instance: Instance) -> Instance:
         kind = self._kind_of(instance)
@@ -156,12 +176,20 @@ class Stage:
 
     # --- what happens ---------------------------------------------------------------------------
 
-    def inject(self, target: str, params: f.FailureParams) -> None:
-        """Something breaks."""
+    def inject(self, target: str, params: f.FailureParams) -> str:
+        """Something breaks; why nothing does, where nothing does."""
         if target in f.FAILURES_OF:
             self._trouble(target, params)
-        for name in self._names(target):
-            self.break_node(name, params)
+            return ""
+        gone = []
+        recorded = {each.node for each in self.nodes()}
+        coming = [name for name in self._beginning.kinds if name not in recorded]
+        for name in dict.fromkeys((*self._names(target), *(coming if target == f.ALL else ()))):
+            if self.machines.machine(name) is None and name in coming:
+                self._pending.setdefault(name, []).append(params)
+            elif not self.break_node(name, params):
+                gone.append(name)
+        return f"nothing breaks: {', '.join(gone)} does not stand any more" if gone else ""
 
     def break_node(self, name: str, params: f.FailureParams) -> bool:
         """A node's hardware breaks; False: it has none that stands."""

@@ -217,11 +217,11 @@ ERRORS = {
     ),
     "wrong type": (
         POOL.replace("max_nodes: 2", "max_nodes: many"),
-        "navarch.yaml:8: pools.a.max_nodes: Expected `int`, got `str`",
+        "navarch.yaml:8: pools.a.max_nodes: must be a whole number, not a text",
     ),
     "out of range": (
         "nats:\n  replicas: 9",
-        "navarch.yaml:2: nats.replicas: Expected `int` <= 5",
+        "navarch.yaml:2: nats.replicas: must be 5 or less",
     ),
     "no duration": (
         POOL + "    cooldown: soon\n",
@@ -290,7 +290,7 @@ ERRORS = {
             "providers: {local: {}}\npools:\n  - name: a\n    provider: local\n"
             "    instance_type: x\n    scaling:\n      min_nodes: 1\n      max_nodes: lots\n"
         ),
-        "navarch.yaml:8: pools.0.max_nodes: Expected `int`, got `str`",
+        "navarch.yaml:8: pools.0.max_nodes: must be a whole number, not a text",
     ),
     "old spelling in scaling": (
         (
@@ -315,7 +315,10 @@ ERRORS = {
     ),
     "defaults is text": ("defaults: big\n", "navarch.yaml:1: defaults: must be a mapping"),
     "pools is a number": ("pools: 5\n", "navarch.yaml:1: pools: must be a mapping of names"),
-    "server is text": ("server: here\n", "navarch.yaml:1: server: Expected `object`, got `str`"),
+    "server is text": (
+        "server: here\n",
+        "navarch.yaml:1: server: must be a mapping (`key: value`), not a text",
+    ),
     "webhook is text": (
         "notifier: {type: webhook, webhook: fast}\n",
         "navarch.yaml:1: notifier.webhook: must be a mapping",

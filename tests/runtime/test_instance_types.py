@@ -72,7 +72,7 @@ POOL = "pools:\n  a:\n    min_nodes: 1\n    max_nodes: 2\n"
 POOL_ERRORS = {
     "a price below nothing": (
         "instance_types: {types: {aws: {p5.48xlarge: {dollars_per_hour: -1}}}}\n",
-        "n.yaml:2: instance_types.types: Expected `float` >= 0.0",
+        "n.yaml:2: instance_types.types: must be 0 or more",
     ),
     "no provider": (POOL + "    instance_type: x\n", "n.yaml:3: pools.a: `provider` is missing"),
     "one and several": (

@@ -89,6 +89,13 @@ def test_times_keep_their_moment_whatever_the_zone():
         (15, 15),
         (0.5, 0.5),
         ("0s", 0),
+        ("0", 0),
+        (".5s", 0.5),
+        ("+5s", 5),
+        ("1us", 1e-6),
+        ("2µs", 2e-6),
+        ("1h1m1s1ms", 3661.001),
+        ("87600h", 315_360_000),
     ],
 )
 def test_durations_are_read_as_people_write_them(text, seconds):
@@ -97,7 +104,11 @@ def test_durations_are_read_as_people_write_them(text, seconds):
 
 
 @pytest.mark.parametrize(
-    "value", ["", "soon", "10", "5 m", "-5s", "m", "1h 30m", -1, float("nan"), float("inf"), True]
+    "value",
+    [
+        *("", "soon", "10", "5 m", "-5s", "m", "1h 30m", -1, float("nan"), float("inf"), True),
+        *("--5s", "1h-5m", "1e3s", "\u0663s", "99999999h", 1e30, 10**400),
+    ],
 )
 def test_what_is_no_duration_is_refused_with_the_remedy(value):
     """The message shows how to write one."""

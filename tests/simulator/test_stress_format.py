@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.runtime.configuration import read_document
+from services.runtime.documents import read_document
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario.reading import ScenarioError, read_text
 from services.simulator.stress.checking import read

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.app import app
-from services.runtime.configuration import read_document
+from services.runtime.documents import read_document
 from services.simulator.stress import composing, entry, page, report
 from services.simulator.stress.charts import clock, nice
 from services.simulator.stress.checking import read

@@ -14,7 +14,7 @@ import msgspec
 
 from schemas.settings import Setting
 from services.provisioner.provider import ProvisionRequest
-from services.runtime.configuration import Document, convert, read_document
+from services.runtime.documents import Document, convert, read_document
 from services.runtime.errors import ConfigurationError
 
 MACHINES_MAX: Final = 2_000

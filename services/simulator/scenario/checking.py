@@ -3,7 +3,7 @@
 Pure: a scenario in, what is wrong with it out, each with its place in the file.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,6 +53,7 @@ def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
     if (scenario.duration or 0) > f.TIME_SECONDS_MAX:
         yield ("duration",), "must be 720h at most"
     started = known.started or scenario.stress is not None
+    gpus = {node.id: node.gpu_count for node in scenario.fleet}
     for number, event in in_order(scenario.events):
         here: Place = ("events", number)
         if event.at > f.TIME_SECONDS_MAX:
@@ -61,13 +62,13 @@ def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
             started = True
         elif not started and event.action not in FREE:
             yield here, "nothing runs before `action: start_fleet`; add that, with `at: 0s`"
-        for inside, text in event_problems(event, ids, pools):
-            yield (*here, *inside), text
+        found = (*event_problems(event, ids, pools), *_gpu(event, gpus))
+        yield from (((*here, *inside), text) for inside, text in found)
     if scenario.assertions and not started:
         yield ("assertions",), "nothing runs without an event `action: start_fleet`; add it"
     for number, each in enumerate(scenario.assertions):
-        for inside, text in assertion_problems(each, ids, pools):
-            yield ("assertions", number, *inside), text
+        of_it = assertion_problems(each, ids, pools)
+        yield from ((("assertions", number, *inside), text) for inside, text in of_it)
 
 
 def in_order(events: tuple[f.Event, ...]) -> list[tuple[int, f.Event]]:
@@ -138,6 +139,16 @@ def _failure(target: str, kind: str, ids: Collection[str]) -> Iterator[Problem]:
         yield ("params", "failure_type"), text
 
 
+def _gpu(event: f.Event, gpus: Mapping[str, int]) -> Iterator[Problem]:
+    """Whether what breaks is there."""
+    params, count = event.params, gpus.get(event.target)
+    if not isinstance(params, f.FailureParams) or count is None:
+        return
+    if params.failure_type in f.OF_A_GPU and params.gpu_index >= count:
+        last = f"the last is {count - 1}" if count else "take the failure out"
+        yield ("params", "gpu_index"), f"{event.target} has {count} GPUs; {last}"
+
+
 def _command(params: f.CommandParams, target: str) -> Iterator[Problem]:
     if params.command_type == "run_diagnostic":
         return
@@ -182,6 +193,9 @@ def assertion_problems(
             ):
                 known = ", ".join((f.ALL, *sorted(pools)))
                 yield ("target",), f"no such pool; there are: {known}"
+    for key, types in f.ASSERTION_KEYS.items():
+        if getattr(each, key) not in ("", None) and each.type not in types:
+            yield (key,), f"says nothing about {each.type}, but about {', '.join(sorted(types))}"
     yield from _expected(each)
     facts = {*NODE_FACTS.values(), *POOL_FACTS.values()}
     if each.type == "event_count" and each.event not in facts:

@@ -57,6 +57,18 @@ FAILURES_OF: Final[dict[str, frozenset[str]]] = {
     **dict.fromkeys(SERVICES, frozenset({"crash", "network"})),
 }
 """What can go wrong with what is no node."""
+COUNTED: Final = frozenset(
+    {"memory_error", "nvlink_error", "boot_failure", "stillborn"}
+    | {"launch_error", "terminate_error", "list_error"}
+)
+PARAM_OF: Final[dict[str, frozenset[str]]] = {
+    "xid_code": frozenset({"xid_error"}),
+    "temperature": frozenset({"temperature"}),
+    "count": COUNTED,
+    "cured_by": NODE_FAILURES - {"network", "power_off", "preemption"},
+}
+"""Parameter -> the failures that it says something about; the other parameters fit all."""
+OF_A_GPU: Final = frozenset({"xid_error", "temperature", "memory_error", "nvlink_error"})
 
 SECTIONS: Final = frozenset(
     {"agent", "alerts", "budget", "defaults", "health_policy", "mode", "server"}
@@ -139,6 +151,8 @@ class CommandParams(Setting, frozen=True, kw_only=True):
     command_args: dict[str, Any] = msgspec.field(default_factory=dict)
     """As the request of that name takes them: `{timeout: 10m}` for drain."""
     reason: str = ""
+    refused: bool = False
+    """Whether it is to be refused; what is refused otherwise fails the scenario."""
 
 
 class RequestParams(Setting, frozen=True, kw_only=True):
@@ -146,6 +160,8 @@ class RequestParams(Setting, frozen=True, kw_only=True):
 
     verb: str
     body: dict[str, Any] = msgspec.field(default_factory=dict)
+    refused: bool = False
+    """As of a command."""
 
 
 class LoadParams(Setting, frozen=True, kw_only=True):
@@ -159,7 +175,8 @@ class LoadParams(Setting, frozen=True, kw_only=True):
 class WaitParams(Setting, frozen=True, kw_only=True):
     """Of `wait`."""
 
-    duration: Duration
+    duration: Duration = Duration(0)
+    """Beyond the event's `at`; absent: none."""
 
 
 class LogParams(Setting, frozen=True, kw_only=True):
@@ -278,6 +295,15 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "breaker": BreakerState.__args__,  # type: ignore[attr-defined]
 }
 """What may be expected of what is no count."""
+ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {
+    "status": frozenset({"node_count"}),
+    "health": frozenset({"node_count"}),
+    "saga": frozenset({"saga_count"}),
+    "event": frozenset({"event_count"}),
+    "at_least": COUNTS,
+    "at_most": COUNTS,
+}
+"""Key -> the assertions that it says something about; the others fit all."""
 
 
 class Scenario(Setting, frozen=True, kw_only=True):

@@ -1,17 +1,18 @@
 """Whether what a scenario expects is so. Pure: what stands in, an answer with its words out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from schemas.messages import Message
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import NodeEvent
 from schemas.pool_events import FACTS as POOL_FACTS
+from schemas.pool_events import RequestRefused, ScaleRefused
 from schemas.records import PoolRecord
 from schemas.sagas import SagaStarted
 from services.simulator.scenario import format as f
-from services.simulator.scenario.outcome import Checked
+from services.simulator.scenario.outcome import Checked, Step
 from services.simulator.scenario.status import Standing
 
 FACTS: Final[Mapping[type[Message], str]] = dict([*NODE_FACTS.items(), *POOL_FACTS.items()])
@@ -119,6 +120,22 @@ def _about(message: Message) -> tuple[str, ...]:
     """Whom a fact is about: its pool, and its node."""
     node = message.node if isinstance(message, NodeEvent) else ""
     return (getattr(message, "pool", ""), node)
+
+
+def answered(step: Step, story: Sequence[tuple[float, Message]]) -> Step:
+    """A step that asked for something, once its answer is known: refused, or as it was."""
+    if not step.request:
+        return step
+    refusals = (
+        message.reason
+        for _, message in story
+        if isinstance(message, RequestRefused | ScaleRefused) and message.request == step.request
+    )
+    reason = next(refusals, None)
+    if (reason is not None) == step.refused:
+        return step
+    detail = "not refused, as it was to be" if reason is None else f"refused: {reason}"
+    return replace(step, ok=False, detail=detail)
 
 
 def _shortened(wrong: Iterable[str]) -> str:

@@ -18,6 +18,10 @@ class Step:
     ok: bool = True
     detail: str = ""
     """What came of it; why it did not hold."""
+    request: str = ""
+    """The id of what was asked for; empty: nothing was."""
+    refused: bool = False
+    """Whether that is to be refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from schemas.names import InvalidNameError, token
 from schemas.requests import REQUESTS
 from schemas.settings import Settings
 from services.pool_manager.autoscaling.finding import Found
-from services.runtime.configuration import Document, Path_, convert, read_document, settings_of
+from services.runtime.configuration import settings_of
+from services.runtime.documents import Document, Path_, convert, read_document
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario import format as f
 from services.simulator.scenario.checking import Known, problems
@@ -92,6 +93,7 @@ class _Reading:
         for key in raw:
             if key not in KEYS:
                 self._wrong.append(self._error((key,), f"unknown key; known: {', '.join(KEYS)}"))
+        self._fold_pools(raw)
         fleet = tuple(self._fleet(raw.get("fleet")))
         configuration, own = self._configuration(raw, fleet)
         events = tuple(self._events(raw.get("events")))
@@ -118,9 +120,12 @@ class _Reading:
 
     def _refer(self, scenario: f.Scenario, raw: dict[str, Any]) -> None:
         """Look at what refers to something else; what could not be read may be referred to."""
-        whole = len(scenario.events) == len(raw.get("events") or ())
-        items = raw.get("fleet") if isinstance(raw.get("fleet"), list) else []
-        ids = {str(each.get("id")) for each in items or [] if isinstance(each, dict)}
+        fleet, events = raw.get("fleet") or [], raw.get("events") or []
+        if not (isinstance(fleet, list) and isinstance(events, list) and self._shaped(raw)):
+            return  # everything would refer to nothing
+        whole = len(scenario.events) == len(events)
+        named = [each.get("id") for each in fleet if isinstance(each, dict)]
+        ids = {each for each in named if isinstance(each, str)}
         known = Known(ids=ids, pools=self._known, started=not whole)
         if scenario.stress is None:
             found = problems(scenario, known)
@@ -132,6 +137,34 @@ class _Reading:
             if len(path) > 1 and isinstance(path[1], int):
                 path = (path[0], self._numbers[str(path[0])][path[1]], *path[2:])  # noqa: PLW2901
             self._wrong.append(self._error(path, text))
+
+    @staticmethod
+    def _shaped(raw: dict[str, Any]) -> bool:
+        """Whether the pools are a mapping of mappings."""
+        pools = raw.get("pools") or {}
+        return isinstance(pools, dict) and all(isinstance(each, dict) for each in pools.values())
+
+    def _fold_pools(self, raw: dict[str, Any]) -> None:
+        """Pools as a list, each with its `name`, are the same as a mapping, here too."""
+        listed = raw.get("pools")
+        if not isinstance(listed, list):
+            return
+        raw["pools"] = pools = {}
+        places: dict[int, str] = {}
+        for number, each in enumerate(listed):
+            name = each.get("name") if isinstance(each, dict) else None
+            if not isinstance(name, str):
+                text = "a pool in a list needs a `name`; add it"
+                self._wrong.append(self._error(("pools", number), text))
+            elif name in pools:
+                text = f"pool {name!r} stands twice; rename one"
+                self._wrong.append(self._error(("pools", number), text))
+            else:
+                places[number] = name
+                pools[name] = {key: value for key, value in each.items() if key != "name"}
+        for path, line in list(self._document.lines.items()):
+            if len(path) > 1 and path[0] == "pools" and isinstance(path[1], int):
+                self._document.lines[("pools", places.get(path[1], path[1]), *path[2:])] = line
 
     def _stress(self, raw: Any) -> Any:
         if raw is None:
@@ -189,7 +222,7 @@ class _Reading:
         if raw is None:
             return
         if not isinstance(raw, list) or len(raw) > most:
-            self._wrong.append(self._error((key,), f"must be a list of at most {most:,}"))
+            self._wrong.append(self._error((key,), f"must be a list (`- …`) of at most {most:,}"))
             return
         for number, each in enumerate(raw):
             path: Path_ = (key, number)
@@ -252,7 +285,16 @@ class _Reading:
         for path, line in self._document.lines.items():
             if path[:1] == ("settings",):
                 lines[path[1:]] = line
-        return settings_of(Document(self._document.file, value, lines), {})
+        document = Document(self._document.file, value, lines)
+        try:
+            return settings_of(document, {})
+        except ConfigurationError as error:
+            text = str(error)
+            if " is not set; export " not in text:
+                raise
+            # What a scenario says is the same wherever it is played.
+            text = text.partition(" is not set")[0] + " has no value in a scenario; write the value"
+            raise ConfigurationError(text) from error
 
     def _mapping(self, raw: dict[str, Any], key: str) -> dict[str, Any]:
         value = raw.get(key)
@@ -301,11 +343,27 @@ def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Eve
     if isinstance(failure, str):
         params["failure_type"] = f.FAILURE_ALIASES.get(failure, failure)
     read = convert(document, params, f.PARAMS[text.action], (*path, "params"))
+    _check_params(document, text.action, params, path)
     if text.action == "request" and read.verb not in REQUESTS:
         known = ", ".join(REQUESTS)
         raise document.error((*path, "params", "verb"), f"no such request; known: {known}")
     at = text.at if text.at is not None else Duration(0)
     return f.Event(at=at, action=text.action, target=text.target, params=read)
+
+
+def _check_params(
+    document: Document, action: f.Action, params: dict[str, Any], path: Path_
+) -> None:
+    """Refuse what says nothing where it stands: its writer means something by it."""
+    if action == "assert" and "timeout" in params:
+        text = "an assert looks once; write `action: wait_for_status`, or take it out"
+        raise document.error((*path, "params", "timeout"), text)
+    if action != "inject_failure":
+        return
+    for key, failures in f.PARAM_OF.items():
+        if key in params and params["failure_type"] not in failures:
+            text = f"says nothing about {params['failure_type']}, but about "
+            raise document.error((*path, "params", key), text + ", ".join(sorted(failures)))
 
 
 def own_pools(fleet: tuple[f.FleetNode, ...], *, replace: bool) -> dict[str, dict[str, Any]]:

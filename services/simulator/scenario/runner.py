@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ from services.runtime.errors import BusError
 from services.simulator import virtual
 from services.simulator.scenario import format as f
 from services.simulator.scenario.checking import VERBS, in_order
-from services.simulator.scenario.judging import View, expected, judged
+from services.simulator.scenario.judging import View, answered, expected, judged
 from services.simulator.scenario.outcome import Checked, Outcome, Step
 from services.simulator.scenario.plan import beginning
 from services.simulator.scenario.status import Standing, standing
@@ -77,7 +77,7 @@ class Player:
             seed=self._seed,
             seconds=round(world.now(), 3),
             digest=world.history.digest,
-            steps=tuple(self.steps),
+            steps=tuple(answered(each, self.stage.story) for each in self.steps),
             checks=tuple(self._judged(each, view) for each in self._scenario.assertions),
             nodes=tuple(view.nodes.values()),
             story=tuple(self.stage.story),
@@ -121,31 +121,41 @@ class Player:
         """Play one event; False: it does not hold."""
         at = self.stage.world.now()
         self.stage.world.note(f"scenario: {words(event)}")
-        ok, detail = True, ""
+        ok, detail, request = True, "", ""
         params = event.params
         match params:
             case f.ExpectParams():
                 detail = await self._expect(event, params)
                 ok = not detail
             case f.CommandParams():
-                detail = await self._command(event.target, params)
+                ok, detail, request = await self._command(event.target, params)
             case f.WaitParams():
                 await asyncio.sleep(float(params.duration))
             case f.LogParams():
                 pass
             case f.FailureParams():
-                self.stage.inject(event.target, params)
+                detail = self.stage.inject(event.target, params)
+                ok = not detail
             case f.RecoverParams():
                 self.stage.recover(event.target, params.failure_type)
             case f.RequestParams():
-                self.stage.ask(event.target, params.verb, params.body)
+                request = self._ask(event.target, params.verb, params.body)
             case f.LoadParams():
                 self.stage.load(event.target, params)
             case f.NoParams():
                 await self._fleet(event.action)
         took = round(self.stage.world.now() - at, 3)
-        step = Step(at=round(at, 3), seconds=took, text=words(event), ok=ok, detail=detail)
-        self.steps.append(step)
+        self.steps.append(
+            Step(
+                at=round(at, 3),
+                seconds=took,
+                text=words(event),
+                ok=ok,
+                detail=detail,
+                request=request,
+                refused=getattr(params, "refused", False),
+            )
+        )
         return ok
 
     async def _fleet(self, action: f.Action) -> None:
@@ -163,18 +173,26 @@ class Player:
             await asyncio.sleep(LOOK_SECONDS)
         return ""
 
-    async def _command(self, node: str, params: f.CommandParams) -> str:
+    def _ask(self, pool: str, verb: str, body: dict[str, Any]) -> str:
+        """Ask, and say under which id it will be answered."""
+        request = str(body.get("request") or f"event-{len(self.steps) + 1}")
+        self.stage.ask(pool, verb, {**body, "request": request})
+        return request
+
+    async def _command(self, node: str, params: f.CommandParams) -> tuple[bool, str, str]:
+        """Whether it went well, what came of it, and the id of what was asked for."""
         pool = self._pool_of(node)
         if params.command_type == "run_diagnostic":
-            return await self._diagnose(pool, node, params)
+            return True, await self._diagnose(pool, node, params), ""
         verb = VERBS[params.command_type]
         if params.command_type == "terminate":
             if pool in self._scenario.own_pools and not self._scenario.replace_fatal:
-                return await self.stage.take_away(pool, node)
+                detail = await self.stage.take_away(pool, node)
+                return not detail, detail, ""
             verb = "replace"
         reason = {"reason": params.reason} if params.reason else {}
-        self.stage.ask(pool, verb, {"node": node, **reason, **params.command_args})
-        return ""
+        body = {"node": node, **reason, **params.command_args}
+        return True, "", self._ask(pool, verb, body)
 
     async def _diagnose(self, pool: str, node: str, params: f.CommandParams) -> str:
         request = msgspec.convert(params.command_args, DiagnoseRequest)
@@ -208,10 +226,17 @@ def words(event: f.Event) -> str:
     for key, value in given.items():
         if key in ("failure_type", "command_type", "verb", "message", "expected_status"):
             shown += [str(value)] if value else []
+        elif key == "xid_code" and given["failure_type"] == "xid_error":
+            shown.append(f"xid_code={value}")
         elif value not in (None, {}, "") and value != defaults.get(key):
             if isinstance(value, dict):
                 shown += [f"{inner}={each}" for inner, each in value.items()]
                 continue
-            text = format_duration(value) if isinstance(value, Duration) else value
+            text = _short(value) if isinstance(value, Duration) else value
             shown.append(f"{key}={text}")
     return " ".join(part for part in (event.action, event.target, *shown) if part)
+
+
+def _short(value: Duration) -> str:
+    """A duration as somebody would write it: `1m30s`, `1.5s`."""
+    return format_duration(value) if value < 1 or value.is_integer() else f"{value:g}s"

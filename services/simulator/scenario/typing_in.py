@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from schemas.duration import Duration
-from services.runtime.configuration import Document
+from services.runtime.documents import Document
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario import format as f
 from services.simulator.scenario.checking import VERBS, event_problems

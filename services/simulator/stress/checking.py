@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from schemas.names import InvalidNameError, pool_name
 from schemas.settings import PoolSpec
-from services.runtime.configuration import Document, Path_, convert
+from services.runtime.documents import Document, Path_, convert
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario import format as f
 from services.simulator.stress.failures import FAILURES_MAX

@@ -1,0 +1,218 @@
+"""Files that are wrong: whatever is in them, file, line, key and remedy are told, and no traceback.
+
+And the forms of the original's files, which keep their meaning.
+"""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from services.simulator.scenario.reading import ScenarioError, read_text
+from services.simulator.scenario.runner import run
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted((ROOT / "config" / "scenarios").rglob("*.yaml"))
+HEAD = "name: a\nfleet: [{id: a, gpu_count: 4}, {id: b}]\n"
+START = HEAD + "events:\n  - {at: 0, action: start_fleet}\n"
+XID = "  - {action: inject_failure, target: a, params: {failure_type: %s}}\n"
+COUNT = START + "assertions:\n  - {type: node_count, expected: 1%s}\n"
+WRONG = {
+    "events is no list": (HEAD + "events: 7", "a.yaml:3: events: must be a list (`- …`)"),
+    "fleet is no list": ("name: a\nfleet: {id: a}", "a.yaml:2: fleet: must be a list (`- …`)"),
+    "a pool is a number": (HEAD + "pools: {p: 3}", "a.yaml:3: pools.p: must be a mapping"),
+    "an unnamed pool": (HEAD + "pools:\n- {min_nodes: 1}", "a.yaml:4: pools.0: a pool in a list"),
+    "a pool listed twice": (
+        HEAD + "pools:\n- {name: p}\n- {name: p}",
+        "a.yaml:5: pools.1: pool 'p' stands twice; rename one",
+    ),
+    "a key of a listed pool": (
+        HEAD + "pools:\n- name: p\n  min_node: 1",
+        "a.yaml:5: pools.p.min_node: unknown key",
+    ),
+    "a number for a name": (
+        "name: 7\nfleet: [{id: a}]",
+        "a.yaml:1: name: must be a text, not a number; put it in quotes",
+    ),
+    "a negative time": (
+        HEAD + "events:\n- {at: -5s, action: start_fleet}",
+        "a.yaml:4: events.0.at: '-5s' is not a duration: it must be zero or more",
+    ),
+    "a time without end": (
+        HEAD + "events:\n- {at: 99999999h, action: start_fleet}",
+        "a.yaml:4: events.0.at: '99999999h' is not a duration: ten years are the most",
+    ),
+    "a variable": (
+        HEAD + "pools: {p: {instance_type: '${TYPE}'}}",
+        "a.yaml:3: pools.p.instance_type: ${TYPE} has no value in a scenario; write the value",
+    ),
+    "a parameter of another failure": (
+        START + XID % "temperature, xid_code: 79",
+        "a.yaml:5: events.1.params.xid_code: says nothing about temperature, but about xid_error",
+    ),
+    "a GPU too many": (
+        START + XID % "xid_error, gpu_index: 4",
+        "a.yaml:5: events.1.params.gpu_index: a has 4 GPUs; the last is 3",
+    ),
+    "an assert that waits": (
+        START + "  - {action: assert, target: a, params: {expected_status: active, timeout: 5s}}",
+        "a.yaml:5: events.1.params.timeout: an assert looks once; write `action: wait_for_status`",
+    ),
+    "a key of another assertion": (
+        COUNT % ", saga: replace",
+        "a.yaml:6: assertions.0.saga: says nothing about node_count, but about saga_count",
+    ),
+    "an alias of itself": ("name: a\nfleet: &x [*x]", "a.yaml:2: fleet.0.0: is more than 64 deep"),
+    "a control character": ("name: a\nfleet: [\x07]", "a.yaml:2: not valid YAML: the character"),
+}
+JUNK = (
+    *(None, True, 0, -1, 10**30, 1.5, float("nan"), "", " ", "all", "node-1", "-5s", "99999999h"),
+    *([], [1], {}, {"a": 1}, {1: 2}, [[[]]], "${HOME}", "os:system", "150%", {"type": "x:y"}, b"a"),
+)
+
+
+@pytest.mark.parametrize(("text", "told"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_told_with_its_line_and_remedy(text, told):
+    """A newcomer goes to the line and knows what to write; nothing else is said of it."""
+    with pytest.raises(ScenarioError) as raised:
+        read_text("a.yaml", text)
+    assert [told] == [problem[: len(told)] for problem in raised.value.problems]
+
+
+def places(value, path=()):
+    """Every place in a document."""
+    if path:
+        yield path
+    for key in value if isinstance(value, dict) else range(len(value or ())):
+        if isinstance(value, dict | list):
+            yield from (
+                places(value[key], (*path, key))
+                if isinstance(value[key], dict | list)
+                else [(*path, key)]
+            )
+
+
+def spoilt(document, chance):
+    """The document with one or two places filled with what does not belong there."""
+    for _ in range(chance.choice((1, 1, 2))):
+        path = chance.choice(list(places(document)) or [()])
+        inside = document
+        for key in path[:-1]:
+            inside = inside[key]
+        if not path:
+            continue
+        if chance.random() < 0.3:
+            del inside[path[-1]]
+        else:
+            inside[path[-1]] = chance.choice(JUNK)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def problems_of(text):
+    """What is wrong with a file."""
+    try:
+        read_text("a.yaml", text)
+    except ScenarioError as error:
+        return error.problems
+    return []
+
+
+def test_no_file_is_so_wrong_that_it_is_not_told_where():
+    """Of two hundred spoilt files each is in order, or every problem has its file and line."""
+    chance = random.Random(1)
+    texts = [file.read_text("utf-8") for file in SHIPPED]
+    refused = 0
+    for _ in range(200):
+        text = spoilt(yaml.safe_load(chance.choice(texts)), chance)
+        problems = problems_of(text)
+        refused += bool(problems)
+        found = [re.match(r"a\.yaml:(\d+): ", problem) for problem in problems]
+        assert all(each and 1 <= int(each[1]) <= text.count("\n") + 1 for each in found), problems
+    assert refused > 60
+
+
+ORIGINAL = """
+name: in-the-words-of-the-original
+fleet:
+  - id: node-1
+    provider: gcp
+  - id: node-2
+    provider: aws
+events:
+  - at: 0s
+    action: start_fleet
+  - at: 3s
+    action: log
+    params:
+      log_message: "All nodes are there after three seconds"
+  - at: 3s
+    action: assert
+    target: all
+    params: {expected_status: active}
+  - at: 4s
+    action: issue_command
+    target: node-1
+    params:
+      command_type: cordon
+      command_args: {reason: maintenance}
+  - at: 6s
+    action: wait
+  - action: assert
+    target: node-1
+    params: {expected_status: cordoned}
+  - at: 7s
+    action: inject_failure
+    target: node-2
+    params: {failure_type: nvml_failure, message: no answer, gpu_index: 2}
+assertions:
+  - {type: health_status, target: node-2, expected: degraded}
+"""
+
+
+def test_the_original_s_files_keep_their_meaning():
+    """A fleet is there three seconds after its start; `wait` may stand alone."""
+    outcome = run(read_text("a.yaml", ORIGINAL))
+    assert [] == [each for each in outcome.steps if not each.ok]
+    assert outcome.ok
+
+
+def commanded(command):
+    """What came of one command to a node that is cordoned."""
+    params = "{command_type: cordon}"
+    text = START + f"  - {{at: 5s, action: issue_command, target: a, params: {params}}}\n"
+    text += f"  - {{at: 7s, action: issue_command, target: a, params: {command}}}\n"
+    outcome = run(read_text("a.yaml", text + "duration: 10s\n"))
+    return outcome.ok, outcome.steps[-1].detail
+
+
+@pytest.mark.parametrize(
+    ("command", "ok", "told"),
+    [
+        ("{command_type: uncordon}", True, ""),
+        ("{command_type: hold, reason: r, command_args: {for: 999h}}", False, "refused: "),
+        ("{command_type: hold, reason: r, command_args: {for: 999h}, refused: true}", True, ""),
+        ("{command_type: uncordon, refused: true}", False, "not refused, as it was to be"),
+    ],
+)
+def test_a_command_that_is_refused_fails_the_scenario(command, ok, told):
+    """Unless its writer says that it is to be."""
+    found, detail = commanded(command)
+    assert (ok, True) == (found, detail.startswith(told)), detail
+
+
+def test_a_failure_that_finds_no_machine_is_told():
+    """Before the machine is made it waits for it; where the machine is gone it fails."""
+    text = START + XID % "xid_error"
+    outcome = run(read_text("a.yaml", text + "duration: 20s\n"))
+    assert {"a": "unhealthy", "b": "active"} == {each.node: each.status for each in outcome.nodes}
+    text = START.replace("name: a", "name: a\nduration: 3m") + (
+        "  - {at: 5s, action: issue_command, target: a, params: {command_type: terminate}}\n"
+        "  - {action: wait_for_status, target: a, params: {expected_status: terminated}}\n"
+    )
+    outcome = run(read_text("a.yaml", text + XID % "xid_error"))
+    assert (False, "nothing breaks: a does not stand any more") == (
+        outcome.ok,
+        outcome.steps[-1].detail,
+    )
