@@ -13,7 +13,7 @@ from schemas.records import OpenSaga, PoolRecord
 from schemas.settings import Settings
 from services.simulator.hardware import Kind
 from services.simulator.scenario import format as f
-from services.simulator.scenario.reading import pool_of
+from services.simulator.scenario.pools import pool_of
 
 BEGIN_REASON = "the scenario's fleet"
 

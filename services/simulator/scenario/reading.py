@@ -4,7 +4,7 @@ Nothing is run here: references to nodes, pools, actions and requests are checke
 file itself says, so that a scenario that is found right can be played.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,22 +21,14 @@ from services.runtime.documents import Document, Path_, convert, read_document
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario import format as f
 from services.simulator.scenario.checking import Known, problems
+from services.simulator.scenario.pools import own_pools, pool_text
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PROVIDER_TYPE: Final = "services.simulator.cloud:SimulatedProvider"
-METRICS_TYPE: Final = "services.simulator.workload:SimulatedMetrics"
 NOTIFIER_TYPE: Final = "services.simulator.workload:SimulatedNotifier"
 AGENT: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
 """A few nodes beat often, so that little time passes until something is seen."""
-OWN_POOL: Final = "fleet"
 FLEET: Final = "simulated"
-POOL_DEFAULTS: Final[dict[str, Any]] = {
-    "provider": f.CLOUD,
-    "instance_type": "gpu_8x",
-    "gpu_count": 8,
-    "min_nodes": 0,
-    "max_nodes": f.FLEET_MAX,
-}
 KEYS: Final = (
     *("name", "description", "seed", "duration", "replace_fatal", "fleet", "pools", "settings"),
     *("events", "assertions", "stress"),
@@ -330,12 +322,6 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     replace_fatal: bool = False
 
 
-def pool_text(spec: dict[str, Any]) -> dict[str, Any]:
-    """A pool as it stands in the file, with what a simulation adds. Pure."""
-    asks = "autoscaling" in spec or "autoscaler" in spec or "scaling" in spec
-    return {**POOL_DEFAULTS, **({"metrics": {"type": METRICS_TYPE}} if asks else {}), **spec}
-
-
 def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Event:
     """Read an event's parameters, as its action has them."""
     params = {f.PARAM_ALIASES.get(key, key): value for key, value in text.params.items()}
@@ -366,42 +352,9 @@ def _check_params(
             raise document.error((*path, "params", key), text + ", ".join(sorted(failures)))
 
 
-def own_pools(fleet: tuple[f.FleetNode, ...], *, replace: bool) -> dict[str, dict[str, Any]]:
-    """The pools of the nodes that name none: one for each provider. Pure."""
-    counts: dict[str, int] = {}
-    for node in fleet:
-        if not node.pool:
-            counts[node.provider] = counts.get(node.provider, 0) + 1
-    return {
-        own_pool(provider): {
-            **POOL_DEFAULTS,
-            "provider": provider,
-            "gpu_count": 0,
-            "budget": {"max_unavailable": "100%", "max_replacements": "unlimited"},
-            "health": {"auto_replace": replace, "incident": {"hold": "0s"}},
-        }
-        for provider in counts
-    }
-
-
-def own_pool(provider: str) -> str:
-    """What the pool of a provider's nodes that name none is called."""
-    return OWN_POOL if provider == "fake" else f"{OWN_POOL}-{provider}"
-
-
-def pool_of(node: f.FleetNode) -> str:
-    """The pool that a node of the fleet belongs to."""
-    return node.pool or own_pool(node.provider)
-
-
 def _line(problem: str) -> tuple[int, str]:
     """The line that a problem names, for sorting."""
     for part in problem.split(":"):
         if part.isdecimal():
             return int(part), problem
     return 0, problem
-
-
-def names(scenario: f.Scenario) -> Mapping[str, str]:
-    """Node -> its pool."""
-    return {node.id: pool_of(node) for node in scenario.fleet}
