@@ -89,6 +89,8 @@ class Stage:
         self._boots = self.world.chance("fleet")
         self._pending: dict[str, list[f.FailureParams]] = {}
         """Node of the fleet that has not been made yet -> what is broken when it is."""
+        self._were: set[str] = set()
+        """Nodes that have been made."""
         self.cloud.on_made = self._made
         self.cloud.on_ending = self.machines.vanish
         self.cloud.on_gone = self.machines.vanish
@@ -115,6 +117,7 @@ class Stage:
 
     def _made(self, instance: Instance) -> None:
         """A machine was made; what was broken before it was, is."""
+        self._were.add(instance.name)
         self.machines.appear(instance)
         for params in self._pending.pop(instance.name, ()):
             self.break_node(instance.name, params)
@@ -182,8 +185,7 @@ class Stage:
             self._trouble(target, params)
             return ""
         gone = []
-        recorded = {each.node for each in self.nodes()}
-        coming = [name for name in self._beginning.kinds if name not in recorded]
+        coming = [name for name in self._beginning.kinds if name not in self._were]
         for name in dict.fromkeys((*self._names(target), *(coming if target == f.ALL else ()))):
             if self.machines.machine(name) is None and name in coming:
                 self._pending.setdefault(name, []).append(params)
