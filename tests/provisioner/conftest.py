@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -42,6 +44,27 @@ SLEEP = ("/bin/sleep", "1000")
 def place(tmp_path: Path) -> Environment:
     """What each provider here is told; it is called `fake`, as the tests' launches want it."""
     return Environment(name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path)
+
+
+P = TypeVar("P")
+
+
+@asynccontextmanager
+async def anew(
+    kind: Callable[..., P], tmp_path: Path, **plain: object
+) -> AsyncIterator[Callable[..., P]]:
+    """Makes a provider anew, with changed options and transport where wanted; closes them all."""
+    made: list[Any] = []
+
+    def again(transport: httpx.AsyncBaseTransport | None = None, **changes: object) -> P:
+        way = {"transport": transport} if transport else {}
+        options = kind.Options(**(plain | changes))
+        made.append(kind(options=options, environment=place(tmp_path), **way))
+        return made[-1]
+
+    yield again
+    for each in made:
+        await each.close()
 
 
 @pytest.fixture
@@ -95,21 +118,14 @@ async def make_docker(
     engine: DockerServer, tmp_path: Path
 ) -> AsyncIterator[Callable[..., DockerProvider]]:
     """Makes the Docker provider anew, with changed options and transport where wanted."""
-    made: list[DockerProvider] = []
-
-    def again(
-        transport: httpx.AsyncBaseTransport | None = None, **changes: object
-    ) -> DockerProvider:
-        plain = {"image": "navarch-node", "socket": engine.socket, "containers_max": 1000}
-        options = DockerProvider.Options(**(plain | changes))
-        made.append(
-            DockerProvider(options=options, environment=place(tmp_path), transport=transport)
-        )
-        return made[-1]
-
-    yield again
-    for each in made:
-        await each.close()
+    async with anew(
+        DockerProvider,
+        tmp_path,
+        image="navarch-node",
+        socket=engine.socket,
+        containers_max=1000,
+    ) as again:
+        yield again
 
 
 @pytest.fixture
@@ -129,27 +145,24 @@ async def owned(boxes: int, tmp_path: Path) -> AsyncIterator[Machines]:
 @pytest.fixture
 async def make_ssh(owned: Machines, tmp_path: Path) -> AsyncIterator[Callable[..., SshProvider]]:
     """Makes the SSH provider anew. No machine here is really rebooted: it is this one."""
-    made: list[SshProvider] = []
+    async with anew(
+        SshProvider,
+        tmp_path,
+        user=USER,
+        key_file=str(owned.key),
+        sudo=False,
+        claim_folder="~/claim",
+        reboot_command='echo reboot >> "$HOME/rebooted"',
+        command_timeout=Duration(5),
+        connect_timeout=Duration(5),
+        rest=Duration(0),
+    ) as again:
 
-    def again(**changes: object) -> SshProvider:
-        plain = {
-            "machines": () if "inventory" in changes else owned.inventory(),
-            "user": USER,
-            "key_file": str(owned.key),
-            "sudo": False,
-            "claim_folder": "~/claim",
-            "reboot_command": 'echo reboot >> "$HOME/rebooted"',
-            "command_timeout": Duration(5),
-            "connect_timeout": Duration(5),
-            "rest": Duration(0),
-        }
-        options = SshProvider.Options(**(plain | changes))
-        made.append(SshProvider(options=options, environment=place(tmp_path)))
-        return made[-1]
+        def with_machines(**changes: object) -> SshProvider:
+            mine = {} if "inventory" in changes else {"machines": owned.inventory()}
+            return again(**(mine | changes))
 
-    yield again
-    for each in made:
-        await each.close()
+        yield with_machines
 
 
 @pytest.fixture
@@ -165,28 +178,17 @@ async def make_lambda(
 ) -> AsyncIterator[Callable[..., LambdaProvider]]:
     """Makes the Lambda provider anew, with changed options and transport where wanted."""
     (tmp_path / "key").write_text(f"{KEY}\n")
-    made: list[LambdaProvider] = []
-
-    def again(
-        transport: httpx.AsyncBaseTransport | None = None, **changes: object
-    ) -> LambdaProvider:
-        plain = {
-            "api_key_file": str(tmp_path / "key"),
-            "base_url": lambda_api.url,
-            "ssh_key": "laptop",
-            "request_interval": Duration(0),
-            "launch_interval": Duration(0),
-            "list_lag": Duration(0),
-        }
-        options = LambdaProvider.Options(**(plain | changes))
-        made.append(
-            LambdaProvider(options=options, environment=place(tmp_path), transport=transport)
-        )
-        return made[-1]
-
-    yield again
-    for each in made:
-        await each.close()
+    async with anew(
+        LambdaProvider,
+        tmp_path,
+        api_key_file=str(tmp_path / "key"),
+        base_url=lambda_api.url,
+        ssh_key="laptop",
+        request_interval=Duration(0),
+        launch_interval=Duration(0),
+        list_lag=Duration(0),
+    ) as again:
+        yield again
 
 
 @pytest.fixture(scope="session")
@@ -217,17 +219,14 @@ async def make_aws(
         (await client.post(f"{moto}/moto-api/reset")).raise_for_status()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    made: list[AwsProvider] = []
-
-    def again(**changes: object) -> AwsProvider:
-        plain = {"region": "us-east-1", "image": "ami-03cf127a", "endpoint_url": moto}
-        options = AwsProvider.Options(**(plain | changes))
-        made.append(AwsProvider(options=options, environment=place(tmp_path)))
-        return made[-1]
-
-    yield again
-    for each in made:
-        await each.close()
+    async with anew(
+        AwsProvider,
+        tmp_path,
+        region="us-east-1",
+        image="ami-03cf127a",
+        endpoint_url=moto,
+    ) as again:
+        yield again
 
 
 @pytest.fixture(scope="session")
@@ -266,23 +265,16 @@ async def make_gcp(
         "token_uri": f"{gcp.url}/token",
     }
     key.write_text(json.dumps(account))
-    made: list[GcpProvider] = []
-
-    def again(**changes: object) -> GcpProvider:
-        plain = {
-            "project": "my-project",
-            "image": "projects/p/global/images/family/gpu",
-            "credentials_file": str(key),
-            "base_url": f"{gcp.url}/compute/v1",
-            "metadata_url": gcp.url,
-        }
-        options = GcpProvider.Options(**(plain | changes))
-        made.append(GcpProvider(options=options, environment=place(tmp_path)))
-        return made[-1]
-
-    yield again
-    for each in made:
-        await each.close()
+    async with anew(
+        GcpProvider,
+        tmp_path,
+        project="my-project",
+        image="projects/p/global/images/family/gpu",
+        credentials_file=str(key),
+        base_url=f"{gcp.url}/compute/v1",
+        metadata_url=gcp.url,
+    ) as again:
+        yield again
 
 
 @pytest.fixture
@@ -298,35 +290,24 @@ async def make_azure(
 ) -> AsyncIterator[Callable[..., AzureProvider]]:
     """Makes the Azure provider anew, on that server, with changed options where wanted."""
     monkeypatch.setenv("AZURE_CLIENT_SECRET", azure_server.SECRET)
-    made: list[AzureProvider] = []
-
-    def again(
-        transport: httpx.AsyncBaseTransport | None = None, **changes: object
-    ) -> AzureProvider:
-        plain = {
-            "subscription": azure_server.SUBSCRIPTION,
-            "resource_group": azure_server.GROUP,
-            "location": "eastus",
-            "image": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/gpu",
-            "subnet": azure_server.SUBNET,
-            "tenant": azure_server.TENANT,
-            "client_id": azure_server.CLIENT,
-            "ssh_key": "ssh-ed25519 A",
-            "base_url": azure.url,
-            "login_url": azure.url,
-            "metadata_url": azure.url,
-            "prices_url": azure.url,
-            "poll_interval": Duration(0),
-        }
-        options = AzureProvider.Options(**(plain | changes))
-        made.append(
-            AzureProvider(options=options, environment=place(tmp_path), transport=transport)
-        )
-        return made[-1]
-
-    yield again
-    for each in made:
-        await each.close()
+    async with anew(
+        AzureProvider,
+        tmp_path,
+        subscription=azure_server.SUBSCRIPTION,
+        resource_group=azure_server.GROUP,
+        location="eastus",
+        image="/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/gpu",
+        subnet=azure_server.SUBNET,
+        tenant=azure_server.TENANT,
+        client_id=azure_server.CLIENT,
+        ssh_key="ssh-ed25519 A",
+        base_url=azure.url,
+        login_url=azure.url,
+        metadata_url=azure.url,
+        prices_url=azure.url,
+        poll_interval=Duration(0),
+    ) as again:
+        yield again
 
 
 @pytest.fixture
@@ -342,23 +323,12 @@ async def make_coreweave(
 ) -> AsyncIterator[Callable[..., CoreWeaveProvider]]:
     """Makes the CoreWeave provider anew, on that cluster, with changed options where wanted."""
     monkeypatch.setenv("COREWEAVE_API_TOKEN", coreweave_server.TOKEN)
-    made: list[CoreWeaveProvider] = []
-
-    def again(
-        transport: httpx.AsyncBaseTransport | None = None, **changes: object
-    ) -> CoreWeaveProvider:
-        plain = {
-            "server": coreweave.url,
-            "zone": "US-EAST-04A",
-            "settle": Duration(0.2),
-            "poll_interval": Duration(0),
-        }
-        options = CoreWeaveProvider.Options(**(plain | changes))
-        made.append(
-            CoreWeaveProvider(options=options, environment=place(tmp_path), transport=transport)
-        )
-        return made[-1]
-
-    yield again
-    for each in made:
-        await each.close()
+    async with anew(
+        CoreWeaveProvider,
+        tmp_path,
+        server=coreweave.url,
+        zone="US-EAST-04A",
+        settle=Duration(0.2),
+        poll_interval=Duration(0),
+    ) as again:
+        yield again

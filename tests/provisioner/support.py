@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.records import InstanceRecord
 from schemas.sagas import (
     LaunchSpec,
     ProvisionInputs,
@@ -51,6 +52,13 @@ QUICK = Timing(
     sweep_look_seconds=0.01,
 )
 SECONDS_MAX = 10.0
+
+
+async def recorded(bus: Bus, node: str = "web-1") -> InstanceRecord:
+    """A node's record."""
+    found = await InstanceStore(bus).get(f"web.{node}")
+    assert found is not None
+    return found
 
 
 def fake(**options: Any) -> FakeProvider:

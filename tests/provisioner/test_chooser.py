@@ -11,7 +11,6 @@ from schemas.instance_types import InstanceTypes, TypeSpec
 from schemas.offerings import BLOCKED
 from schemas.pool_events import LaunchRefused, LaunchWaits, pool_codec
 from schemas.reasons import ProviderErrorKind
-from schemas.records import InstanceRecord
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
 from services.provisioner.calling.calls import ProviderCalls, Providers
@@ -35,6 +34,7 @@ from tests.provisioner.support import (
     Life,
     Mortal,
     provision,
+    recorded,
     terminate,
     until,
 )
@@ -99,13 +99,6 @@ class Market:
         return {name: sorted(each.name for each in all_) for name, all_ in found.items()}
 
 
-async def record_of(bus: NatsBus, node: str) -> InstanceRecord:
-    """A node's record."""
-    found = await InstanceStore(bus).get(f"web.{node}")
-    assert found is not None
-    return found
-
-
 async def told(bus: NatsBus, fact: str) -> list[Any]:
     """The events of this fact."""
     stored = await bus.read(EVENTS.name, pool_event_wildcard(fact))
@@ -125,7 +118,7 @@ async def test_what_one_provider_surely_refuses_the_next_is_asked(
     await market.steps().provision(provision("web-2", choice=BOTH))
     assert await market.standing() == {"fake": [], "dear": ["web-1", "web-2"]}
     assert market.providers["fake"].calls("provision") == ["web-1"]
-    record = await record_of(bus, "web-1")
+    record = await recorded(bus, "web-1")
     assert (record.provider, record.offering and record.offering.provider) == ("dear", "dear")
 
 
@@ -153,7 +146,7 @@ async def test_killed_anywhere_a_launch_that_moves_on_makes_one_instance(bus: Na
         except Killed:
             killed = True
             outputs = await market.steps().provision(provision(node, choice=BOTH))
-            record = await record_of(bus, node)
+            record = await recorded(bus, node)
             assert (record.state, record.provider_id) == ("running", outputs.provider_id)
         standing = await market.standing()
         assert len(standing["fake"]) + len(standing["dear"]) == 1
@@ -201,7 +194,7 @@ async def test_spot_gives_way_to_on_demand_after_its_wait(bus: NatsBus) -> None:
     given = provision("web-1", choice=choice, timeout_seconds=30.0)
     outputs = await market.steps().provision(given)
     assert outputs.market == "on-demand"
-    record = await record_of(bus, "web-1")
+    record = await recorded(bus, "web-1")
     assert record.running_at is not None
     assert (record.running_at - record.intended_at).total_seconds() >= 0.5
     [waits] = await told(bus, "launch-waits")

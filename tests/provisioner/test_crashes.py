@@ -4,10 +4,8 @@ import asyncio
 
 import pytest
 
-from schemas.records import InstanceRecord
 from schemas.sagas import ProvisionOutputs
 from services.provisioner.providers.fake import FakeProvider, Order
-from services.provisioner.store import InstanceStore
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
@@ -17,6 +15,7 @@ from tests.provisioner.support import (
     Mortal,
     fake,
     provision,
+    recorded,
     steps,
     terminate,
 )
@@ -27,13 +26,6 @@ POINTS_MAX = 60
 async def made(provider: FakeProvider, node: str) -> list[str]:
     """Ids of the instances that stand for a node."""
     return [each.provider_id for each in await provider.list() if each.name == node]
-
-
-async def recorded(bus: NatsBus, node: str) -> InstanceRecord:
-    """The node's record."""
-    found = await InstanceStore(bus).get(f"web.{node}")
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["token", "no-token"])

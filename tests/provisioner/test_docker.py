@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import httpx
 import pytest
 
 from schemas.duration import Duration
@@ -28,6 +27,7 @@ from tests.provisioner.docker_server import (
 )
 from tests.provisioner.statuses import COMMON
 from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps, terminate
+from tests.provisioner.transports import MortalTransport
 
 Make = Callable[..., DockerProvider]
 CREATE, START = "POST /containers/create", "POST /containers/{id}/start"
@@ -41,22 +41,6 @@ POINTS_MAX = 40
 def make(make_docker: Make) -> Make:
     """Makes the provider anew, with changed options and transport where wanted."""
     return make_docker
-
-
-class MortalTransport(httpx.AsyncHTTPTransport):
-    """Dies before a request goes out or after its answer came in, at one point of its life."""
-
-    def __init__(self, socket: str, life: Life) -> None:
-        super().__init__(uds=socket)
-        self._life = life
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Pass it on, and maybe die."""
-        self._life.point()
-        answer = await super().handle_async_request(request)
-        await answer.aread()
-        self._life.point()
-        return answer
 
 
 # --- requests and answers ------------------------------------------------------------------------
@@ -265,7 +249,7 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_container(
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         command = provision(node, ssh_keys=(KEY,))
-        mortal = make(MortalTransport(engine.socket, Life(point)), containers_max=99)
+        mortal = make(MortalTransport(Life(point), uds=engine.socket), containers_max=99)
         try:
             await steps(bus, mortal).provision(command)
         except Killed:
@@ -288,7 +272,7 @@ async def test_a_removal_killed_between_any_two_calls_is_completed(
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         await steps(bus, make()).provision(provision(node))
-        mortal = make(MortalTransport(engine.socket, Life(point)))
+        mortal = make(MortalTransport(Life(point), uds=engine.socket))
         try:
             await steps(bus, mortal).terminate(terminate(node))
         except Killed:

@@ -22,7 +22,7 @@ from schemas.permissions import bootstrap_inbox
 from schemas.sagas import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
-from services.cli.nats_config import SIGNING_FILE, write
+from services.cli.nats_config import SIGNING_FILE
 from services.provisioner import core
 from services.provisioner.bootstrap.enrolling import Enroller, refusal_id
 from services.provisioner.bootstrap.handover import Handover
@@ -33,7 +33,7 @@ from services.runtime.connecting import credentials
 from services.runtime.errors import NavarchError
 from services.runtime.nats_bus import ConnectOptions, NatsBus
 from tests.support.inprocess import eventually
-from tests.support.secured import NOW, WHERE, Secured, serving_secured
+from tests.support.secured import NOW, Secured, nats_config, serving_secured
 
 NODE = "training-1"
 OWN = f"navarch.v1.node.training.{NODE}"
@@ -94,9 +94,7 @@ class World:
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `navarch nats-config` writes."""
-    place = tmp_path_factory.mktemp("nats-config")
-    write(place, "tests", NOW, **WHERE)
-    return place
+    return nats_config(tmp_path_factory.mktemp("nats-config"))
 
 
 @pytest.fixture

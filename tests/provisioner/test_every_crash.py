@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from schemas.records import node_key
 from services.provisioner.conformance.cutting import driven
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Provider
 from services.provisioner.steps import Steps
-from services.provisioner.store import InstanceStore
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import Command
 from tests.provisioner.lossy import Lossy, lossy
 from tests.provisioner.rows import ROWS, Row
-from tests.provisioner.support import QUICK, Killed, Life, provision, steps, terminate
+from tests.provisioner.support import QUICK, Killed, Life, provision, recorded, steps, terminate
 
 pytestmark = pytest.mark.slow
 
@@ -185,9 +183,7 @@ async def cloud(bus: NatsBus, row: Row, make: Callable[..., Provider]) -> AsyncI
 
 async def state(bus: NatsBus, node: str) -> str:
     """What the node's record says."""
-    record = await InstanceStore(bus).get(node_key("web", node))
-    assert record is not None
-    return record.state
+    return (await recorded(bus, node)).state
 
 
 async def test_killed_between_any_two_calls_of_a_launch_it_makes_one(

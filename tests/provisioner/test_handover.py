@@ -1,6 +1,5 @@
 """What new nodes are handed at birth: the same words each time, no secret where people look."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ from schemas.records import InstanceRecord
 from schemas.sagas import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import OFFERINGS
-from services.cli.nats_config import SIGNING_FILE, write
+from services.cli.nats_config import SIGNING_FILE
 from services.provisioner import core
 from services.provisioner.bootstrap.handover import REDACTED, Handover, HandoverError, redacted
 from services.provisioner.provider import Instance, ProvisionRequest
@@ -22,17 +21,13 @@ from services.runtime.nats_bus import NatsBus
 from services.runtime.placeholders import USER_DATA_BYTES_MAX, fill
 from services.saga.participant import StepFailure
 from tests.provisioner.support import fake, provision, steps
-from tests.support.secured import WHERE
-
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from tests.support.secured import NOW, nats_config
 
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agents' signing key."""
-    place = tmp_path_factory.mktemp("keys")
-    write(place, "tests", NOW, **WHERE)
-    return place / SIGNING_FILE
+    return nats_config(tmp_path_factory.mktemp("keys")) / SIGNING_FILE
 
 
 def handover(directory: Path, keys: Path | None = None, **agent: str) -> Handover:

@@ -19,7 +19,7 @@ from schemas.records import InstanceRecord
 from schemas.sagas import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
-from services.cli.nats_config import SIGNING_FILE, write
+from services.cli.nats_config import SIGNING_FILE
 from services.provisioner import core
 from services.provisioner.bootstrap import setup_plan
 from services.provisioner.bootstrap.handover import REDACTED, Handover
@@ -31,7 +31,7 @@ from services.runtime.logs import set_up_logs
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import FLEET, fake, providers
-from tests.support.secured import NOW, WHERE
+from tests.support.secured import nats_config
 
 SAGA = "scale-up-web-1"
 
@@ -311,8 +311,8 @@ async def test_credentials_reach_the_node_and_nobody_else(
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
     set_up_logs("provisioner")
     root.handlers[:] = before
-    write(tmp_path / "bus", "tests", NOW, **WHERE)
-    signing = str(tmp_path / "bus" / SIGNING_FILE)
+    place = nats_config(tmp_path / "bus")
+    signing = str(place / SIGNING_FILE)
     handover = Handover(NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path)
     world.setup = Setup(world.bus, SystemClock(), world.store, providers(world.provider), handover)
     secret = handover.credentials(await world.record())

@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from schemas.records import InstanceRecord
 from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Environment, Instance
+from services.provisioner.provider import Environment
 from services.provisioner.providers import ssh, ssh_claims
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_claims import Look
 from services.provisioner.providers.ssh_inventory import Machine
-from services.provisioner.store import InstanceStore
 from services.runtime.nats_bus import NatsBus
-from tests.provisioner.machines import Box, Machines
+from tests.provisioner.machines import Machines
 from tests.provisioner.support import FLEET, provision, request, steps, terminate, until
 
 Make = Callable[..., SshProvider]
@@ -29,18 +27,6 @@ def make(make_ssh: Make) -> Make:
     return make_ssh
 
 
-def box_of(owned: Machines, instance: Instance) -> Box:
-    """The machine that an instance is."""
-    return owned.boxes[instance.host]
-
-
-async def recorded(bus: NatsBus, node: str = "web-1") -> InstanceRecord:
-    """A node's record."""
-    found = await InstanceStore(bus).get(f"web.{node}")
-    assert found is not None
-    return found
-
-
 # --- claims --------------------------------------------------------------------------------------
 
 
@@ -48,7 +34,7 @@ async def test_an_instance_is_a_machine_with_its_claim(owned: Machines, make: Ma
     """Its id names machine and launch, its address the port; the inventory's labels are tags."""
     inventory = owned.inventory(zone="rack-7", labels={"rack": "7"}, gpu_count=8)
     made = await make(machines=inventory).provision(request(labels={"team": "vision"}, gpu_count=8))
-    box = box_of(owned, made)
+    box = owned.boxes[made.host]
     assert (f"{box.name}:token-of-web-1", f"127.0.0.1:{box.port}") == (
         made.provider_id,
         made.address,
@@ -219,7 +205,7 @@ async def test_a_reboot_runs_the_command_on_the_machine(owned: Machines, make: M
     """After the answer, so that it comes through."""
     made = await make().provision(request(gpu_count=0))
     await make().reboot(made)
-    file = box_of(owned, made).home / "rebooted"
+    file = owned.boxes[made.host].home / "rebooted"
 
     async def rebooted() -> bool:
         return file.exists()

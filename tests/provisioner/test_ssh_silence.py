@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from schemas.records import InstanceRecord
 from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Instance
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.removing.removal import Standing
 from services.provisioner.store import InstanceStore
 from services.runtime.nats_bus import NatsBus
-from tests.provisioner.machines import Box, Machines, new_key, written
-from tests.provisioner.support import FLEET, provision, request, steps, terminate
+from tests.provisioner.machines import Machines, new_key, written
+from tests.provisioner.support import FLEET, provision, recorded, request, steps, terminate
 
 Make = Callable[..., SshProvider]
 
@@ -23,18 +21,6 @@ Make = Callable[..., SshProvider]
 def make(make_ssh: Make) -> Make:
     """Makes the provider anew."""
     return make_ssh
-
-
-def box_of(owned: Machines, instance: Instance) -> Box:
-    """The machine that an instance is."""
-    return owned.boxes[instance.host]
-
-
-async def recorded(bus: NatsBus, node: str = "web-1") -> InstanceRecord:
-    """A node's record."""
-    found = await InstanceStore(bus).get(f"web.{node}")
-    assert found is not None
-    return found
 
 
 # --- machines that do not answer -----------------------------------------------------------------
@@ -105,7 +91,7 @@ async def test_a_dead_machine_costs_its_time_out_once(owned: Machines, make: Mak
     """Who looks at all of them leaves it alone for a while; who wants that very one does not."""
     provider = make(rest=60)
     made = await provider.provision(request(gpu_count=0))
-    box = box_of(owned, made)
+    box = owned.boxes[made.host]
     box.refuses = True
     for connection in list(box.connections):
         connection.abort()

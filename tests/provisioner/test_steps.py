@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from schemas.pool_events import InstanceLeaked, pool_codec
-from schemas.records import InstanceRecord
 from schemas.requests import Page, Query
 from schemas.sagas import (
     BootstrapInputs,
@@ -29,19 +28,13 @@ from tests.provisioner.support import (
     command,
     fake,
     provision,
+    recorded,
     running,
     start_step,
     steps,
     terminate,
     until,
 )
-
-
-async def record_of(bus: NatsBus, node: str) -> InstanceRecord:
-    """A node's record."""
-    found = await InstanceStore(bus).get(f"web.{node}")
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("kind", ["CAPACITY", "QUOTA", "UNSUPPORTED", "AUTH", "INVALID"])
@@ -53,7 +46,7 @@ async def test_an_error_that_waiting_does_not_cure_fails_the_step(bus: NatsBus, 
             await steps(bus, provider).provision(provision("web-1"))
         assert failure.value.error == kind
     assert len(provider.calls("provision")) == 1
-    record = await record_of(bus, "web-1")
+    record = await recorded(bus, "web-1")
     assert (record.state, record.error.split(":")[0]) == ("terminated", kind)
 
 
@@ -62,7 +55,7 @@ async def test_an_error_that_passes_is_tried_again(bus: NatsBus, kind: str) -> N
     """The same token is used until it succeeds; the tries are counted in the record."""
     provider = fake(faults=(Order(call="provision", kind=kind, times=3),))
     outputs = await steps(bus, provider).provision(provision("web-1"))
-    record = await record_of(bus, "web-1")
+    record = await recorded(bus, "web-1")
     assert record.provider_id == outputs.provider_id
     assert (record.state, record.attempts, record.error) == ("running", 3, "")
 
@@ -134,7 +127,7 @@ async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> No
     removing = asyncio.create_task(steps(bus, provider).terminate(terminate("web-1")))
 
     async def is_leaked() -> bool:
-        return (await record_of(bus, "web-1")).state == "leaked"
+        return (await recorded(bus, "web-1")).state == "leaked"
 
     await until(is_leaked)
     tries = len(provider.calls("terminate"))
@@ -150,7 +143,7 @@ async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> No
     assert (events[0].instance, events[0].dollars_per_hour) == ("web-1", 2.5)
     provider.relent()
     await removing
-    assert (await record_of(bus, "web-1")).state == "terminated"
+    assert (await recorded(bus, "web-1")).state == "terminated"
 
 
 async def test_a_refused_termination_is_a_leak_at_once(bus: NatsBus) -> None:
@@ -210,7 +203,7 @@ async def test_a_broker_restart_in_a_launch_costs_nothing(
         done, _ = await answer_to(bus, "s", sequence)
     assert isinstance(done, StepSucceeded)
     assert len(await provider.list()) == 1
-    assert (await record_of(bus, "web-1")).state == "running"
+    assert (await recorded(bus, "web-1")).state == "running"
 
 
 async def test_two_replicas_answer_each_command_once(bus: NatsBus) -> None:

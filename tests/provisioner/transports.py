@@ -8,9 +8,9 @@ from tests.provisioner.support import Life
 class MortalTransport(httpx.AsyncHTTPTransport):
     """Dies before a request goes out or after its answer came in, at one point of its life."""
 
-    def __init__(self, life: Life) -> None:
-        """Live as long as that."""
-        super().__init__()
+    def __init__(self, life: Life, *, uds: str | None = None) -> None:
+        """Live as long as that; go through the socket `uds` where there is one."""
+        super().__init__(uds=uds)
         self._life = life
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

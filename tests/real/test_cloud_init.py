@@ -9,10 +9,10 @@ import pytest
 
 from schemas.sagas import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
-from services.cli.nats_config import SIGNING_FILE, write
+from services.cli.nats_config import SIGNING_FILE
 from services.provisioner import core
 from services.provisioner.bootstrap.handover import Handover
-from tests.support.secured import NOW, WHERE
+from tests.support.secured import nats_config
 
 CLOUD_INIT = shutil.which("cloud-init")
 pytestmark = [
@@ -24,8 +24,8 @@ pytestmark = [
 @pytest.mark.parametrize("secured", [True, False])
 def test_user_data_is_what_cloud_init_takes(tmp_path: Path, secured: bool) -> None:
     """With credentials and on an open bus."""
-    write(tmp_path / "bus", "tests", NOW, **WHERE)
-    signing = str(tmp_path / "bus" / SIGNING_FILE) if secured else ""
+    place = nats_config(tmp_path / "bus")
+    signing = str(place / SIGNING_FILE) if secured else ""
     handover = Handover(NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path)
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="t", user_data="auto")
     record = core.intended("web", "web-1", launch, "saga", datetime.now(UTC))

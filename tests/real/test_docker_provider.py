@@ -26,6 +26,7 @@ from services.provisioner.provider import Environment
 from services.provisioner.providers.docker import DockerProvider
 from services.runtime.nats_bus import NatsBus
 from tests.provisioner.support import Killed, Life, command, provision, request, steps, terminate
+from tests.provisioner.transports import MortalTransport
 from tests.support.inprocess import eventually
 
 pytestmark = pytest.mark.real
@@ -98,22 +99,6 @@ def wanted(name: str, **changes: Any) -> Any:
 async def names(provider: DockerProvider) -> list[str]:
     """What stands of this run's fleet."""
     return sorted(each.name for each in await provider.list() if each.fleet == FLEET)
-
-
-class MortalTransport(httpx.AsyncHTTPTransport):
-    """Dies before a request goes out or after its answer came in, at one point of its life."""
-
-    def __init__(self, life: Life) -> None:
-        super().__init__(uds=SOCKET)
-        self._life = life
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Pass it on, and maybe die."""
-        self._life.point()
-        answer = await super().handle_async_request(request)
-        await answer.aread()
-        self._life.point()
-        return answer
 
 
 async def test_a_container_lets_us_in(make: Make, key: str, tmp_path: Path) -> None:
@@ -201,7 +186,7 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_container(
         node = f"web-{point}"
         launch = provision(node, fleet=FLEET, gpu_count=0)
         try:
-            await steps(bus, make(MortalTransport(Life(point)))).provision(launch)
+            await steps(bus, make(MortalTransport(Life(point), uds=SOCKET))).provision(launch)
         except Killed:
             outputs = await steps(bus, make()).provision(launch)
             [stands] = [each for each in await make().list() if each.fleet == FLEET]

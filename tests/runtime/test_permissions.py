@@ -21,7 +21,7 @@ from services.cli.nats_config import ACCOUNTS, write, write_agent
 from services.runtime.connecting import credentials
 from services.runtime.errors import SetupError, Unavailable
 from services.runtime.nats_bus import ConnectOptions, NatsBus
-from tests.support.secured import NOW, WHERE, Secured, serving_secured
+from tests.support.secured import NOW, WHERE, Secured, nats_config, serving_secured
 
 SERVICES = permissions.SERVICES
 
@@ -29,9 +29,7 @@ SERVICES = permissions.SERVICES
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `navarch nats-config` writes."""
-    place = tmp_path_factory.mktemp("nats-config")
-    write(place, "tests", NOW, **WHERE)
-    return place
+    return nats_config(tmp_path_factory.mktemp("nats-config"))
 
 
 @pytest.fixture

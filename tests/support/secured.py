@@ -9,7 +9,7 @@ import nats
 
 from schemas import permissions
 from schemas.settings import NatsSettings
-from services.cli.nats_config import ACCOUNTS, SIGNING_FILE
+from services.cli.nats_config import ACCOUNTS, SIGNING_FILE, write
 from services.runtime.accounts import agent_credentials, read_agent_keys
 from services.runtime.clock import SystemClock
 from services.runtime.connecting import credentials
@@ -19,6 +19,12 @@ from services.runtime.topology import set_up
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WHERE = {"store": "/data", "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}
+
+
+def nats_config(directory: Path) -> Path:
+    """What `navarch nats-config` writes, in this directory."""
+    write(directory, "tests", NOW, **WHERE)
+    return directory
 
 
 class Secured:
