@@ -110,7 +110,7 @@ class Stage:
 
     def _boot_seconds(self, instance: Instance) -> float:
         """How long a machine takes to boot: one of the scenario's fleet is about to be there."""
-        machine = self.machines.machine(instance.name)
+        machine = self.machines.named(instance.name)
         first = machine is None or machine.boots == 1
         named = instance.name in self._beginning.kinds
         return self._boots.uniform(*(FLEET_BOOT_SECONDS if named and first else BOOT_SECONDS))
@@ -187,7 +187,7 @@ class Stage:
         gone = []
         coming = [name for name in self._beginning.kinds if name not in self._were]
         for name in dict.fromkeys((*self._names(target), *(coming if target == f.ALL else ()))):
-            if self.machines.machine(name) is None and name in coming:
+            if self.machines.named(name) is None and name in coming:
                 self._pending.setdefault(name, []).append(params)
             elif not self.break_node(name, params):
                 gone.append(name)
