@@ -93,8 +93,6 @@ POSITIVE: Final = (
     "cloud_interval",
     "health_check_deadline",
 )
-FOREIGN: Final = frozenset({"config", "nvml_state"})
-"""Variables of the same prefix that are not settings of the agent."""
 
 
 def load(environment: Mapping[str, str], file: Path | None = None) -> AgentConfig:

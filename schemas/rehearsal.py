@@ -31,7 +31,6 @@ class RehearsedStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the saga that would begin."""
 
     step: str
-    waits_for: str = ""
     deadline_seconds: float | None = None
     """None: it waits for ever."""
     taken_back: bool = False

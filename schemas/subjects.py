@@ -216,9 +216,6 @@ def parse_saga(subject: str) -> SagaSubject | None:
 TIMERS: Final = f"{ROOT}.timer.>"
 """Scheduled messages and what they fire into: one stream, as the server demands."""
 
-TIMERS_DUE: Final = f"{ROOT}.timer.due.>"
-"""Timers that have fired."""
-
 
 def timer_schedule(owner: str, key: str) -> str:
     """Where a timer waits; publishing again under the same key replaces it."""

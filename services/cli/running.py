@@ -16,7 +16,6 @@ from services.runtime.errors import NavarchError
 
 SERVE_FILE: Final = "serve.json"
 NATS_URL_VARIABLE: Final = "NAVARCH_NATS_URL"
-CONFIG_VARIABLE: Final = "NAVARCH_CONFIG"
 
 
 class ProcessId(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,7 +58,6 @@ class Child:
     process: asyncio.subprocess.Process | None = None
     http: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    restarts: int = 0
 
 
 class Supervisor:
@@ -167,7 +166,6 @@ class Supervisor:
             wait = BACKOFF_FIRST_SECONDS if not wait else min(2 * wait, BACKOFF_MAX_SECONDS)
             if loop.time() - began > STEADY_SECONDS:
                 wait = BACKOFF_FIRST_SECONDS
-            child.restarts += 1
             self._tell("serve", f"{child.name} ended with {status}; starting it in {wait:g} s")
             await asyncio.sleep(wait)
 

@@ -2,7 +2,7 @@
 
 A provider plugin turns whatever its cloud says into a ProviderError. The rest of the provisioner
 looks at the kind alone: whether another try within the step can help, whether the call may have
-taken effect all the same, what the error blocks and for how long, and whether a person must act.
+taken effect all the same, and what the error blocks and for how long.
 """
 
 from collections.abc import Mapping
@@ -34,8 +34,6 @@ class Rule:
     it is one call, whatever number of launches wait."""
     passes: bool
     """It passes by itself, soon: a launch waits for it where nothing else is left."""
-    for_operator: bool
-    """Only a person can put it right."""
 
 
 THROTTLED: Final = 429
@@ -59,7 +57,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=5,
         block_max_seconds=45,
         passes=True,
-        for_operator=False,
     ),
     "QUOTA": Rule(
         scope="quota",
@@ -68,7 +65,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=300,
         block_max_seconds=3600,
         passes=False,
-        for_operator=True,
     ),
     "UNSUPPORTED": Rule(
         scope="type",
@@ -77,7 +73,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=86_400,
         block_max_seconds=86_400,
         passes=False,
-        for_operator=False,
     ),
     "NETWORK": Rule(
         scope="subnet",
@@ -86,7 +81,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=30,
         block_max_seconds=600,
         passes=True,
-        for_operator=False,
     ),
     "THROTTLE": Rule(
         scope="account",
@@ -95,7 +89,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=5,
         block_max_seconds=60,
         passes=True,
-        for_operator=False,
     ),
     "TRANSIENT": Rule(
         scope="call",
@@ -104,7 +97,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=30,
         block_max_seconds=300,
         passes=True,
-        for_operator=False,
     ),
     "AUTH": Rule(
         scope="account",
@@ -113,7 +105,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=60,
         block_max_seconds=600,
         passes=False,
-        for_operator=True,
     ),
     "INVALID": Rule(
         scope="configuration",
@@ -122,7 +113,6 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_seconds=60,
         block_max_seconds=600,
         passes=False,
-        for_operator=True,
     ),
 }
 """Kind -> what it allows."""

@@ -31,24 +31,12 @@ async def set_up(bus: Bus, clock: Clock, *, replicas: int) -> None:
     log.info("topology set up", extra={"streams": len(streams), "durables": len(DURABLES)})
 
 
-async def wait_for_topology(bus: Bus, clock: Clock) -> None:
-    """Wait until the last thing that set-up makes is there."""
-    last = DURABLES[-1]
-    await _patiently(
-        clock, lambda: bus.admin(f"CONSUMER.INFO.{last.stream}.{last.name}", {}), absent_waits=True
-    )
-
-
-async def _patiently(clock: Clock, call: Any, *, absent_waits: bool = False) -> None:
+async def _patiently(clock: Clock, call: Any) -> None:
     for attempt in range(ATTEMPTS_MAX):
         try:
             await call()
         except Unavailable:
             if attempt == ATTEMPTS_MAX - 1:
-                raise
-        except Refused as error:
-            absent = error.code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND)
-            if not (absent_waits and absent) or attempt == ATTEMPTS_MAX - 1:
                 raise
         else:
             return

@@ -30,7 +30,6 @@ from tests.provisioner.transports import MortalTransport
 
 Make = Callable[..., LambdaProvider]
 LAUNCH = "/instance-operations/launch"
-TERMINATE = "/instance-operations/terminate"
 POINTS_MAX = 40
 
 

@@ -34,7 +34,6 @@ HASTY = dataclasses.replace(
     agent_down_seconds=0.1,
 )
 DONE = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
-Answers = list[Acted | Diagnosis]
 
 
 class Agent:

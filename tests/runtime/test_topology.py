@@ -12,7 +12,7 @@ from schemas.topology import (
 )
 from services.runtime.clock import SystemClock
 from services.runtime.errors import SetupError
-from services.runtime.topology import differences, set_up, wait_for_topology
+from services.runtime.topology import differences, set_up
 
 CLOCK = SystemClock()
 
@@ -20,7 +20,6 @@ CLOCK = SystemClock()
 async def test_everything_reads_back_as_it_is_spelt_out(any_bus):
     """After set-up the server's own account of each stream and durable is ours; twice as well."""
     await set_up(any_bus, CLOCK, replicas=1)
-    await wait_for_topology(any_bus, CLOCK)
     for spec in (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS))):
         info = await any_bus.admin(f"STREAM.INFO.{spec.name}", {})
         assert differences(spec.config(1), info["config"]) == {}

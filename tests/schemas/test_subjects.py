@@ -91,7 +91,7 @@ def test_timer_subjects(owner, key):
     assert matches(subjects.TIMERS, waiting)
     assert matches(subjects.TIMERS, due)
     assert matches(subjects.timer_due_wildcard(owner), due)
-    assert not matches(subjects.TIMERS_DUE, waiting)
+    assert not matches(subjects.timer_due_wildcard(owner), waiting)
 
 
 @given(st.text(max_size=60))

@@ -61,7 +61,6 @@ class Hold:
     until: datetime | None
     blocked: tuple[BlockRecord, ...] = ()
     """What is waited for; none: it is merely not this launch's turn."""
-    pace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def choose(
             continue
         match each.standing:
             case Free():
-                return Take(each) if each.candidate in may_begin else Hold(None, pace=True)
+                return Take(each) if each.candidate in may_begin else Hold(None)
             case Due(keys):
                 return Take(each, keys)
             case Blocked(until, record):
