@@ -42,13 +42,14 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Do what the command line says; return the exit status."""
     told = _parser().parse_args(arguments)
-    set_up_logs("navarch-agent", os.environ.get("NAVARCH_LOG_LEVEL", "INFO"))
+    set_up_logs("navarch-agent")
     try:
         if told.command == "parse":
             return _parse(told.file)
         if told.command == "inject":
             return _inject(told)
         config = load(os.environ, told.config)
+        logging.getLogger().setLevel(config.log_level)
         if told.command == "enroll":
             return asyncio.run(_enroll(config))
         if told.command == "diagnose":

@@ -4,6 +4,7 @@ Every key is the variable's name in lower case without `NAVARCH_` (NAVARCH_NATS_
 An error names the variable, or file and line, and the remedy.
 """
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -188,5 +189,8 @@ def _check(config: AgentConfig, places: Mapping[str, str]) -> None:
             f"{config.heartbeat_interval:g}s is not below the heartbeat's life of {ttl:g}s: "
             "lower it, or raise NAVARCH_HEARTBEAT_TTL",
         )
+    if config.log_level not in logging.getLevelNamesMapping():
+        known = "DEBUG, INFO, WARNING, ERROR, CRITICAL"
+        raise wrong("log_level", f"{config.log_level!r} is no level (known: {known})")
     if config.gpu_count is not None and config.gpu_count < 0:
         raise wrong("gpu_count", "must be 0 or more")

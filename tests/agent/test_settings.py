@@ -1,5 +1,6 @@
 """Settings: every wrong one is refused with its place and the remedy, and exit status 2."""
 
+import logging
 import re
 from pathlib import Path
 from typing import get_args
@@ -42,6 +43,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path):
         ({"NAVARCH_GPU_COUNT": "many"}, "NAVARCH_GPU_COUNT: "),
         ({"NAVARCH_GPU_COUNT": "-1"}, "NAVARCH_GPU_COUNT: must be 0 or more"),
         ({"NAVARCH_KMSG_ANY_FACILITY": "perhaps"}, "NAVARCH_KMSG_ANY_FACILITY: "),
+        ({"NAVARCH_LOG_LEVEL": "loud"}, "NAVARCH_LOG_LEVEL: 'loud' is no level (known: DEBUG,"),
     ],
 )
 def test_a_wrong_variable_is_named(environment: dict[str, str], expected: str):
@@ -57,6 +59,7 @@ def test_a_wrong_variable_is_named(environment: dict[str, str], expected: str):
         ("pool: [a]\n", "agent.yaml:1: pool: expected a single value"),
         ("\nsample_intervall: 1s\n", "agent.yaml:2: sample_intervall: not a setting"),
         ("node: n1\nheartbeat_ttl: long\n", "agent.yaml:2: heartbeat_ttl: 'long' is not"),
+        ("log_level: loud\n", "agent.yaml:1: log_level: 'loud' is no level (known: DEBUG,"),
         ("- a\n", "agent.yaml:1: expected"),
         ("a: [\n", "agent.yaml: not valid YAML"),
     ],
@@ -68,6 +71,22 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, expected: str):
     with pytest.raises(ConfigurationError) as caught:
         load(NAMES, file)
     assert expected in str(caught.value)
+
+
+def test_the_file_says_how_much_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Where the environment says nothing of it."""
+    caplog.set_level(logging.INFO)  # how it is now stands again when the test is over
+    monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers])
+    file = tmp_path / "agent.yaml"
+    file.write_text("pool: training\nnode: n1\nlog_level: WARNING\n")
+    monkeypatch.delenv("NAVARCH_LOG_LEVEL", raising=False)
+    assert run(["--config", str(file), "enroll"]) == 0
+    assert logging.WARNING == logging.getLogger().level
+    monkeypatch.setenv("NAVARCH_LOG_LEVEL", "ERROR")
+    assert run(["--config", str(file), "enroll"]) == 0
+    assert logging.ERROR == logging.getLogger().level
 
 
 def test_the_command_ends_with_status_two(
