@@ -3,6 +3,8 @@
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -41,3 +43,14 @@ def set_up_logs(service: str, level: str = "INFO") -> None:
     root.setLevel(level)
     for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error", "nats", "asyncssh"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Drop every log line while the block runs."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,6 +1,5 @@
 """Many seeds, one line at the end; a violation is told with all that it takes to see it again."""
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from services.runtime.logs import silenced
 from services.simulator.campaign import Campaign, draw, keep
 from services.simulator.simulation import Outcome, simulate
 
@@ -57,12 +57,8 @@ def campaign_of(seed: str, minutes: float, only: tuple[int, ...] | None) -> Camp
 
 def one(seed: str, minutes: float, only: tuple[int, ...] | None = None) -> Outcome:
     """Simulate one seed, without the services' own words."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
+    with silenced():
         return simulate(seed, campaign_of(seed, minutes, only))
-    finally:
-        logging.disable(before)
 
 
 def fuzz(order: Order, say: Say) -> Tally:

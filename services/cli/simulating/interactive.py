@@ -4,7 +4,6 @@ Time stands still while nothing is typed. It works on a terminal, and from a pip
 line, the end of the input is the end.
 """
 
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from services.cli import printing
 from services.cli.simulating import scenarios
 from services.cli.text import render
+from services.runtime.logs import silenced
 from services.simulator import virtual
 from services.simulator.scenario.outcome import Outcome
 from services.simulator.scenario.reading import read_file, read_text
@@ -37,12 +37,8 @@ def play(file: Path | None, nodes: int, seed: str) -> int:
     else:
         named = ", ".join(f"{{id: node-{n}, pool: training}}" for n in range(1, nodes + 1))
         scenario = read_text("(own)", OWN.format(nodes=nodes, most=nodes + 2, fleet=named))
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
+    with silenced():
         return virtual.run(lambda: Session(scenario, seed or str(scenario.seed)).run())
-    finally:
-        logging.disable(before)
 
 
 class Session:

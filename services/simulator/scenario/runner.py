@@ -1,7 +1,6 @@
 """Plays a scenario on a stage, event by event in virtual time, and says what came of it."""
 
 import asyncio
-import logging
 from collections import Counter
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from schemas.duration import Duration, format_duration
 from schemas.messages import encode
 from schemas.requests import DiagnoseRequest, Diagnosis
 from services.runtime.errors import BusError
+from services.runtime.logs import silenced
 from services.simulator import virtual
 from services.simulator.scenario import format as f
 from services.simulator.scenario.checking import VERBS, in_order
@@ -31,12 +31,8 @@ SETTLE_SECONDS: Final = 0.05
 
 def run(scenario: f.Scenario, seed: str = "") -> Outcome:
     """Play a scenario; the same file and seed have the same outcome, to the byte."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
+    with silenced():
         return virtual.run(lambda: Player(scenario, seed or str(scenario.seed)).play_all())
-    finally:
-        logging.disable(before)
 
 
 class Player:

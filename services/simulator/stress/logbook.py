@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from services.runtime.logs import silenced
+
 
 class Logbook(logging.Handler):
     """Writes lines to an open file."""
@@ -33,14 +35,11 @@ class Logbook(logging.Handler):
 @contextmanager
 def logbook(path: str) -> Iterator[Logbook | None]:
     """Keep a log while the block runs; without a path the services' words go nowhere."""
-    root, before = logging.getLogger(), logging.root.manager.disable
     if not path:
-        logging.disable(logging.CRITICAL)
-        try:
+        with silenced():
             yield None
-        finally:
-            logging.disable(before)
         return
+    root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     with Path(path).open("w", encoding="utf-8") as file:
         book = Logbook(file)
