@@ -1,17 +1,17 @@
 """A workload system that takes its time, and knows what it was told: the notifier's other side."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+
+from tests.support.serving import serving as serving_app
 
 ANSWER_SECONDS: Final = 0.015
 """From taking an order to saying so: whoever is killed meanwhile cannot know that it was taken."""
@@ -77,13 +77,6 @@ class Workload:
         }
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the test."""
-        yield
-
-
 @asynccontextmanager
 async def serving(workload: Workload, host: str = "127.0.0.1") -> AsyncIterator[Workload]:
     """Answer on a free port."""
@@ -91,21 +84,5 @@ async def serving(workload: Workload, host: str = "127.0.0.1") -> AsyncIterator[
         Route("/status", workload.status),
         Route("/{event}", workload.order, methods=["POST"]),
     ]
-    config = uvicorn.Config(
-        Starlette(routes=routes),
-        host=host,
-        port=0,
-        log_config=None,
-        lifespan="off",
-        access_log=False,
-    )
-    bound = config.bind_socket()
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    workload.url = f"http://{host}:{bound.getsockname()[1]}"
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[bound]))
-    try:
+    async with serving_app(Starlette(routes=routes), host=host) as workload.url:
         yield workload
-    finally:
-        server.should_exit = server.force_exit = True
-        await task

@@ -1,15 +1,13 @@
 """A workload system of our own: a real HTTP server that notes what it is told."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -35,6 +33,7 @@ from services.runtime.nats_bus import NatsBus
 from services.runtime.process import Context
 from services.runtime.tracing import Tracing
 from services.saga.participant import append
+from tests.support.serving import serving
 
 
 @dataclass(slots=True)
@@ -85,12 +84,6 @@ class Receiver:
         return answer
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self):
-        yield
-
-
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
     """The workload system, on a free port."""
@@ -99,20 +92,10 @@ async def receiver() -> AsyncIterator[Receiver]:
         Route("/status", receiver.status),
         Route("/{event}", receiver.order, methods=["POST"]),
     ]
-    config = uvicorn.Config(
-        Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
-    )
-    bound = config.bind_socket()
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    receiver.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[bound]))
-    yield receiver
-    if receiver.hold is not None:
-        receiver.hold.set()
-    server.should_exit = True
-    server.force_exit = True
-    await serving
+    async with serving(Starlette(routes=routes)) as receiver.url:
+        yield receiver
+        if receiver.hold is not None:
+            receiver.hold.set()
 
 
 @dataclass(slots=True)

@@ -5,17 +5,17 @@ on, and at one moment ordered beforehand says that it is time to die, or keeps a
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from tests.support.serving import serving
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 HOP = frozenset({"content-length", "transfer-encoding", "connection", "content-encoding", "date"})
@@ -90,20 +90,10 @@ async def lossy(upstream: str) -> AsyncIterator[Lossy]:
     """A way to this URL, up on loopback; or to this socket, beside it."""
     way = Lossy(upstream)
     app = Starlette(routes=[Route("/{path:path}", way.answer, methods=METHODS)])
-    if way.socket:
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listening.bind(way.socket)
-    else:
-        listening = socket.create_server(("127.0.0.1", 0))
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        way.port = listening.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))
-    running = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        yield way
-    finally:
-        way.end()
-        server.should_exit = True
-        server.force_exit = True
-        await running
-        await way.close()
+    async with serving(app, way.socket) as url:
+        way.port = urlsplit(url).port or 0
+        try:
+            yield way
+        finally:
+            way.end()
+    await way.close()

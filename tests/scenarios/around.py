@@ -4,19 +4,19 @@ Both are real HTTP servers on one free port, and note all that they are sent.
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import uvicorn
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from tests.support.serving import serving
 
 WAIT_SECONDS = 20.0
 
@@ -113,12 +113,6 @@ class Around:
         return Response(media_type="application/x-protobuf")
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self):
-        yield
-
-
 @asynccontextmanager
 async def surroundings() -> AsyncIterator[Around]:
     """Serve both on a free port."""
@@ -128,16 +122,5 @@ async def surroundings() -> AsyncIterator[Around]:
         Route("/drained", around.status),
         Route("/{event}", around.order, methods=["POST"]),
     ]
-    config = uvicorn.Config(
-        Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
-    )
-    bound = config.bind_socket()
-    # Without it an answer's body waits for the acknowledgement of its head.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    around.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[bound]))
-    yield around
-    server.should_exit = True
-    server.force_exit = True
-    await serving
+    async with serving(Starlette(routes=routes)) as around.url:
+        yield around

@@ -2,15 +2,24 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 from starlette.applications import Starlette
 
 
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the test."""
+        yield
+
+
 @asynccontextmanager
-async def serving(app: Starlette, path: str = "", *, identity: str = "") -> AsyncIterator[str]:
+async def serving(
+    app: Starlette, path: str = "", *, identity: str = "", host: str = "127.0.0.1"
+) -> AsyncIterator[str]:
     """Serve it in this loop; its URL, without a slash at the end.
 
     `path`: of a Unix socket. `identity`: a file with certificate and key, for TLS.
@@ -19,16 +28,17 @@ async def serving(app: Starlette, path: str = "", *, identity: str = "") -> Asyn
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(path)
     else:
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = socket.create_server((host, 0))
+        # Without it an answer's body waits for the acknowledgement of its head.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app, log_config=None, lifespan="off", access_log=False, ssl_certfile=identity or None
     )
     scheme = "https" if identity else "http"
-    server = uvicorn.Server(config)
+    server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        yield f"unix:{path}" if path else f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"unix:{path}" if path else f"{scheme}://{host}:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         server.force_exit = True
