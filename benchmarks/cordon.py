@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from schemas.topology import EVENTS, NODES, SAGAS
 from services.cli.demo import xid_79
 from services.cli.serve import LOCAL_FOLDER, Serving, locked
 from services.runtime.configuration import load_settings
+from services.runtime.http import WebServer
 from services.runtime.nats_bus import ConnectOptions, NatsBus
 
 NODES_WANTED = 4
@@ -111,12 +112,6 @@ class Receiver:
         return JSONResponse({"drained": True})
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def] # noqa: ANN202
-        yield
-
-
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Receiver]:
     """Serve a receiver on a free port."""
@@ -133,7 +128,7 @@ async def receiving() -> AsyncIterator[Receiver]:
     # Without it an answer's body waits for the acknowledgement of its head.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     receiver.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server = _Server(config)
+    server = WebServer(config)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     yield receiver
     server.should_exit = server.force_exit = True

@@ -15,7 +15,9 @@ from starlette.routing import Route
 from schemas.settings import HttpSettings
 
 
-class _Server(uvicorn.Server):
+class WebServer(uvicorn.Server):
+    """One among the other works of a process."""
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process."""
@@ -48,7 +50,7 @@ class HttpEndpoint:
             Route("/healthz", self._readyz),
             Route("/metrics", self._metrics),
         ]
-        self._server = _Server(
+        self._server = WebServer(
             uvicorn.Config(
                 Starlette(routes=routes), log_config=None, lifespan="off", access_log=False
             )

@@ -2,18 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.applications import Starlette
 
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the test."""
-        yield
+from services.runtime.http import WebServer
 
 
 @asynccontextmanager
@@ -35,7 +30,7 @@ async def serving(
         app, log_config=None, lifespan="off", access_log=False, ssl_certfile=identity or None
     )
     scheme = "https" if identity else "http"
-    server = _Server(config)
+    server = WebServer(config)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield f"unix:{path}" if path else f"{scheme}://{host}:{listening.getsockname()[1]}"
