@@ -56,6 +56,12 @@ class Instruments:
             registry=self.registry,
         )
 
+        self.clock_ahead_seconds = Gauge(
+            "navarch_clock_ahead_seconds",
+            "How far this host's clock is ahead of the server's, which alone counts",
+            registry=self.registry,
+        )
+
     def of(self, durable: str) -> Meters:
         """One durable's."""
         return Meters(self, durable)

@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from services.runtime.http import HttpEndpoint
 from services.runtime.instruments import Instruments
 from services.runtime.logs import set_up_logs
 from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.server_clock import ServerClock
 from services.runtime.topology import set_up
 from services.runtime.tracing import Tracing, otlp_processor
 
@@ -118,25 +119,31 @@ async def _run(
         return
     bus = connecting.result()
     await set_up(bus, clock, replicas=settings.nats.replicas)
+    instruments, replica = Instruments(), f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
+    server_clock = ServerClock(bus, clock, instruments, replica)
+    if not await _first(asyncio.create_task(server_clock.known()), stopping):
+        await bus.close()
+        return
     context = Context(
         name=name,
-        replica=f"{name}-{os.getpid()}-{secrets.token_hex(3)}",
+        replica=replica,
         bus=bus,
-        clock=clock,
+        clock=server_clock,
         settings=settings,
         settings_file=file,
-        instruments=Instruments(),
+        instruments=instruments,
         tracing=Tracing(name, otlp_processor(settings.tracing.otlp_endpoint)),
     )
     try:
-        await _serve(context, await build(context), stopping)
+        service = await build(context)
+        await _serve(context, replace(service, tasks=(*service.tasks, server_clock.run)), stopping)
     finally:
         context.tracing.close()
         await bus.close()
         log.info("stopped")
 
 
-async def _first(task: "asyncio.Task[NatsBus]", stopping: asyncio.Event) -> bool:
+async def _first(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
     """Wait for a task unless told to stop before."""
     waiting = asyncio.create_task(stopping.wait())
     done, _ = await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -55,7 +55,7 @@ class Agents:
     # --- what a node says ---------------------------------------------------------------------
 
     def _about(self, node: Machine) -> dict[str, Any]:
-        now = self._world.clock.now()
+        now = self._world.clock_of(node.name).now()
         return {"time": now, "pool": node.instance.pool, "node": node.name}
 
     def _begin_to_beat(self, node: Machine) -> None:

@@ -67,7 +67,16 @@ class Blows:
         """Let one blow fall."""
         self._world.note(f"campaign: {blow}")
         match blow.kind:
-            case "fault" | "mild-fault" | "power-off" | "vanish" | "hang" | "notice":
+            case (
+                "fault"
+                | "mild-fault"
+                | "false-fault"
+                | "repeats"
+                | "power-off"
+                | "vanish"
+                | "hang"
+                | "notice"
+            ):
                 machine = self._some_machine()
                 if machine is not None:
                     self._strike_machine(blow, machine)
@@ -79,6 +88,8 @@ class Blows:
                 self._strike_cloud(blow)
             case "stillborn":
                 self._machines.stillborn += 1
+            case "faulty":
+                self._machines.faulty += 1
             case "workload-away":
                 self._workload.away_until = self._world.now() + blow.seconds
             case "endless-drain":
@@ -92,7 +103,7 @@ class Blows:
         self._world.weather.clear()
         self._connections()
         self._cloud.troubles.clear()
-        self._machines.stillborn = 0
+        self._machines.stillborn = self._machines.faulty = 0
         self._workload.away_until = self._workload.endless_until = 0.0
         for each in self._services:
             if each.life is not None:
@@ -119,7 +130,11 @@ class Blows:
                 self._break(machine, "power_off", cured_by="reboot")
             case "notice":
                 self._announce(machine, blow)
-            case "mild-fault":
+            case "repeats":
+                self._machines.repeat(machine, blow.number)
+            case "mild-fault" | "false-fault":
+                if blow.kind == "false-fault":
+                    self._checks.struck.add(machine.name)
                 failure = self._break(machine, "xid_error", xid_code=blow.number)
                 # It shows once and is no failure of the machine.
                 machine.failures.pop(failure.kind)

@@ -16,6 +16,8 @@ CURES: Final = ("reset_gpu", "reboot", "replace")
 FATAL: Final = (79, 79, 79, 48, 95)
 MILD: Final = (13, 43, 63)
 
+REPEATS_MAX: Final = 16
+
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
 
@@ -34,9 +36,12 @@ Kind = Literal[
     "terminate-fails",
     "list-fails",
     "stillborn",
+    "faulty",
     "power-off",
     "vanish",
     "hang",
+    "false-fault",
+    "repeats",
     "workload-away",
     "endless-drain",
     "notice",
@@ -95,6 +100,8 @@ class Shape:
     """Nodes kept in reserve."""
     reboots: bool = False
     """Whether the cloud can reboot a machine whose agent is gone."""
+    skew_seconds: float = 0.0
+    """Each service's and each machine's clock is wrong by up to so much, either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,7 @@ def draw(seed: str, minutes: float) -> Campaign:
         remediation=chance.choice(("replace", "replace", "ladder")),
         spares=chance.choice((0, 0, 1, 2)),
         reboots=chance.random() < 1 / 2,
+        skew_seconds=chance.choice((0.0, 2.0, 60.0)),
     )
     seconds = minutes * 60
     # Not everything at once in every run: what is left out makes what is left clearer.
@@ -187,9 +195,13 @@ _DRAWS: Final[dict[Kind, Callable[[Random, float], Blow]]] = {
         at, "list-fails", seconds=c.uniform(1, 20), how=c.choice(("before", "hang"))
     ),
     "stillborn": lambda _, at: Blow(at, "stillborn"),
+    "faulty": lambda _, at: Blow(at, "faulty"),
     "power-off": lambda _, at: Blow(at, "power-off"),
     "vanish": lambda _, at: Blow(at, "vanish"),
     "hang": lambda c, at: Blow(at, "hang", seconds=c.uniform(5, 25)),
+    # An agent that lies, and one that tells what it has told before, in any order.
+    "false-fault": lambda c, at: Blow(at, "false-fault", number=c.choice(FATAL)),
+    "repeats": lambda c, at: Blow(at, "repeats", number=c.randint(1, REPEATS_MAX)),
     "workload-away": lambda c, at: Blow(at, "workload-away", seconds=c.uniform(1, 40)),
     "endless-drain": lambda c, at: Blow(at, "endless-drain", seconds=c.uniform(1, 60)),
     # Withdrawn after a while, or the machine is taken at the end of it.

@@ -5,7 +5,7 @@ records are what is held against it. The first violation ends the run.
 """
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from schemas import subjects
@@ -70,6 +70,8 @@ class Checks:
         self._pool = pool
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
+        self._begun_at: dict[str, datetime] = {}
+        """Saga -> when its first entry was stored: services' clocks are wrong."""
         self._out_before: set[str] = set()
         """Sagas whose node was out of service before they began."""
         self._silent_then: set[str] = set()
@@ -132,6 +134,7 @@ class Checks:
             if self._about(other) & self._about(entry):
                 self._fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
         self.open[entry.saga] = entry
+        self._begun_at[entry.saga] = stored.time
         if entry.kind in DISRUPTIVE and not params.by:
             self._disrupts(entry)
 
@@ -233,8 +236,9 @@ class Checks:
         ordered = self._workload.ordered_at.get(name)
         drained = self._workload.is_drained(name)
         patience = timedelta(seconds=self.drain_seconds)
-        waited = ordered is not None and moment(now) >= by.time + patience
-        late = moment(now) - by.time >= patience
+        begun = self._begun_at[by.saga]
+        waited = ordered is not None and moment(now) >= begun + patience
+        late = moment(now) - begun >= patience
         # Ahead of the cloud there is less time; a notice that is withdrawn gives it back to nobody.
         if not (drained or waited or late or name in self.announced):
             self._fail(f"{name} is ended before it was drained", name, by.saga)

@@ -2,8 +2,11 @@
 
 import asyncio
 import hashlib
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
 from agent.cloud.notices import Notice
 from agent.reporter import Reporter
@@ -12,6 +15,9 @@ from schemas.node_events import GpuIdentity, GpuSample
 from services.provisioner.provider import Instance
 from services.simulator.hardware import Failure, Kind
 from services.simulator.member import Life
+
+TOLD_MAX: Final = 16
+"""What an agent may tell once more."""
 
 
 @dataclass(slots=True)
@@ -44,6 +50,8 @@ class Machine:
     """Whether it publishes samples: nobody looks at those of an idle machine that is well."""
     sequence: int = 0
     reporter: Reporter | None = None
+    told: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=TOLD_MAX))
+    """What it has told last, oldest first."""
     out: bool = False
     """It is dead."""
     seconds_to_boot: float = 0.0
@@ -63,6 +71,18 @@ class Machine:
     def unfit(self) -> bool:
         """Whether anything is wrong with its hardware now."""
         return bool(self.failures)
+
+
+class Outbox:
+    """Where the agent's reporter puts what is to be told."""
+
+    def __init__(self, put: Callable[[Outgoing], None]) -> None:
+        """Hand everything on to `put`."""
+        self.put = put
+
+    def take_dropped(self) -> int:
+        """Nothing ever is."""
+        return 0
 
 
 def pci_of(index: int) -> str:

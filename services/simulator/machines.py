@@ -35,7 +35,7 @@ from services.runtime.bus import Headers
 from services.runtime.errors import BusError
 from services.simulator.agents import AGAIN_SECONDS, BOOT_SECONDS, Agents
 from services.simulator.hardware import CURES, Failure, Kind, kernel_line
-from services.simulator.machine import Machine, gpus_of, notice_of, pci_of
+from services.simulator.machine import Machine, Outbox, gpus_of, notice_of, pci_of
 from services.simulator.member import Life
 from services.simulator.world import World
 
@@ -46,17 +46,6 @@ GOING_DOWN_SECONDS: Final = 0.5
 AGAIN_BROKEN_SECONDS: Final = 5.0
 """After a remedy that did not help."""
 DIAGNOSE_SECONDS: Final = 2.0
-
-
-class _Outbox:
-    """Where the agent's reporter puts what is to be told."""
-
-    def __init__(self, put: Callable[[Outgoing], None]) -> None:
-        self.put = put
-
-    def take_dropped(self) -> int:
-        """Nothing ever is."""
-        return 0
 
 
 class Machines(Agents):
@@ -191,7 +180,17 @@ class Machines(Agents):
             except BusError:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
+                if outgoing not in node.told:
+                    node.told.append(outgoing)
                 return
+
+    def repeat(self, machine: Machine, count: int) -> None:
+        """Its agent tells again what it has told last, in any order."""
+        again = list(machine.told)[-count:]
+        self._chance.shuffle(again)
+        self._world.note(f"{machine.name} tells {len(again)} facts again")
+        for each in again:
+            machine.outbox.put_nowait(each)
 
     # --- what breaks ----------------------------------------------------------------------------
 
@@ -286,11 +285,11 @@ class Machines(Agents):
         if machine.reporter is None:
             who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
             gpus = GpuMap(gpus_of(machine))
-            outbox: Any = _Outbox(machine.outbox.put_nowait)
+            outbox: Any = Outbox(machine.outbox.put_nowait)
             machine.reporter = Reporter(
                 who,
                 outbox,
-                self._world.clock,
+                self._world.clock_of(machine.name),
                 Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: ""),
             )
         return machine.reporter
@@ -361,13 +360,13 @@ class Machines(Agents):
         await asyncio.sleep(RESET_SECONDS)
         self._world.note(f"{machine.name} resets its GPUs")
         self._cure(machine, "reset_gpu")
-        at = self._world.clock.now()
+        at = self._world.clock_of(machine.name).now()
         return encode(Acted(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
     async def _reboot(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
         del headers
         asked = msgspec.json.decode(data, type=RebootRequest)
-        at = self._world.clock.now()
+        at = self._world.clock_of(machine.name).now()
         if asked.boot_id == machine.boot_id:
             self._world.note(f"{machine.name} reboots")
             loop = asyncio.get_running_loop()

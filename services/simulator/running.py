@@ -13,6 +13,7 @@ from schemas.settings import Settings
 from services.runtime.consumer import ConsumerLoop
 from services.runtime.instruments import Instruments
 from services.runtime.process import Build, Context
+from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing
 from services.simulator.member import Life
 from services.simulator.world import World
@@ -87,14 +88,18 @@ class Supervised:
         while not life.up:  # noqa: ASYNC110 - as the client does, at an interval
             # The real client connects before anything else, and waits for ever.
             await asyncio.sleep(CONNECT_SECONDS)
+        instruments = Instruments()
+        replica = f"{self.name}-{self.starts}".replace("/", "-")
+        clock = ServerClock(life.bus, self._world.clock_of(self.name), instruments, replica)
+        await clock.known()
         context = Context(
             name=self.name,
-            replica=f"{self.name}-{self.starts}".replace("/", "-"),
+            replica=replica,
             bus=life.bus,
-            clock=self._world.clock,
+            clock=clock,
             settings=self._settings,
             settings_file=None,
-            instruments=Instruments(),
+            instruments=instruments,
             tracing=Tracing(self.name, ids=Ids(self._world, self.name)),
         )
         service = await self._build(context)
@@ -103,7 +108,7 @@ class Supervised:
             ConsumerLoop(life.bus, each, context.clock, context.instruments, context.tracing).run
             for each in service.consumers
         ]
-        tasks = [asyncio.ensure_future(each()) for each in (*loops, *service.tasks)]
+        tasks = [asyncio.ensure_future(each()) for each in (*loops, *service.tasks, clock.run)]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

@@ -78,6 +78,7 @@ class Simulation:
         self.world = World(seed)
         WORLD.set(self.world)
         shape = campaign.shape
+        self.world.skew_seconds = shape.skew_seconds
         self.cloud = Cloud(self.world, shape.idempotent, shape.list_lag_seconds)
         self.workload = Workload(self.world)
         self.machines = Machines(self.world, lambda _: Kind(gpu_count=GPUS))

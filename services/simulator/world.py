@@ -35,12 +35,22 @@ class World:
         self.weather = Weather()
         self.watchers: list[Callable[[str, Stored], None]] = []
         """Called with stream and message for whatever is stored."""
+        self.skew_seconds = 0.0
+        """Clocks but the server's are wrong by up to so much."""
+        self._clocks: dict[str, VirtualClock] = {}
         self.parts: dict[str, Any] = {}
         """What plugins look up: `cloud`, `workload`."""
 
     def chance(self, what: str) -> random.Random:
         """A source of chance of its own for each use, so that one does not disturb another."""
         return random.Random(f"{self.seed}/{what}")  # noqa: S311 - repeatable is the point
+
+    def clock_of(self, name: str) -> VirtualClock:
+        """The clock of one host, wrong by the same in all its lives."""
+        if name not in self._clocks:
+            skew = self.chance(f"clock/{name}").uniform(-self.skew_seconds, self.skew_seconds)
+            self._clocks[name] = VirtualClock(skew)
+        return self._clocks[name]
 
     def now(self) -> float:
         """Virtual seconds since the beginning."""

@@ -1,0 +1,78 @@
+"""The server's time, on hosts whose own clock is wrong."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas.topology import LEASES
+from services.runtime.bus import Bus
+from services.runtime.clock import SystemClock
+from services.runtime.instruments import Instruments
+from services.runtime.server_clock import ServerClock
+from services.simulator.memory_bus import MemoryBus
+
+
+class Shifted(SystemClock):
+    """A host's clock that is wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        self.shift = timedelta(seconds=seconds)
+
+    def now(self) -> datetime:
+        return super().now() + self.shift
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, -60.0, 0.0, 60.0])
+async def test_it_shows_the_servers_time_whatever_the_hosts_clock_says(
+    any_bus: Bus, seconds: float
+) -> None:
+    """Never behind what the server has stamped, nor ahead by more than asking took."""
+    clock = ServerClock(any_bus, Shifted(seconds), Instruments(), "test-1")
+    began = asyncio.get_running_loop().time()
+    await clock.known()
+    await any_bus.put(LEASES, "stamp", b"")
+    stamped = await any_bus.get(LEASES, "stamp")
+    now = clock.now()
+    took = timedelta(seconds=asyncio.get_running_loop().time() - began)
+
+    assert stamped is not None
+    assert stamped.time <= now <= stamped.time + took
+
+
+async def test_a_step_of_the_hosts_clock_does_not_move_it(memory_bus: MemoryBus) -> None:
+    """It goes on by seconds that never go back."""
+    host = Shifted(0.0)
+    clock = ServerClock(memory_bus, host, Instruments(), "test-1")
+    await clock.known()
+    before = clock.now()
+    host.shift = timedelta(days=-1)
+    after = clock.now()
+
+    assert timedelta() <= after - before < timedelta(minutes=1)
+
+
+async def test_without_a_server_it_is_the_hosts_own_time(memory_bus: MemoryBus) -> None:
+    """And nothing is taken for known."""
+    clock = ServerClock(memory_bus, SystemClock(), Instruments(), "test-1")
+    await memory_bus.close()
+
+    assert await clock.measure() is False
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
+
+
+async def test_a_host_whose_clock_is_wrong_is_told_of_once(
+    memory_bus: MemoryBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, and for as long as it is so as a metric."""
+    instruments = Instruments()
+    clock = ServerClock(memory_bus, Shifted(-60.0), instruments, "test-1")
+    with caplog.at_level(logging.WARNING):
+        await clock.known()
+        await clock.known()
+
+    (told,) = caplog.messages
+    assert "this host's clock is 60.0 s behind the server's; Navarch goes by the server's" == told
+    ahead = instruments.registry.get_sample_value("navarch_clock_ahead_seconds")
+    assert ahead == pytest.approx(-60.0, abs=1.0)
