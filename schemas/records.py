@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from schemas.advice import Advice
 from schemas.breaker import Breaker, OpenIncident, Would
 from schemas.capacity import Offering
 from schemas.duration import decode_hook
@@ -90,6 +91,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     desired: int
     scaled_at: UtcTime | None = None
     """When the desired size was changed last, by whomever; the autoscaler's cooldown counts it."""
+    advice: Advice | None = None
+    """What the autoscaler asks for and does not get; None: it has what it wants."""
     serial: int = 0
     """Counts the nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}

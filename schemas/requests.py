@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from schemas.advice import Advice
 from schemas.duration import Duration
 from schemas.messages import Record, UtcTime
 from schemas.node_events import CheckResult
@@ -294,6 +295,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float = 0.0
     sick: int = 0
     """Nodes that are to be repaired and that nothing is done about yet."""
+    advice: Advice | None = None
+    """What its autoscaler asks for and does not get."""
 
 
 class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):

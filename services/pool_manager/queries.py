@@ -147,6 +147,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         window_seconds=float(record.spec.budget.window),
         sick=sum(1 for node in nodes if node.node not in taken and sick(node, record, now)),
         mode=record.spec.mode,
+        advice=record.advice,
         would=tuple(msgspec.to_builtins(each) for each in record.would.values()),
     )
 

@@ -346,7 +346,7 @@ def test_options_count(tmp_path: Path) -> None:
     [
         ("leader", ":9: pools.training.health.remediation.type: no navarch.remediators named"),
         ("{type: ladder, tires: 3}", ":9: pools.training.health.remediation.tires: unknown key"),
-        ("{type: ladder, tries: 0}", ":9: pools.training.health.remediation.tries: Expected"),
+        ("{type: ladder, tries: 0}", ":9: pools.training.health.remediation.tries: must be"),
         ("{tries: 3}", ":9: pools.training.health.remediation: `type` is missing"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from schemas.duration import format_duration
 from schemas.requests import NodeView, PoolView
+from services.cli.text.advising import advice_words, matters
 from services.cli.text.describe import Mood, Told
 from services.cli.text.timeline import Moment
 
@@ -120,6 +121,15 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
             str(len(pool.open_sagas)) if pool.open_sagas else "-",
         )
         for pool in pools
+    ]
+
+
+def unfollowed(pools: Iterable[PoolView]) -> list[str]:
+    """What autoscalers ask for and do not get, a line each."""
+    return [
+        f"{pool.name}: {advice_words(pool.advice)}"
+        for pool in pools
+        if pool.advice is not None and matters(pool.advice)
     ]
 
 

@@ -13,6 +13,7 @@ import msgspec
 from schemas.breaker import Breaker
 from schemas.records import NodeRecord, PoolRecord
 from services.cli.text import keeping
+from services.cli.text.advising import advice_words
 from services.cli.text.progress import Progress, progress
 from services.cli.text.saying import Line, lines_of, moment
 from services.pool_manager.sizing.notices import taken
@@ -195,6 +196,8 @@ def why_pool(
         *keeping.windows_told(pool, at),
     ]
     now += keeping.reserve_told(pool, nodes)
+    if pool.advice is not None:
+        now.append(advice_words(pool.advice))
     if pool.breaker.state != "closed":
         now.append(f"The breaker {breaker_words(pool.name, pool.breaker)}")
     elif pool.breaker.ramp:

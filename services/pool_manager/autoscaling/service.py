@@ -10,11 +10,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from schemas.advice import Advice
 from schemas.records import PoolRecord
 from schemas.settings import Settings
 from services.pool_manager import telling
-from services.pool_manager.autoscaling.autoscaler import PoolMetrics, PoolState
-from services.pool_manager.autoscaling.deciding import decide
+from services.pool_manager.autoscaling.autoscaler import Autoscaler, PoolMetrics, PoolState
+from services.pool_manager.autoscaling.deciding import decide, noted, unanswered, unfollowed
 from services.pool_manager.autoscaling.finding import Finder, Found
 from services.pool_manager.autoscaling.sources import Load, SourceError
 from services.pool_manager.autoscaling.utilization import PoolUtilization
@@ -80,32 +81,50 @@ class Autoscaling:
             log.info("autoscaling put off: %s", error)
             return
         for record in records:
-            found = self._finder.of(record) if record.spec.autoscaling else None
-            if found is None or found.autoscaler is None:
-                continue
             try:
-                await self._one(record.name, found)
+                await self._look(record)
             except (BusError, Retry, Conflict) as error:
                 log.info("not scaled", extra={"pool": record.name, "reason": str(error)})
-            except Exception:
-                # A plugin's error is its pool's trouble, and not the fleet's.
-                log.exception("the autoscaler of pool %s failed; its size stays", record.name)
 
-    async def _one(self, pool: str, found: Found) -> None:
-        assert found.autoscaler is not None
-        metrics = await self._metrics(pool, found)
+    async def _look(self, record: PoolRecord) -> None:
+        found = self._finder.of(record) if record.spec.autoscaling else None
+        if found is not None and found.autoscaler is not None:
+            await self._one(record.name, found.autoscaler, found)
+        elif not record.spec.autoscaling and record.advice is not None:
+            await self._note(record.name, None)
+
+    async def _one(self, pool: str, autoscaler: Autoscaler, found: Found) -> None:
+        load, silent = await self._load(pool, found)
+        metrics = self._metrics(pool, load)
         stored = await self._store.pool(pool)
         if stored is None:
             return
         record, revision = stored
-        recommended = found.autoscaler.recommend(self._state(record, metrics))
-        change = decide(record, revision, recommended, found.kind, self._clock.now())
+        now, kind, again = self._clock.now(), found.kind, self._interval
+        try:
+            recommended = autoscaler.recommend(self._state(record, metrics))
+            change = decide(record, revision, recommended, kind, now)
+            advice = unfollowed(record, recommended, kind, now, again)
+        except Exception as error:
+            # A plugin's error is its pool's trouble, and not the fleet's.
+            log.exception("the autoscaler of pool %s failed; its size stays", pool)
+            problem = f"{type(error).__name__}: {error}"
+            change, advice = None, unanswered("failed", kind, problem, now, again)
         if change is None:
+            if silent and (advice is None or advice.kept_by != "failed"):
+                advice = unanswered("source", kind, silent, now, again)
+            await self._note(pool, advice)
             return
         # What is told of it stands in the record, and is published by the look that follows.
         await self._store.save_pool(telling.untold(change.record, [change.event]), revision)
         log.info("scaled", extra={"pool": pool, "reason": change.event.reason})
         await self._reconcile(pool)
+
+    async def _note(self, pool: str, advice: Advice | None) -> None:
+        """Write down what is not followed, where that is news."""
+        stored = await self._store.pool(pool)
+        if stored is not None and (record := noted(stored[0], advice)) is not None:
+            await self._store.save_pool(record, stored[1])
 
     def _state(self, record: PoolRecord, metrics: PoolMetrics) -> PoolState:
         return PoolState(
@@ -127,9 +146,8 @@ class Autoscaling:
             if node.state == "active" and not node.cordoned and not node.lost
         ]
 
-    async def _metrics(self, pool: str, found: Found) -> PoolMetrics:
+    def _metrics(self, pool: str, load: Load) -> PoolMetrics:
         used = self._watched(pool)
-        load = await self._load(pool, found)
         serving = self._serving(pool)
         busy = load.utilization
         if busy is None:
@@ -151,13 +169,14 @@ class Autoscaling:
             self._following[pool] = asyncio.create_task(self._used[pool].follow())
         return self._used[pool]
 
-    async def _load(self, pool: str, found: Found) -> Load:
+    async def _load(self, pool: str, found: Found) -> tuple[Load, str]:
+        """What the pool's source knows, and why it knows nothing."""
         if found.source is None:
-            return Load()
+            return Load(), ""
         try:
             async with asyncio.timeout(SOURCE_SECONDS_MAX):
-                return await found.source.load(pool)
+                return await found.source.load(pool), ""
         except (SourceError, TimeoutError) as error:
             reason = str(error) or f"no answer in {SOURCE_SECONDS_MAX:g} s"
             log.warning("pool %s: its queue is not known: %s", pool, reason)
-            return Load()
+            return Load(), reason

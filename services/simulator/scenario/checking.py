@@ -185,7 +185,7 @@ def assertion_problems(
         case "node_status" | "health_status":
             if each.target != f.ALL:
                 yield from _node(each.target, ids, f"or {f.ALL!r}")
-        case "desired" | "breaker":
+        case "desired" | "breaker" | "advice":
             yield from _pool(each.target, pools)
         case _:
             if each.target not in (f.ALL, *pools) and not (

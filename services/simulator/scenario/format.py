@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from schemas.advice import KeptBy
 from schemas.duration import Duration
 from schemas.reasons import BreakerState, HealthStatus, SagaKind
 from schemas.settings import Percent, Setting, Settings
@@ -261,6 +262,7 @@ AssertionType = Literal[
     "instance_count",
     "desired",
     "breaker",
+    "advice",
     "saga_count",
     "event_count",
 ]
@@ -293,6 +295,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "node_status": NodeStatus.__args__,  # type: ignore[attr-defined]
     "health_status": HealthStatus.__args__,  # type: ignore[attr-defined]
     "breaker": BreakerState.__args__,  # type: ignore[attr-defined]
+    "advice": ("followed", *KeptBy.__args__),  # type: ignore[attr-defined]
 }
 """What may be expected of what is no count."""
 ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {

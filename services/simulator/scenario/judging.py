@@ -59,6 +59,12 @@ def judged(each: f.Assertion, view: View) -> Checked:
         state = record.breaker.state if record else "not recorded"
         why = f": {record.breaker.reason}" if record and record.breaker.reason else ""
         return Checked(text=text, ok=state == each.expected, found=f"{state}{why}")
+    if each.type == "advice":
+        record = view.pools.get(each.target)
+        advice = record.advice if record else None
+        kept = advice.kept_by if advice else "followed"
+        why = f": {advice.nodes} nodes asked for; {advice.detail}" if advice else ""
+        return Checked(text=text, ok=kept == each.expected, found=f"{kept}{why}")
     params = (
         f.ExpectParams(expected_status=each.expected)  # type: ignore[arg-type]
         if each.type == "node_status"

@@ -1,0 +1,172 @@
+"""What an autoscaler asks for and does not get: noted where it changes, and told in a sentence."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.advice import Advice
+from schemas.duration import decode_hook
+from schemas.pool_events import Scaled
+from schemas.records import PoolRecord
+from schemas.settings import PoolSpec, Setting
+from services.cli.text.advising import advice_words, matters
+from services.cli.text.saying import moment
+from services.pool_manager.autoscaling.autoscaler import PoolState, Recommendation
+from services.pool_manager.autoscaling.deciding import noted, unanswered, unfollowed
+from services.simulator.scenario.reading import read_text
+from services.simulator.scenario.runner import run
+
+NOW = datetime(2030, 1, 1, 10, 30, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Failing:
+    """An autoscaler of somebody's that does not work."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """None."""
+
+    def __init__(self, *, options: Options) -> None:
+        """Do not work."""
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Raise."""
+        raise LookupError(f"no such pool as {state.pool}")
+
+
+def record(desired: int = 4, scaled_at: datetime | None = None, **spec: Any) -> PoolRecord:
+    """A pool of two to ten nodes with a cooldown of five minutes."""
+    text = {"provider": "fake", "instance_type": "x", "min_nodes": 2, "max_nodes": 10, **spec}
+    return PoolRecord(
+        name="training",
+        spec=msgspec.convert(text, PoolSpec, dec_hook=decode_hook),
+        desired=desired,
+        scaled_at=scaled_at,
+    )
+
+
+def asked(before: PoolRecord, nodes: int, now: datetime = NOW) -> Advice | None:
+    """What comes of asking for so many."""
+    recommended = Recommendation(target_nodes=nodes, reason=f"{nodes} jobs")
+    return unfollowed(before, recommended, "queue", now, 30.0)
+
+
+RECENT = NOW - MINUTE
+
+
+@pytest.mark.parametrize(
+    ("before", "nodes", "kept_by", "detail", "until"),
+    [
+        (record(), 4, None, "", None),
+        (record(scaled_at=RECENT), 6, "cooldown", "", RECENT + 5 * MINUTE),
+        (record(scaled_at=RECENT), 99, "cooldown", "max_nodes is 10", RECENT + 5 * MINUTE),
+        (record(10), 12, "limits", "max_nodes is 10", None),
+        (record(2), 0, "limits", "min_nodes is 2", None),
+        (record(mode="observe"), 6, "observe", "", None),
+    ],
+)
+def test_what_is_not_followed_is_told_with_what_keeps_it(before, nodes, kept_by, detail, until):
+    """The cooldown with its end, a bound with its value."""
+    advice = asked(before, nodes)
+    found = (advice.kept_by, advice.detail, advice.until) if advice else (None, "", None)
+    assert (kept_by, detail, until) == found
+
+
+def test_it_is_written_where_it_changes_and_not_at_each_interval():
+    """Another reason alone is no news; `since` stays while the same thing keeps it."""
+    full = record(10)
+    first = noted(full, asked(full, 12))
+    assert first is not None
+    assert first.advice is not None
+    again = msgspec.structs.replace(asked(full, 12, NOW + MINUTE), reason="13 jobs")
+    assert noted(first, again) is None
+    more = noted(first, asked(full, 15, NOW + 2 * MINUTE))
+    assert more is not None
+    assert more.advice is not None
+    assert (NOW, 15) == (more.advice.since, more.advice.nodes)
+    over = noted(more, None)
+    assert over is not None
+    assert over.advice is None
+    assert noted(over, None) is None
+
+
+SINCE = f"not followed since {moment(NOW)}"
+AGAIN = "It is asked again every 30s."
+COOL = moment(RECENT + 5 * MINUTE)
+WORDS = {
+    "cooldown": (
+        asked(record(scaled_at=RECENT), 6),
+        (
+            f"The autoscaler (queue) asks for 6 nodes (6 jobs), {SINCE}: the last change of size "
+            f"is too recent (cooldown); not before {COOL}."
+        ),
+    ),
+    "limits": (
+        asked(record(10), 12),
+        f"The autoscaler (queue) asks for 12 nodes (12 jobs), {SINCE}: max_nodes is 10.",
+    ),
+    "idle": (
+        asked(record(2), 1),
+        f"The autoscaler (queue) asks for 1 node (1 jobs), {SINCE}: min_nodes is 2.",
+    ),
+    "failed": (
+        unanswered("failed", "mine", "KeyError: 'x'", NOW, 30.0),
+        (
+            f"The autoscaler (mine) has failed since {moment(NOW)}: KeyError: 'x'; the size stays "
+            "as it is."
+        ),
+    ),
+    "source": (
+        unanswered("source", "queue", "no answer in 20 s", NOW, 30.0),
+        (
+            f"The metrics source of the autoscaler (queue) has not answered since {moment(NOW)}: "
+            "no answer in 20 s; how many jobs wait is not known."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_it_is_told_in_a_sentence(name):
+    """What is asked for, why it is not done, when it is looked at again; idle is no news."""
+    advice, words = WORDS[name]
+    assert (f"{words} {AGAIN}", name != "idle") == (advice_words(advice), matters(advice))
+
+
+SCENARIO = """
+name: kept
+settings: {{server: {{autoscale_interval: 30s}}}}
+pools:
+  training: {{min_nodes: 1, max_nodes: 3, cooldown: 5m, autoscaling: {{type: {kind}}}}}
+events:
+  - {{at: 0, action: start_fleet}}
+  - {{at: 1m, action: set_load, target: training, params: {{queue_depth: {jobs}}}}}
+  {more}
+duration: {duration}
+assertions:
+  - {{type: advice, target: training, expected: {expected}}}
+"""
+AWAY = "- {at: 1m, action: inject_failure, target: workload, params: {failure_type: network}}"
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes"),
+    [
+        ("followed", {}),
+        ("limits", {"jobs": 9}),
+        (
+            "cooldown",
+            {"more": "- {at: 2m, action: set_load, target: training, params: {queue_depth: 1}}"},
+        ),
+        ("failed", {"kind": "'tests.autoscaling.test_advice:Failing'"}),
+        ("source", {"more": AWAY}),
+    ],
+)
+def test_it_stands_in_the_pool_s_record(expected, changes):
+    """As the real pool-manager writes it, and rarely."""
+    values = {"kind": "queue", "jobs": 2, "more": "", "duration": "5m", "expected": expected}
+    outcome = run(read_text("a.yaml", SCENARIO.format(**{**values, **changes})))
+    assert [(True, "")] == [(each.ok, "") for each in outcome.checks], outcome.checks
+    assert len([each for _, each in outcome.story if isinstance(each, Scaled)]) <= 1
