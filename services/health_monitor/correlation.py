@@ -29,6 +29,7 @@ from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError
 from services.runtime.leases import Lease
+from services.runtime.views import readable
 
 log = logging.getLogger(__name__)
 
@@ -126,13 +127,8 @@ class Correlation:
         """Where a pool's nodes stand; none where nothing is known of it."""
         places, until = self._places.get(pool, (Places(), 0.0))
         if self._clock.monotonic() >= until:
-            found: list[Place] = []
-            for entry in await self._bus.entries(NODES, f"{pool}.>"):
-                try:
-                    found.append(_place.decode(entry.value))
-                except msgspec.DecodeError as error:
-                    log.warning("unreadable record", extra={"key": entry.key, "error": str(error)})
-            places = Places.of(found)
+            nodes = await self._bus.entries(NODES, f"{pool}.>")
+            places = Places.of([found for _, found in readable(nodes, _place)])
             self._places[pool] = places, self._clock.monotonic() + PLACES_SECONDS
         return places
 

@@ -7,12 +7,9 @@ anew and so sees every marker that stood meanwhile. A node without a health reco
 """
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
-
-import msgspec
 
 from schemas.records import HealthRecord, decoder
 from schemas.topology import HEALTH, HEARTBEATS
@@ -25,8 +22,7 @@ from services.runtime.bus import Bus, Entry
 from services.runtime.clock import Clock
 from services.runtime.leases import Lease
 from services.runtime.tracing import Tracing
-
-log = logging.getLogger(__name__)
+from services.runtime.views import readable
 
 LEASE: Final = "health-liveness"
 EXPIRED: Final = "MaxAge"
@@ -85,12 +81,7 @@ class Liveness:
         alive = {entry.key for entry in await self._bus.entries(HEARTBEATS)}
         now = self._clock.now()
         self._silent.clear()
-        for entry in await self._bus.entries(HEALTH):
-            try:
-                record: HealthRecord = _health.decode(entry.value)
-            except msgspec.DecodeError as error:
-                log.warning("unreadable record", extra={"key": entry.key, "error": str(error)})
-                continue
+        for entry, record in readable(await self._bus.entries(HEALTH), _health):
             untouched_seconds = (now - entry.time).total_seconds()
             if record.lost:
                 self._silent.add(entry.key)

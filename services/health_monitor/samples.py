@@ -30,6 +30,7 @@ from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.leases import Lease
 from services.runtime.tracing import Tracing
+from services.runtime.views import readable
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +95,7 @@ class LevelWatch:
         """Take over what was told of before; what has no level any more is over."""
         self._spells = Spells(policy.levels)
         now = self._clock.now().timestamp()
-        for entry in await self._bus.entries(HEALTH):
-            try:
-                record: HealthRecord = _health.decode(entry.value)
-            except msgspec.DecodeError as error:
-                log.warning("unreadable record", extra={"key": entry.key, "error": str(error)})
-                continue
+        for _, record in readable(await self._bus.entries(HEALTH), _health):
             subject = subjects.telemetry(record.pool, record.node)
             for key, since in working_of(record).levels.items():
                 name, _, gpu = key.rpartition("/")

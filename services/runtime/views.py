@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from services.runtime.bus import Bus, Entry
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 
 class BucketView(Generic[R]):
@@ -90,3 +91,14 @@ class BucketView(Generic[R]):
         target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
         async with self._moved:
             await self._moved.wait_for(lambda: self._seen >= target)
+
+
+def readable(
+    entries: Iterable[Entry], reader: msgspec.json.Decoder[T]
+) -> Iterator[tuple[Entry, T]]:
+    """Each entry with its record; one that cannot be read is logged, and passed over."""
+    for entry in entries:
+        try:
+            yield entry, reader.decode(entry.value)
+        except msgspec.DecodeError as error:
+            log.warning("unreadable record", extra={"key": entry.key, "error": str(error)})

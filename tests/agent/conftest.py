@@ -25,6 +25,7 @@ from services.runtime.bus import Stored
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from tests.agent.bed import Bed
+from tests.agent.metadata_servers import Serve, Server
 
 WAIT_SECONDS = 15.0
 BOOT = "0777c57c-3f80-41cb-b20a-c82dae692d80"
@@ -37,6 +38,21 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated GPUs")
     return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts metadata services, which are stopped at the end."""
+    started: list[Server] = []
+
+    async def start(kind: type[Server]) -> Server:
+        started.append(kind())
+        await started[-1].start()
+        return started[-1]
+
+    yield start
+    for each in started:
+        await each.stop()
 
 
 class Host:

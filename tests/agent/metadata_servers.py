@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 Response = tuple[int, dict[str, str], bytes]
+Serve = Callable[[type["Server"]], Awaitable[Any]]
+"""Starts a server of this kind."""
 
 
 class Server:

@@ -1,11 +1,11 @@
 """Spot and maintenance notices, asked of servers that speak the clouds' protocols strictly."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -19,9 +19,8 @@ from services.runtime.bus import Stored
 from services.runtime.clock import SystemClock
 from services.runtime.nats_bus import NatsBus
 from tests.agent.conftest import Host, contents, events
-from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Server
+from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw
 
-AnyServer = TypeVar("AnyServer", bound=Server)
 CLOCK = SystemClock()
 INTERVAL_SECONDS = 0.02
 SPOT = {"action": "terminate", "time": "2026-11-21T08:22:00Z"}
@@ -44,22 +43,6 @@ PREEMPT = {
     "EventSource": "Platform",
     "DurationInSeconds": -1,
 }
-
-
-@pytest.fixture
-async def make() -> AsyncIterator[Callable[[type[AnyServer]], Awaitable[AnyServer]]]:
-    """Make metadata services, which are stopped at the end."""
-    made: list[Server] = []
-
-    async def start(kind: type[AnyServer]) -> AnyServer:
-        server = kind()
-        await server.start()
-        made.append(server)
-        return server
-
-    yield start
-    for each in made:
-        await each.stop()
 
 
 class Watched:
@@ -110,9 +93,9 @@ async def watching(looks: Any, told: tuple[str, ...] = ()) -> AsyncIterator[Watc
         await asyncio.wait({task})
 
 
-async def test_aws_tells_of_spot_rebalance_and_schedule(make):
+async def test_aws_tells_of_spot_rebalance_and_schedule(serve):
     """404 is no notice; each notice is told once, with its deadline; one token serves all reads."""
-    server = await make(Aws)
+    server = await serve(Aws)
     async with watching(aws.looks(server.url, INTERVAL_SECONDS)) as watched:
         for path in ("instance-action", "rebalance", "scheduled"):
             await server.was_asked(path, 2)
@@ -138,9 +121,9 @@ async def test_aws_tells_of_spot_rebalance_and_schedule(make):
     assert (server.asked.count("PUT /latest/api/token"), server.refused) == (1, 0)
 
 
-async def test_an_aws_token_that_ran_out_is_renewed(make):
+async def test_an_aws_token_that_ran_out_is_renewed(serve):
     """A refused token costs one more request, and no notice."""
-    server = await make(Aws)
+    server = await serve(Aws)
     async with watching(aws.looks(server.url, INTERVAL_SECONDS)[:1]) as watched:
         await server.was_asked("instance-action", 2)
         server.expire()
@@ -149,9 +132,9 @@ async def test_an_aws_token_that_ran_out_is_renewed(make):
     assert server.asked.count("PUT /latest/api/token") == 2
 
 
-async def test_gcp_tells_at_the_change_without_being_asked_again(make):
+async def test_gcp_tells_at_the_change_without_being_asked_again(serve):
     """A long poll hangs until the value changes, and its answer is told; NONE ends an event."""
-    server = await make(Gcp)
+    server = await serve(Gcp)
     async with watching(gcp.looks(server.url, CLOCK)) as watched:
         async with asyncio.timeout(10):
             for _ in range(2):
@@ -171,9 +154,9 @@ async def test_gcp_tells_at_the_change_without_being_asked_again(make):
     assert server.refused == 0
 
 
-async def test_azure_tells_of_this_vm_alone(make):
+async def test_azure_tells_of_this_vm_alone(serve):
     """Events of other VMs of the group and finished ones are left out; what is, is told once."""
-    server = await make(Azure)
+    server = await serve(Azure)
     async with watching(azure.looks(server.url, INTERVAL_SECONDS)) as watched:
         await server.was_asked("scheduledevents", 2)
         server.events = [
@@ -193,9 +176,9 @@ async def test_azure_tells_of_this_vm_alone(make):
     assert (server.asked.count("GET /metadata/instance/compute/name"), server.refused) == (1, 0)
 
 
-async def test_what_an_earlier_run_told_is_not_told_again(make):
+async def test_what_an_earlier_run_told_is_not_told_again(serve):
     """A notice that still stands after a restart is old; one that returns is new."""
-    server = await make(Azure)
+    server = await serve(Azure)
     server.events = [PREEMPT]
     async with watching(azure.looks(server.url, INTERVAL_SECONDS)) as first:
         await first.have(1)
@@ -211,9 +194,9 @@ async def test_what_an_earlier_run_told_is_not_told_again(make):
         await second.have(1)
 
 
-async def test_a_service_that_is_away_is_an_error_in_words(make):
+async def test_a_service_that_is_away_is_an_error_in_words(serve):
     """Nonsense, errors and a closed port are each said in words that name the cause."""
-    server = await make(Raw)
+    server = await serve(Raw)
     look = azure.looks(server.url, INTERVAL_SECONDS)[0]
     server.bytes = b"SSH-2.0-OpenSSH\r\n\r\n"
     with pytest.raises(MetadataUnavailable, match=r"not an HTTP/1\.1 answer"):
@@ -290,10 +273,10 @@ BODIES = [
 
 @pytest.mark.parametrize(("answer", "expected"), BODIES, ids=[str(b[0][:60]) for b in BODIES])
 async def test_answers_are_read_within_bounds(
-    make, answer: bytes, expected: tuple[int, bytes] | None
+    serve, answer: bytes, expected: tuple[int, bytes] | None
 ):
     """Lengths, chunks and the end of the connection delimit a body; anything else is an error."""
-    server = await make(Raw)
+    server = await serve(Raw)
     server.bytes = answer
     if expected is None:
         with pytest.raises(MetadataUnavailable):
@@ -310,9 +293,9 @@ async def test_other_addresses_are_refused(url: str):
         await fetch(url, headers={}, seconds=1)
 
 
-async def test_a_silent_service_costs_its_deadline_and_no_more(make):
+async def test_a_silent_service_costs_its_deadline_and_no_more(serve):
     """A connection that is accepted and never answered ends when the time is up."""
-    server = await make(Azure)
+    server = await serve(Azure)
     server.silent = True
     with pytest.raises(MetadataUnavailable, match=r"no answer in 0\.1 s"):
         await fetch(server.url, headers={}, seconds=0.1)
@@ -369,9 +352,9 @@ def test_the_configuration_wins(tmp_path: Path, cloud: Any, expected: int):
     assert len(looks(config, CLOCK, tmp_path)) == expected
 
 
-async def test_an_agent_publishes_a_spot_notice(make, host: Host, bus: NatsBus):
+async def test_an_agent_publishes_a_spot_notice(serve, host: Host, bus: NatsBus):
     """The notice is a fault with its deadline, and stands over a restart without a second one."""
-    server = await make(Aws)
+    server = await serve(Aws)
     server.items["spot/instance-action"] = SPOT
     cloud = {
         "NAVARCH_CLOUD": "aws",

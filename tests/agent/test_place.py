@@ -1,6 +1,5 @@
 """Where a host stands: as the clouds' metadata services tell it, or not at all, and soon."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +11,29 @@ from agent.cloud.place import azure_rack, gcp_rack, rack_of
 from agent.settings import AgentConfig
 from services.runtime.nats_bus import NatsBus
 from tests.agent.conftest import Host, contents, events
-from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Server
-
-Make = Callable[[type[Server]], Awaitable[Any]]
+from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Serve
 
 
-@pytest.fixture
-async def make() -> AsyncIterator[Make]:
-    """Make metadata services, which are stopped at the end."""
-    made: list[Server] = []
-
-    async def start(kind: type[Server]) -> Server:
-        server = kind()
-        await server.start()
-        made.append(server)
-        return server
-
-    yield start
-    for each in made:
-        await each.stop()
-
-
-async def test_aws_tells_of_partitions(make: Make) -> None:
+async def test_aws_tells_of_partitions(serve: Serve) -> None:
     """A partition of a placement group; without one nothing is known."""
-    server = await make(Aws)
+    server = await serve(Aws)
     assert "" == await rack_of("aws", server.url)
     server.items |= {"placement/partition-number": 3, "placement/group-name": "training"}
     assert "training/partition-3" == await rack_of("aws", server.url)
     assert 0 == server.refused
 
 
-async def test_google_tells_of_racks(make: Make) -> None:
+async def test_google_tells_of_racks(serve: Serve) -> None:
     """Cluster and rack of `/cluster/rack/host`; an instance without the attribute has none."""
-    server = await make(Gcp)
+    server = await serve(Gcp)
     assert "" == await rack_of("gcp", server.url)
     server.values["attributes/physical_host"] = "/3fa1/77b0/9c2e"
     assert "3fa1/77b0" == await rack_of("gcp", server.url)
 
 
-async def test_azure_tells_of_fault_domains(make: Make) -> None:
+async def test_azure_tells_of_fault_domains(serve: Serve) -> None:
     """Of a placement group; a lone machine has none."""
-    server = await make(Azure)
+    server = await serve(Azure)
     assert "" == await rack_of("azure", server.url)
     server.compute = {"platformFaultDomain": "2", "placementGroupId": "f67c14ab"}
     assert "f67c14ab/fault-domain-2" == await rack_of("azure", server.url)
@@ -85,13 +66,13 @@ def test_a_part_of_a_place_is_none(compute: Any) -> None:
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 async def test_a_service_that_does_not_tell_holds_nothing_up(
-    make: Make, cloud: str, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silence, nonsense and a closed port are a host without a rack."""
     monkeypatch.setattr(place, "SECONDS_MAX", 0.1)
-    silent = await make({"aws": Aws, "gcp": Gcp, "azure": Azure}[cloud])
+    silent = await serve({"aws": Aws, "gcp": Gcp, "azure": Azure}[cloud])
     silent.silent = True
-    raw = await make(Raw)
+    raw = await serve(Raw)
     raw.bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff{"
     for url in (silent.url, raw.url, "http://127.0.0.1:9"):
         assert "" == await rack_of(cloud, url)
@@ -104,9 +85,9 @@ async def test_what_is_set_is_not_asked_for(tmp_path: Path) -> None:
     assert "" == await rack(AgentConfig(**config), tmp_path)
 
 
-async def test_an_agent_registers_with_its_rack(make: Make, host: Host, bus: NatsBus) -> None:
+async def test_an_agent_registers_with_its_rack(serve: Serve, host: Host, bus: NatsBus) -> None:
     """From the metadata service to the bus."""
-    server = await make(Gcp)
+    server = await serve(Gcp)
     server.values["attributes/physical_host"] = "/3fa1/77b0/9c2e"
     await host.start(NAVARCH_CLOUD="gcp", NAVARCH_CLOUD_METADATA_URL=server.url)
     [registered] = contents(await events(bus, host.node, 1))

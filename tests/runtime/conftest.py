@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,17 @@ from services.runtime.tracing import Tracing
 from services.simulator.link import PerfectLink
 from services.simulator.memory_bus import MemoryBus
 from services.simulator.memory_server import MemoryServer
+
+
+async def collect(stream: AsyncIterator[Any], count: int) -> list[Any]:
+    """The first `count` of what an endless stream yields."""
+    found = []
+    async with asyncio.timeout(10), aclosing(stream):
+        async for each in stream:
+            found.append(each)
+            if len(found) == count:
+                break
+    return found
 
 
 @pytest.fixture

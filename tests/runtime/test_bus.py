@@ -16,21 +16,11 @@ from schemas.topology import (
     SAGAS,
 )
 from services.runtime.errors import BusError, Conflict, Refused, Unavailable
+from tests.runtime.conftest import collect
 
 FAULT = subjects.node_event("training", "training-1", "fault")
 OTHER = subjects.node_event("training", "training-2", "fault")
 TREE = subjects.saga_tree("replace-1")
-
-
-async def collect(stream, count: int) -> list:
-    """The first `count` of what an endless stream yields."""
-    found = []
-    async with asyncio.timeout(10), aclosing(stream):
-        async for each in stream:
-            found.append(each)
-            if len(found) == count:
-                break
-    return found
 
 
 async def test_a_repeated_publish_stores_once(any_bus):

@@ -9,20 +9,10 @@ import pytest
 from schemas import subjects
 from schemas.topology import EVENTS, POOL_TIMERS
 from services.runtime.errors import Unavailable
+from tests.runtime.conftest import collect
 
 FAULT = subjects.node_event("training", "training-1", "fault")
 OTHER = subjects.node_event("training", "training-2", "fault")
-
-
-async def collect(stream, count: int) -> list:
-    """The first `count` of what an endless stream yields."""
-    found = []
-    async with asyncio.timeout(10), aclosing(stream):
-        async for each in stream:
-            found.append(each)
-            if len(found) == count:
-                break
-    return found
 
 
 CLOCKS_APART = timedelta(milliseconds=2)
