@@ -95,7 +95,7 @@ class Reconciler:
             for node in decided.released:
                 await self._release(node)
             await self.start_open(decided.record)
-            await self._departures.look(pool)
+            await self._departures.look(decided.record)
             if decided.wake_at is not None:
                 await self._wake(pool, decided.wake_at)
             if decided.record.removing:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.messages import encode
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.records import (
     NodeRecord,
@@ -220,6 +221,29 @@ async def test_a_launch_under_way_is_cancelled_by_the_removal(
         await ask(bus, "remove")
         await eventually(gone(bus))
     assert set() == peers.instances
+
+
+async def test_a_launch_that_the_removal_has_missed_is_called_off_by_the_next_look(
+    bus: NatsBus, server: EmbeddedServer, peers: Peers
+) -> None:
+    """Its log had not begun, or had gone on, or the replica died: the records alone say it."""
+    peers.hold["bootstrap"] = asyncio.Event()
+    opened = OpenSaga(kind="scale-up", new_node="extra-1", since=datetime.now(UTC))
+    record = PoolRecord(
+        name="extra",
+        spec=PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=0),
+        desired=0,
+        serial=1,
+        open={"scale-up-extra-1": opened},
+        applied="request-1",
+        removing="request-2",
+    )
+    await bus.create(POOLS, pool_key("extra"), encode(record))
+    async with Running(server.url, "pool-manager", build, plain()):
+        await eventually(gone(bus))
+        [cancelled] = await events(bus, "saga-cancelled")
+    assert set() == peers.instances
+    assert "pool extra is being removed" == cancelled["reason"]
 
 
 async def test_what_a_request_says_is_checked_like_the_configuration(

@@ -1,15 +1,15 @@
-"""Ends drains that have nothing left to wait for, and unwinds what a withdrawn notice has begun.
+"""Ends drains that have nothing left to wait for, and unwinds what nobody wants any more.
 
-Which those are, `notices` decides from the records alone; so whoever looks next does what a crashed
-replica has left undone. Each is one guarded entry in the saga's log, and a log that has gone on, or
-cannot go back any more, is left alone.
+That is what a withdrawn notice has begun, and the launches of a pool that is being removed. Which
+those are, the records alone say; so whoever looks next does what a crashed replica has left undone.
+Each is one guarded entry in the saga's log, and a log that cannot go back any more is left alone.
 """
 
 import logging
 from collections.abc import Callable
 from typing import Final
 
-from schemas.records import NodeRecord
+from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaEntry
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sizing import notices
@@ -29,7 +29,7 @@ Decide = Callable[[SagaState], "SagaEntry | Impossible"]
 
 
 class Departures:
-    """Brings sagas in step with what the cloud does to their nodes."""
+    """Brings sagas in step with what has become of their nodes and their pool."""
 
     def __init__(self, clock: Clock, store: Store, coordinator: Callable[[], Coordinator]) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other."""
@@ -37,20 +37,34 @@ class Departures:
         self._store = store
         self._coordinator = coordinator
 
-    async def look(self, pool: str) -> None:
-        """Do what is due in one pool."""
-        concerned = [each for each in self._store.nodes_of(pool) if each.notices or each.lost]
-        if not concerned:
-            return
-        found = await self._store.pool(pool)
-        if found is None:
-            return
-        record, now = found[0], self._clock.now()
+    async def look(self, record: PoolRecord) -> None:
+        """Do what is due in one pool, as its record and its nodes are now."""
+        if record.removing:
+            for saga, opened in record.open.items():
+                if opened.kind == "scale-up":
+                    await self._call_off(saga, record)
+        nodes = self._store.nodes_of(record.name)
+        concerned = [each for each in nodes if each.notices or each.lost]
+        now = self._clock.now()
         for hurry in notices.hurries(record, concerned):
             if hurry.at <= now:
                 await self._hurry(hurry)
         for saga, node in notices.withdrawn(record, concerned):
             await self._unwind(saga, node)
+
+    async def _call_off(self, saga: str, record: PoolRecord) -> None:
+        """Nobody waits any more for what this brings; what is in service leaves like the others."""
+
+        def entry(state: SagaState) -> SagaEntry | Impossible:
+            return cancel(
+                DEFINITIONS[state.kind],
+                state,
+                self._clock.now(),
+                reason=f"pool {record.name} is being removed",
+                cause=record.removing,
+            )
+
+        await self._intervene(saga, entry)
 
     async def _hurry(self, hurry: notices.Hurry) -> None:
         def entry(state: SagaState) -> SagaEntry | Impossible:
