@@ -2,8 +2,9 @@
 
 1,000 nodes for 10 minutes and 5,000 nodes for 30 minutes, from the launch of the first machine on:
 the real health-monitor, pool-manager, provisioner and notifier in virtual time on the bus in
-memory, agents that beat every 10 s, failures and outages as in config/scenarios/stress. Reports
-are composed and not written. The history's hash says whether two runs were the same.
+memory, agents that beat every 10 s and sample every 15 s, failures and outages as in
+config/scenarios/stress. Reports are composed and not written. The history's hash says whether two
+runs were the same.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ def _run(file: str) -> dict[str, Any]:
         "memory_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB / KIB, 2),
         "history": report.history[:16],
         "failures": report.summary.failures,
-        "repaired": report.summary.replacements,
+        "repaired": report.summary.repairs,
     }
 
 

@@ -9,15 +9,11 @@ a remedy did not help.
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from agent.changes import Change, changes
-from agent.diagnostics.findings import Finding
-from agent.faults import GpuMap, NodeIdentity
-from agent.kernel_log import Line
-from agent.reporter import Reporter, Sources
+from agent.reporter import Reporter
 from agent.spool import Outgoing
 from schemas import subjects
 from schemas.headers import TRACEPARENT
@@ -34,9 +30,10 @@ from services.provisioner.provider import Instance
 from services.runtime.bus import Headers
 from services.runtime.errors import BusError
 from services.simulator.agents import AGAIN_SECONDS, BOOT_SECONDS, Agents
-from services.simulator.hardware import CURES, Failure, Kind, kernel_line
-from services.simulator.machine import Machine, Outbox, gpus_of, notice_of, pci_of
+from services.simulator.hardware import CURES, Failure, Kind
+from services.simulator.machine import Machine, gpus_of, notice_of
 from services.simulator.member import Life
+from services.simulator.reporting import gpu_of, reporter_of, tell
 from services.simulator.world import World
 
 SAMPLE_SECONDS: Final = 15.0
@@ -196,7 +193,8 @@ class Machines(Agents):
 
     def fail(self, machine: Machine, failure: Failure) -> None:
         """Something breaks, and stays so."""
-        self._world.note(f"{machine.name}: {failure.kind} {failure.message}".rstrip())
+        code = f" {failure.xid_code}" if failure.kind == "xid_error" else ""
+        self._world.note(f"{machine.name}: {failure.kind}{code} {failure.message}".rstrip())
         machine.failures[failure.name] = failure
         machine.broken = True
         self._show(machine, failure)
@@ -221,10 +219,10 @@ class Machines(Agents):
     def _undo(self, machine: Machine, failure: Failure) -> None:
         match failure.kind:
             case "temperature":
-                machine.hot.pop(self._gpu(machine, failure), None)
+                machine.hot.pop(gpu_of(machine, failure), None)
                 for each in machine.failures.values():
                     if each.kind == "temperature":
-                        machine.hot[self._gpu(machine, each)] = each.temperature
+                        machine.hot[gpu_of(machine, each)] = each.temperature
             case "network":
                 if not any(each.kind == "network" for each in machine.failures.values()):
                     self._world.weather.cut.pop(machine.life.name, None)
@@ -239,59 +237,22 @@ class Machines(Agents):
         """Let the agent see what is broken."""
         if machine.failures.get(failure.name) is not failure or machine.life.dead:
             return
-        index = self._gpu(machine, failure)
-        report = self._report(machine)
         match failure.kind:
-            case "xid_error":
-                machine.lines += 1
-                pci = pci_of(index)
-                report.line(Line(kernel_line(pci, failure), sequence=machine.lines))
-            case "memory_error" | "nvlink_error":
-                counter = "ecc_dbe_volatile" if failure.kind == "memory_error" else "nvlink_errors"
-                self._count(machine, index, counter, failure.count)
             case "temperature":
-                machine.hot[index] = failure.temperature
+                machine.hot[gpu_of(machine, failure)] = failure.temperature
                 self._sample_from_now(machine)
-            case "backend_error":
-                text = failure.message or "NVML does not answer: unknown error"
-                report.change(Change("probe_failed", -1, text, metrics={"nvml_code": 999}))
-            case "boot_failure":
-                if machine.ready:
-                    report.finding(Finding("boot", ok=False, detail=failure.message))
             case "network":
                 self._world.weather.cut[machine.life.name] = 1
                 machine.life.connection_changed()
             case "power_off":
                 self.power_off(machine)
-            case "preemption":
-                report.notice(notice_of(machine, failure))
-
-    @staticmethod
-    def _gpu(machine: Machine, failure: Failure) -> int:
-        return min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
-
-    def _count(self, machine: Machine, index: int, counter: str, count: int) -> None:
-        gpu = gpus_of(machine)[index]
-        new = GpuSample(index=index, uuid=gpu.uuid, ecc_dbe_volatile=0, nvlink_errors=0)
-        was = machine.samples.get(index, new)
-        total = (getattr(was, counter) or 0) + count
-        now = msgspec.structs.replace(was, **{counter: total})
-        machine.samples[index] = now
-        for change in changes({gpu.uuid: was}, {gpu.uuid: now}):
-            self._report(machine).change(change)
+            case _:
+                tell(self._report(machine), machine, failure)
 
     def _report(self, machine: Machine) -> Reporter:
         """The agent's own reporter, of this boot."""
         if machine.reporter is None:
-            who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
-            gpus = GpuMap(gpus_of(machine))
-            outbox: Any = Outbox(machine.outbox.put_nowait)
-            machine.reporter = Reporter(
-                who,
-                outbox,
-                self._world.clock_of(machine.name),
-                Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: ""),
-            )
+            machine.reporter = reporter_of(machine, self._world.clock_of(machine.name))
         return machine.reporter
 
     # --- samples --------------------------------------------------------------------------------

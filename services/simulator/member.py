@@ -6,7 +6,9 @@ comes after it. A process that is dead reaches nobody, whatever its last tasks s
 
 import asyncio
 import contextvars
+import random
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Any, Final
 
 from schemas.topology import LEASES
@@ -39,7 +41,7 @@ class Life(Member):
         """The effect that is its last."""
         self.died: Callable[[], None] | None = None
         """Called at its sudden end."""
-        self._chance = world.chance(f"link/{name}/{world.server.number()}")
+        self._number = world.server.number()
         self._arrival = 0.0
         self._was_up = self.up
         context = contextvars.copy_context()
@@ -47,6 +49,11 @@ class Life(Member):
         context.run(WORLD.set, world)
         self.context = context
         self.bus: MemoryBus = context.run(MemoryBus, world.server, self)
+
+    @cached_property
+    def _chance(self) -> random.Random:
+        """Of its connection; a process whose connection is perfect needs none."""
+        return self.world.chance(f"link/{self.name}/{self._number}")
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this process."""

@@ -51,6 +51,8 @@ class MemoryServer:
         """Called with stream and message for whatever is stored."""
         self._receivers: dict[int, Receiver] = {}
         self._responders: dict[str, list[Responder]] = {}
+        self._answered: dict[int, list[str]] = {}
+        """Identity of a context -> the subjects that are answered in it."""
         self._numbers = itertools.count(1)
         self.closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -146,12 +148,16 @@ class MemoryServer:
     def respond(self, subject: str, responder: Responder) -> None:
         """Let somebody answer a subject."""
         self._responders.setdefault(subject, []).append(responder)
+        self._answered.setdefault(id(responder.context), []).append(subject)
 
     def silence(self, context: contextvars.Context) -> None:
         """Forget whoever answered in a context."""
-        for subject in list(self._responders):
+        for subject in dict.fromkeys(self._answered.pop(id(context), ())):
             left = [each for each in self._responders[subject] if each.context is not context]
-            self._responders[subject] = left
+            if left:
+                self._responders[subject] = left
+            else:
+                del self._responders[subject]
 
     def responder(self, subject: str) -> Responder | None:
         """Who answers next; those of one subject take turns."""

@@ -86,8 +86,8 @@ def lines(found: "Report") -> Iterator[str]:
     summary, repair = found.summary, found.repair_seconds
     most = ", ".join(f"{count} {name}" for name, count in found.failures.by_type.items())
     repaired = (
-        f"{summary.replacements:,}, {summary.replacements_open:,} under way, "
-        f"{summary.replacements_failed:,} undone; {summary.machines_made:,} machines made"
+        f"{summary.repairs:,}, {summary.repairs_open:,} under way, "
+        f"{summary.repairs_failed:,} undone; {summary.machines_made:,} machines made"
     )
     up = "once they were up" if summary.up_at is not None else "which never were up (95 %)"
     rows = [

@@ -17,6 +17,7 @@ from services.simulator.stress.report import (
     Named,
     Outage,
     PoolBudget,
+    Repairs,
     Report,
     Spread,
     Stage,
@@ -25,6 +26,7 @@ from services.simulator.stress.report import (
 )
 
 SLOWEST_MAX: Final = 20
+SECONDS_PER_HOUR: Final = 3_600
 UP_SHARE: Final = 0.95
 """A fleet has come up when so much of it is in service: something always fails meanwhile."""
 
@@ -50,10 +52,11 @@ def compose(
         seed=spec.seed,
         history=history,
         seconds=float(spec.duration),
-        summary=_summary(spec, fleet, recording, machines),
+        summary=_summary(fleet, recording, machines),
         failures=_failures(recording, xid_names),
         cascades=cascades(recording.done),
         outages=_outages(spec, recording.done),
+        repairs=_repairs(recording),
         repair_seconds=spread(each.seconds for each in ended if each.seconds is not None),
         stage_seconds=_stage_seconds(ended),
         rules=[Named(name=rule, count=count) for rule, count in rules],
@@ -95,18 +98,13 @@ def up_at(samples: Sequence[Sample], wanted: int) -> float | None:
     return next((each.at for each in samples if each.healthy + each.degraded >= enough), None)
 
 
-def _summary(spec: StressSpec, fleet: Fleet, recording: Recording, machines: int) -> Summary:
+def _summary(fleet: Fleet, recording: Recording, machines: int) -> Summary:
     samples, wanted = recording.samples, len(fleet.slots)
     came_up = up_at(samples, wanted)
     steady = [each for each in samples if came_up is not None and each.at >= came_up] or samples
     serving = [each.healthy + each.degraded for each in steady]
-    hours = float(spec.metrics_interval) / 3_600
-    price = sum(
-        template.price_per_hour * len(fleet.of_pool(pool)) for pool, template in fleet.pools.items()
-    ) / max(wanted, 1)
-    dollars = sum(each.machines for each in samples) * hours * price
-    served = sum(min(each.healthy + each.degraded, each.machines) for each in samples)
-    replaced = Counter(each.outcome for each in recording.repairs)
+    paid = _dollars(fleet, recording.standing_seconds)
+    outcomes = Counter(each.outcome for each in recording.repairs)
     last = samples[-1] if samples else None
     return Summary(
         nodes_wanted=wanted,
@@ -117,15 +115,33 @@ def _summary(spec: StressSpec, fleet: Fleet, recording: Recording, machines: int
         up_at=came_up,
         failures=sum(recording.struck.values()),
         recoveries=sum(recording.recovered.values()),
-        replacements=replaced["done"],
-        replacements_failed=replaced["unwound"],
-        replacements_open=replaced[""],
+        repairs=outcomes["done"],
+        repairs_failed=outcomes["unwound"],
+        repairs_open=outcomes[""],
+        replacements=sum(e.outcome == "done" and e.kind == "replace" for e in recording.repairs),
         machines_made=machines,
         lost=recording.lost,
         returned=recording.returned,
-        dollars=round(dollars, 2),
-        dollars_out_of_service=round(dollars - served * hours * price, 2),
+        dollars=round(paid, 2),
+        dollars_out_of_service=round(paid - _dollars(fleet, recording.serving_seconds), 2),
     )
+
+
+def _dollars(fleet: Fleet, seconds: Mapping[str, float]) -> float:
+    """What machines cost that stood for so long, by pool."""
+    return sum(
+        fleet.pools[pool].price_per_hour * each / SECONDS_PER_HOUR for pool, each in seconds.items()
+    )
+
+
+def _repairs(recording: Recording) -> dict[str, Repairs]:
+    found: dict[str, Counter[str]] = {}
+    for each in recording.repairs:
+        found.setdefault(each.kind, Counter())[each.outcome] += 1
+    return {
+        kind: Repairs(done=counts["done"], unwound=counts["unwound"], open=counts[""])
+        for kind, counts in sorted(found.items())
+    }
 
 
 def _failures(recording: Recording, xid_names: Mapping[int, str]) -> Failures:

@@ -52,9 +52,9 @@ def simulate(
     `says` are the file's own words, each with its moment: the log has them, and `heard` is told.
     Of the specification's files only the log is written here, while the run goes on.
     """
-    planned = plan(spec, base.health_policy if base is not None else "")
     names = {each.code: each.description for each in load_xids().codes}
     with logbook(spec.log_file) as book:
+        planned = plan(spec, base.health_policy if base is not None else "")
 
         async def live() -> Report:
             told = book.told if book is not None else None

@@ -1,82 +1,118 @@
-"""What a machine's agent says when something fails, and whether the policy takes the node for it.
+"""What a failure of the plan is on a machine, and whether the policy takes a node for it. Pure.
 
-A failure of the plan becomes the fact that a real agent would tell: the policy judges it as it
-judges any other. Pure.
+The policy is asked about the very fault that the machine's agent, or the watch over levels, would
+tell: so what is called fatal here is what the services will make of it.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from schemas.node_events import Fault, Metric
-from schemas.reasons import FaultKind
+from schemas.node_events import Fault, node_codec
+from services.health_monitor.catalog import XidCatalog
 from services.health_monitor.policy import Policy
+from services.health_monitor.working import TELEMETRY_SOURCE
+from services.provisioner.provider import Instance
+from services.simulator import hardware
+from services.simulator.machine import Machine
+from services.simulator.reporting import reporter_of, tell
+from services.simulator.stress.failures import Failure
 from services.simulator.stress.format import FailureType
 
 HOT_CELSIUS: Final = 92
-COOL_CELSIUS: Final = 65
-
-_KINDS: Final[dict[str, FaultKind]] = {
-    "xid_error": "xid",
-    "temperature": "thermal",
-    "memory_error": "ecc_dbe",
-    "nvlink_error": "nvlink",
-    "backend_error": "probe_failed",
-    "boot_failure": "gpu_count",
+CURES_OF_ACTIONS: Final = {
+    "RESTART_BM": "reboot",
+    "RESTART_VM": "reboot",
+    "CHECK_MECHANICALS": "replace",
+    "CONTACT_SUPPORT": "replace",
 }
-_SOURCES: Final[dict[str, str]] = {"xid_error": "kmsg", "memory_error": "nvml"}
-_WHOLE_NODE: Final = frozenset({"backend_error", "boot_failure"})
+"""NVIDIA's action for an XID -> the gentlest remedy that helps; of any other a reset does."""
+CURES_OF_TYPES: Final[dict[str, str]] = {
+    "backend_error": "reboot",
+    "boot_failure": "replace",
+    "memory_error": "reset_gpu",
+    "network": "replace",
+    "nvlink_error": "reset_gpu",
+    "temperature": "replace",
+}
+PROBED_AT: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def told(
-    type_: FailureType, xid: int, gpu: int, gpus: int, *, about: dict[str, Any]
-) -> Fault | None:
-    """The fact that tells of a failure; None where the failure is that nothing is told."""
-    if type_ not in _KINDS:
-        return None
-    metrics: dict[str, Metric] = {}
-    message, subcode = "", ""
-    match type_:
-        case "xid_error":
-            metrics, message = {"xid_code": xid}, f"NVRM: Xid {xid}"
-        case "temperature":
-            metrics, message = {"temperature": HOT_CELSIUS}, f"{HOT_CELSIUS} degrees"
-        case "memory_error":
-            metrics, message = {"ecc_dbe_count": 1}, "1 uncorrectable memory error"
-        case "nvlink_error":
-            metrics, message, subcode = {"nvlinks_down": 1}, "1 NVLink went down", "down"
-        case "boot_failure":
-            metrics, message = {"gpus": gpus - 1}, f"{gpus - 1} of {gpus} GPUs"
-        case _:
-            message = "NVML does not answer"
-    return Fault(
-        kind=_KINDS[type_],
-        gpu_index=-1 if type_ in _WHOLE_NODE else gpu,
-        code=xid,
-        subcode=subcode,
-        message=message,
-        metrics=metrics,
-        source=_SOURCES.get(type_, "nvml"),
-        **about,
-    )
+class _StandingClock:
+    """A clock for what happens at one moment."""
+
+    def now(self) -> datetime:
+        """Always the same moment."""
+        return PROBED_AT
+
+    def monotonic(self) -> float:
+        """No time passes."""
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        """Nobody waits here."""
+        raise NotImplementedError(seconds)
 
 
-def told_of_end(type_: FailureType, gpu: int, *, about: dict[str, Any]) -> Fault | None:
-    """The fact that tells that it is over; None where agents have no word for that."""
-    if type_ != "temperature":
-        return None
-    return Fault(
-        kind="thermal",
+def cures(catalog: XidCatalog) -> dict[int, str]:
+    """XID -> the gentlest remedy that helps against it."""
+    return {each.code: CURES_OF_ACTIONS.get(each.action, "reset_gpu") for each in catalog.codes}
+
+
+def on_machine(
+    failure: Failure, gpu: int, at: float, began: datetime, cures: Mapping[int, str]
+) -> hardware.Failure:
+    """What is wrong with the machine that a failure strikes."""
+    return hardware.Failure(
+        kind=failure.type,
+        number=failure.number,
+        at=at,
+        began=began,
+        xid_code=failure.xid,
         gpu_index=gpu,
-        message=f"{COOL_CELSIUS} degrees",
-        metrics={"temperature": COOL_CELSIUS},
-        source="nvml",
-        **about,
+        temperature=HOT_CELSIUS,
+        cured_by=CURES_OF_TYPES.get(failure.type) or cures.get(failure.xid, "reset_gpu"),
+        lasting=failure.fatal,
     )
 
 
 def judged_fatal(policy: Policy, type_: FailureType, xid: int) -> bool:
     """Whether one such failure takes a node out of service, by this policy."""
-    now = datetime(2030, 1, 1, tzinfo=UTC)
-    about = {"id": "probe", "time": now, "pool": "probe", "node": "probe"}
-    fault = told(type_, xid, 0, 8, about=about)
-    return fault is not None and policy.judge(fault, {}, now).result == "unhealthy"
+    if type_ == "temperature":
+        faults = _of_levels(policy)
+    else:
+        planned = Failure(number=1, at=0.0, slot=0, type=type_, xid=xid)
+        faults = _told(on_machine(planned, 0, 0.0, PROBED_AT, {}))
+    return any(policy.judge(each, {}, PROBED_AT).result == "unhealthy" for each in faults)
+
+
+def _told(failure: hardware.Failure) -> list[Fault]:
+    """The faults that an agent makes of it."""
+    nobody: Any = None
+    instance = Instance(name="probe", provider_id="probe", pool="probe")
+    machine = Machine(instance, nobody, ready=1.0)
+    tell(reporter_of(machine, _StandingClock()), machine, failure)
+    told = []
+    while not machine.outbox.empty():
+        message = node_codec.decode(machine.outbox.get_nowait().data)
+        told += [message] if isinstance(message, Fault) else []
+    return told
+
+
+def _of_levels(policy: Policy) -> list[Fault]:
+    """The faults that come of a GPU which stays as hot as a failure makes it."""
+    return [
+        Fault(
+            id="probe",
+            time=PROBED_AT,
+            pool="probe",
+            node="probe",
+            kind=level.kind,
+            subcode=level.name,
+            gpu_index=0,
+            metrics={level.reading: HOT_CELSIUS, "temperature": HOT_CELSIUS},
+            source=TELEMETRY_SOURCE,
+        )
+        for level in policy.levels
+        if level.reading == "temperature_celsius" and level.begins()(HOT_CELSIUS)
+    ]

@@ -1,13 +1,15 @@
-"""The machines of a stress run: the clouds that make them, and the agents that speak for them.
+"""The machines of a stress run: those of any simulation, thousands of them, each in its place.
 
-Thousands of agents share one connection and one timer: a beat is stored without a task of its own.
-Healthy machines send no samples; what levels would show is told as the fact that an agent tells.
+What they are, how they fail and what their agents make of it is `services.simulator.machines`. Here
+is what a fleet of thousands needs besides: the plan says where each stands and how long it boots,
+connections take no time, and beats and samples of all agents run off one timer, because a task for
+each would be half of the whole work.
 """
 
 import asyncio
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
@@ -16,12 +18,18 @@ import msgspec
 from schemas import headers as h
 from schemas import subjects
 from schemas.messages import encode
-from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered
+from schemas.node_events import GpuSample, Telemetry
 from schemas.records import HeartbeatRecord, node_key
 from schemas.settings import AgentSettings
-from schemas.topology import HEARTBEATS
+from schemas.topology import HEARTBEATS, TELEMETRY
 from services.provisioner.provider import Instance, ProvisionRequest
+from services.runtime.errors import Unavailable
+from services.simulator.agents import BOOT_SECONDS
 from services.simulator.cloud import Cloud
+from services.simulator.hardware import Kind
+from services.simulator.machine import Machine, gpus_of
+from services.simulator.machines import COOL_CELSIUS, Machines
+from services.simulator.member import Life
 from services.simulator.stress import faults
 from services.simulator.stress.failures import Failure
 from services.simulator.stress.fleet import Fleet, Slot, replacement_cold_start
@@ -29,37 +37,21 @@ from services.simulator.stress.format import StressSpec
 from services.simulator.world import World
 
 TICK_SECONDS: Final = 1.0
-CHECK_SECONDS_MAX: Final = 2.0
-PROBE_SECONDS: Final = 60.0
-"""How often an agent tells that the backend still does not answer."""
-PROBES_MAX: Final = 10
-AGENT: Final = AgentSettings()
-BEAT_TICKS: Final = round(AGENT.heartbeat_interval / TICK_SECONDS)
+"""Agents speak at most so often, and at whole multiples of it."""
+UTILIZATION_PERCENT: Final = 70
+SAMPLES_KEPT: Final = 1
+"""Of each node: nobody in a stress run reads older ones, and all would be half of its memory."""
 
 
 @dataclass(slots=True)
-class Machine:
-    """One machine, what its agent does, and what is true of it."""
+class _Voice:
+    """What an agent says again and again, but for the moment of it."""
 
-    instance: Instance
-    slot: Slot
-    gpus: int
-    up: bool = False
-    """Its boot check has passed."""
-    broken: bool = False
-    """Something of it has failed for good."""
-    silent: int = 0
-    """So many failures keep its agent from speaking."""
-    gone: bool = False
-    facts: int = 0
-    spool: list[NodeEvent] = field(default_factory=list)
-    ongoing: dict[int, Failure] = field(default_factory=dict)
-    beat_headers: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Its node's name."""
-        return self.instance.name
+    beat_subject: str
+    sample_subject: str
+    gpus: msgspec.Raw
+    hot: dict[int, int]
+    """Of which GPUs `gpus` tells that they are hot."""
 
 
 class PlacedCloud(Cloud):
@@ -75,15 +67,65 @@ class PlacedCloud(Cloud):
         )
 
 
-class Machines:
-    """Every machine of the run."""
+class NearLife(Life):
+    """An agent whose connection takes no time, and is cut or perfect."""
 
-    def __init__(self, world: World, spec: StressSpec, fleet: Fleet) -> None:
-        """Stand in the slots of `fleet`."""
-        self._world = world
+    async def there(self, call: str, about: str) -> None:
+        """Arrive at once."""
+        del call
+        self._alive()
+        if not self.up:
+            raise Unavailable(f"{about}: the connection was lost")
+
+    async def back(self, call: str, about: str) -> None:
+        """Nothing is in the way."""
+
+
+class Turns:
+    """Whose turn it is: each machine once in an interval, spread evenly over it."""
+
+    def __init__(self, seconds: float) -> None:
+        """Come round in `seconds`."""
+        self._ticks = max(round(seconds / TICK_SECONDS), 1)
+        self._buckets: list[dict[str, Machine]] = [{} for _ in range(self._ticks)]
+        self._joined = 0
+
+    def join(self, machine: Machine) -> None:
+        """Take part."""
+        self._joined += 1
+        self._buckets[self._joined % self._ticks][machine.name] = machine
+
+    def leave(self, machine: Machine) -> None:
+        """Take part no more."""
+        for bucket in self._buckets:
+            if bucket.pop(machine.name, None) is not None:
+                return
+
+    def at(self, tick: int) -> Sequence[Machine]:
+        """Those whose turn it is."""
+        return list(self._buckets[tick % self._ticks].values())
+
+
+class PlacedMachines(Machines):
+    """Every machine of the run, in the slots of a fleet."""
+
+    def __init__(
+        self,
+        world: World,
+        spec: StressSpec,
+        fleet: Fleet,
+        agent: AgentSettings,
+        cures: Mapping[int, str],
+    ) -> None:
+        """Stand in the slots of `fleet`; speak as often as `agent` says.
+
+        `cures`: XID -> the gentlest remedy that helps against it.
+        """
+        super().__init__(world, self._as_planned)
+        self._cures = cures
         self._spec = spec
         self._fleet = fleet
-        self._chance: Random = world.chance("machines")
+        self._starts: Random = world.chance("machines")
         self._free = {pool: list(fleet.of_pool(pool)) for pool in fleet.pools}
         for each in self._free.values():
             heapq.heapify(each)
@@ -93,12 +135,14 @@ class Machines:
         """Instance name -> its slot, from the launch on."""
         self._over: dict[str, list[Machine]] = {}
         """Machines that stand beside the plan: they came before the one that they replace left."""
-        self.of: dict[str, Machine] = {}
-        """Provider id -> machine."""
         self.at: dict[int, Machine] = {}
         """Slot -> the machine that stands there."""
-        self.named: dict[str, Machine] = {}
-        self._beats: list[dict[str, Machine]] = [{} for _ in range(BEAT_TICKS)]
+        self.booting = self._cold_start
+        self._beats = Turns(agent.heartbeat_interval)
+        self._samples = Turns(agent.telemetry_interval)
+        self._beat_headers = {h.TTL: f"{agent.heartbeat_ttl:.0f}s"}
+        self._voices: dict[str, _Voice] = {}
+        """Node -> what its agent says."""
         self._tick = 0
 
     # --- coming and going ---------------------------------------------------------------------
@@ -112,157 +156,155 @@ class Machines:
             known = self._placed[request.name] = self._fleet.slots[number]
         return known
 
-    def appear(self, instance: Instance) -> None:
-        """A machine was made: it boots."""
+    def _as_planned(self, instance: Instance) -> Kind:
+        slot, template = self._placed[instance.name], self._fleet.pools[instance.pool]
+        kind = Kind(
+            region=slot.region,
+            zone=slot.zone,
+            rack=slot.rack,
+            instance_type=instance.instance_type,
+            gpu_count=template.gpu_count,
+        )
+        gpu_type = template.gpu_type
+        return replace(kind, gpu_type=gpu_type) if gpu_type else kind
+
+    def _cold_start(self, instance: Instance) -> float:
+        """How long a machine takes until its agent speaks."""
         slot = self._placed[instance.name]
-        template = self._fleet.pools[instance.pool]
-        machine = Machine(instance, slot, template.gpu_count)
-        machine.beat_headers = {h.TTL: f"{AGENT.heartbeat_ttl:.0f}s"}
-        self.of[instance.provider_id] = self.named[instance.name] = machine
-        if slot.number in self.at:
-            self._over.setdefault(instance.pool, []).append(machine)
-        else:
-            self.at[slot.number] = machine
-        fleet_gen = self._spec.fleet_gen
+        if self.nodes[instance.provider_id].boots > 1:
+            return self._starts.uniform(*BOOT_SECONDS)
         if slot.number in self._first:
             self._first.discard(slot.number)
-            seconds = slot.cold_start_seconds
+            return slot.cold_start_seconds
+        startup, recovery = self._spec.fleet_gen.startup, self._spec.chaos.recovery
+        return replacement_cold_start(startup, recovery, self._starts)
+
+    def appear(self, instance: Instance) -> None:
+        """A machine was made: it boots."""
+        super().appear(instance)
+        machine, number = self.nodes[instance.provider_id], self._placed[instance.name].number
+        if number in self.at:
+            self._over.setdefault(instance.pool, []).append(machine)
         else:
-            recovery = self._spec.chaos.recovery
-            seconds = replacement_cold_start(fleet_gen.startup, recovery, self._chance)
-        self._later(seconds, self._boot, machine)
+            self.at[number] = machine
 
     def vanish(self, instance: Instance) -> None:
         """A machine is ended: its agent says nothing more, and its slot is free."""
-        machine = self.of.pop(instance.provider_id, None)
+        machine = self.nodes.get(instance.provider_id)
+        super().vanish(instance)
         if machine is None:
             return
-        machine.gone, machine.up = True, False
-        self.named.pop(machine.name, None)
-        self._placed.pop(machine.name, None)
-        for bucket in self._beats:
-            bucket.pop(machine.name, None)
+        self._silence(machine)
+        slot = self._placed.pop(machine.name)
         over = self._over.get(instance.pool, [])
         if machine in over:
             over.remove(machine)
-        elif self.at.get(machine.slot.number) is machine:
+        elif self.at.get(slot.number) is machine:
             if over:
                 heir = over.pop(0)
-                heir.slot = machine.slot
-                self.at[machine.slot.number] = heir
+                self._placed[heir.name] = slot
+                self.at[slot.number] = heir
             else:
-                del self.at[machine.slot.number]
-                heapq.heappush(self._free[instance.pool], machine.slot.number)
+                del self.at[slot.number]
+                heapq.heappush(self._free[instance.pool], slot.number)
 
-    def _later(self, seconds: float, what: Callable[..., Any], *args: Any) -> None:
-        asyncio.get_running_loop().call_later(seconds, what, *args)
+    def restart(self, machine: Machine) -> None:
+        """Boot a machine that is out, or anew; until its agent is up it says nothing."""
+        self._silence(machine)
+        super().restart(machine)
 
-    def _boot(self, machine: Machine) -> None:
-        if machine.gone:
-            return
-        boot_id = f"{machine.instance.provider_id}-boot"
-        gpus = tuple(
-            GpuIdentity(index=index, uuid=f"GPU-{machine.name}-{index}")
-            for index in range(machine.gpus)
-        )
-        registered = Registered(
-            id=f"{boot_id}.registered",
-            instance=machine.name,
-            boot_id=boot_id,
-            gpus=gpus,
-            rack=machine.slot.rack,
-            **self._about(machine),
-        )
-        self._say(machine, registered)
-        self._beats[(self._tick + machine.slot.number) % BEAT_TICKS][machine.name] = machine
-        self._beat(machine)
-        self._later(self._chance.random() * CHECK_SECONDS_MAX, self._checked, machine, boot_id)
+    def _silence(self, machine: Machine) -> None:
+        self._beats.leave(machine)
+        self._samples.leave(machine)
+        self._voices.pop(machine.name, None)
 
-    def _checked(self, machine: Machine, boot_id: str) -> None:
-        if machine.gone:
-            return
-        machine.up = True
-        about = self._about(machine)
-        checked = BootChecked(id=f"{boot_id}.boot-checked", ok=True, boot_id=boot_id, **about)
-        self._say(machine, checked)
+    def _life(self, name: str) -> Life:
+        return NearLife(self._world, name)
 
     # --- what agents say ----------------------------------------------------------------------
 
-    def beat_for_ever(self) -> None:
-        """Beat for every machine whose turn it is, once a second."""
-        bucket = self._beats[self._tick % BEAT_TICKS]
+    def _begin_to_beat(self, node: Machine) -> None:
+        pool, name = node.instance.pool, node.name
+        self._voices[name] = _Voice(
+            f"$KV.{HEARTBEATS.name}.{node_key(pool, name)}",
+            subjects.telemetry(pool, name),
+            _read(node),
+            dict(node.hot),
+        )
+        self._beats.join(node)
+        self._samples.join(node)
+        self._beat(node)
+
+    def _sample_from_now(self, machine: Machine) -> None:
+        """It samples from its boot on; what has changed shows when its turn comes."""
+
+    def speak_for_ever(self) -> None:
+        """Beat and sample for every machine whose turn it is, once a second."""
         self._tick += 1
-        for machine in list(bucket.values()):
+        for machine in self._beats.at(self._tick):
             self._beat(machine)
-        self._later(TICK_SECONDS, self.beat_for_ever)
+        for machine in self._samples.at(self._tick):
+            self._publish_sample(machine)
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self.speak_for_ever)
 
     def _beat(self, machine: Machine) -> None:
-        if machine.silent:
+        if not machine.life.up:
             return
         beat = HeartbeatRecord(instance=machine.name, **self._about(machine))
-        key = node_key(machine.instance.pool, machine.name)
-        subject = f"$KV.{HEARTBEATS.name}.{key}"
-        self._world.server.publish(subject, encode(beat), machine.beat_headers)
+        subject = self._voices[machine.name].beat_subject
+        self._world.server.publish(subject, encode(beat), self._beat_headers)
+        machine.spoken_at = self._world.now()
 
-    def _about(self, machine: Machine) -> dict[str, Any]:
-        now = self._world.clock.now()
-        return {"time": now, "pool": machine.instance.pool, "node": machine.name}
-
-    def _say(self, machine: Machine, event: NodeEvent) -> None:
-        if machine.silent:
-            machine.spool.append(event)
+    def _publish_sample(self, machine: Machine) -> None:
+        if not machine.ready or not machine.life.up:
             return
-        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
-        self._world.server.publish(subject, encode(event), {h.MSG_ID: event.id})
+        voice = self._voices[machine.name]
+        if voice.hot != machine.hot:
+            voice.gpus, voice.hot = _read(machine), dict(machine.hot)
+        machine.sequence += 1
+        gpus: Any = voice.gpus
+        sample = Telemetry(
+            id=f"{machine.boot_id}.{machine.sequence}",
+            gpus=gpus,
+            sequence=machine.sequence,
+            **self._about(machine),
+        )
+        server, subject = self._world.server, voice.sample_subject
+        server.publish(subject, encode(sample), {})
+        server.state.purge(TELEMETRY.name, subject, keep=SAMPLES_KEPT, before=0)
 
     # --- what happens to them -----------------------------------------------------------------
 
     def strike(self, failure: Failure, gpu: int) -> Machine | None:
         """Have a failure; None where nothing stands there that could fail."""
         machine = self.at.get(failure.slot)
-        if machine is None or not machine.up or machine.broken:
+        if machine is None or not machine.ready or machine.life.dead:
             return None
-        machine.ongoing[failure.number] = failure
-        machine.broken = failure.fatal
-        if failure.type == "network":
-            machine.silent += 1
-        else:
-            self._tell(machine, failure, gpu % machine.gpus, 1)
+        if any(each.lasting for each in machine.failures.values()):
+            return None
+        now = self._world.clock.now()
+        broken = faults.on_machine(failure, gpu, self._world.now(), now, self._cures)
+        self.fail(machine, broken)
         return machine
 
-    def _tell(self, machine: Machine, failure: Failure, gpu: int, times: int) -> None:
-        if machine.gone or failure.number not in machine.ongoing:
-            return
-        machine.facts += 1
-        about = self._about(machine) | {
-            "id": f"{machine.instance.provider_id}.fact.{machine.facts}",
-            "boot_id": f"{machine.instance.provider_id}-boot",
-            "sequence": machine.facts,
-        }
-        fault = faults.told(failure.type, failure.xid, gpu, machine.gpus, about=about)
-        if fault is not None:
-            self._say(machine, fault)
-        if failure.type == "backend_error" and times < PROBES_MAX:
-            self._later(PROBE_SECONDS, self._tell, machine, failure, gpu, times + 1)
-
-    def pass_by(self, machine: Machine, failure: Failure, gpu: int) -> bool:
-        """Have a failure pass; False where the machine is gone by then."""
-        if machine.gone or machine.ongoing.pop(failure.number, None) is None:
+    def pass_by(self, machine: Machine, failure: Failure) -> bool:
+        """Have a failure pass; False where the machine, or the failure, is gone by then."""
+        found = [each for each in machine.failures.values() if each.number == failure.number]
+        if not found or self.nodes.get(machine.instance.provider_id) is not machine:
             return False
-        if failure.type == "network":
-            machine.silent -= 1
-            if not machine.silent:
-                self._beat(machine)
-                spool, machine.spool = machine.spool, []
-                for event in spool:
-                    self._say(machine, event)
-        machine.facts += 1
-        about = self._about(machine) | {
-            "id": f"{machine.instance.provider_id}.fact.{machine.facts}",
-            "boot_id": f"{machine.instance.provider_id}-boot",
-            "sequence": machine.facts,
-        }
-        over = faults.told_of_end(failure.type, gpu % machine.gpus, about=about)
-        if over is not None:
-            self._say(machine, over)
+        self.recover(machine, found[0].name)
         return True
+
+
+def _read(machine: Machine) -> msgspec.Raw:
+    """What a machine's GPUs show, encoded: it is nearly always the same as before."""
+    gpus = [
+        GpuSample(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            utilization_percent=UTILIZATION_PERCENT,
+            temperature_celsius=machine.hot.get(gpu.index, COOL_CELSIUS),
+        )
+        for gpu in gpus_of(machine)
+    ]
+    return msgspec.Raw(msgspec.json.encode(gpus))

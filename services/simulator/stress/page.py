@@ -36,6 +36,11 @@ STAGES: Final = {
     "setup": "set up",
     "register": "boot",
     "admit": "admit",
+    "reset": "reset",
+    "reboot": "reboot",
+    "return": "come back",
+    "check": "check",
+    "uncordon": "uncordon",
 }
 """Step -> what people call it."""
 TYPES: Final = {

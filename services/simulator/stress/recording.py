@@ -26,6 +26,7 @@ REASON_CHARS_MAX: Final = 200
 STATES: Final = ("healthy", "degraded", "out", "starting")
 """What a node counts as in the samples: in service and well, in service and not quite, out of
 service (unhealthy, lost, cordoned or leaving), not yet in service."""
+SERVING: Final = frozenset({"healthy", "degraded"})
 REPAIRS: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot"})
 
 
@@ -33,6 +34,7 @@ class _Node(msgspec.Struct, frozen=True, gc=False):
     """Of a node's record, what says how it stands; the decoder skips the rest."""
 
     node: str
+    pool: str = ""
     state: str = "launching"
     cordoned: bool = False
     lost: bool = False
@@ -184,11 +186,13 @@ class Recording:
         self.repairs: list[Repair] = []
         self.samples: list[Sample] = []
         self.budgets = {name: Budget(name, nodes=size) for name, size in pools.items()}
-        self.sagas: Counter[tuple[str, str]] = Counter()
-        """Kind and outcome -> how many."""
+        self.standing_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
+        """Pool -> for how long machines of it stood, all together."""
+        self.serving_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
+        """Pool -> for how long machines of it were in service, all together."""
+        self._serving: Counter[str] = Counter()
+        """Pool -> nodes in service."""
         self._open: dict[str, Repair] = {}
-        self._kinds: dict[str, str] = {}
-        """Open saga -> its kind."""
         self._taking: dict[str, str] = {}
         """Open saga that counts against the budget -> its pool."""
         self._states: dict[str, str] = {}
@@ -242,6 +246,7 @@ class Recording:
         before, after = self._states.get(record.node, ""), record.counts_as()
         if before == after:
             return
+        self._serving[record.pool] += (after in SERVING) - (before in SERVING)
         if before:
             self.counts[before] -= 1
         if after:
@@ -296,7 +301,6 @@ class Recording:
 
     def _begin(self, at: float, entry: _Entry) -> None:
         params = entry.params
-        self._kinds[entry.saga] = entry.kind
         if entry.kind in DISRUPTIVE:
             self._taking[entry.saga] = params.pool
             budget = self.budgets[params.pool]
@@ -319,7 +323,6 @@ class Recording:
             self.repairs.append(repair)
 
     def _end(self, at: float, entry: _Entry, status: str) -> None:
-        self.sagas[self._kinds.pop(entry.saga, ""), status] += 1
         self._taking.pop(entry.saga, None)
         repair = self._open.pop(entry.saga, None)
         if repair is None:
@@ -336,19 +339,23 @@ class Recording:
 
     # --- at intervals -------------------------------------------------------------------------
 
-    def sample(self, at: float, interval: float, wanted: Mapping[str, int], machines: int) -> None:
-        """Note how the fleet stands; `wanted`: of each pool, as was asked for."""
+    def sample(self, at: float, wanted: Mapping[str, int], machines: Mapping[str, int]) -> None:
+        """Note how the fleet stands; of each pool `wanted` was asked for and `machines` stand."""
+        passed = at - (self.samples[-1].at if self.samples else 0.0)
+        for pool, count in machines.items():
+            self.standing_seconds[pool] += count * passed
+            self.serving_seconds[pool] += min(self._serving[pool], count) * passed
         for pool, budget in self.budgets.items():
             budget.limit = limit(self._specs[pool].max_unavailable, wanted.get(pool, 0))
             if self._out(pool) >= budget.limit:
-                budget.full_seconds += interval
+                budget.full_seconds += passed
         since, self._since = self._since, Counter()
         self.samples.append(
             Sample(
                 at=at,
                 **{state: self.counts[state] for state in STATES},
                 wanted=sum(wanted.values()),
-                machines=machines,
+                machines=sum(machines.values()),
                 failures=since["failures"],
                 recoveries=since["recoveries"],
                 repaired=since["repaired"],

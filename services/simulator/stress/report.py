@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the report; it grows when a field changes its meaning."""
 
 
@@ -46,9 +46,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     recoveries: int
     """Failures that passed by themselves."""
+    repairs: int
+    """Nodes replaced, reset or rebooted, and in service again; `repairs` tells them apart."""
+    repairs_failed: int
+    repairs_open: int
     replacements: int
-    replacements_failed: int
-    replacements_open: int
+    """Of the repairs, those with another machine."""
     machines_made: int
     lost: int
     """Nodes that fell silent."""
@@ -110,6 +113,16 @@ class PoolBudget(msgspec.Struct, frozen=True, kw_only=True):
     breaker_open_seconds: float
 
 
+class Repairs(msgspec.Struct, frozen=True, kw_only=True):
+    """Repairs of one kind."""
+
+    done: int = 0
+    unwound: int = 0
+    """They failed, and what they had done was taken back as far as it could be."""
+    open: int = 0
+    """At the end of the run."""
+
+
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a repair's story."""
 
@@ -156,6 +169,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures
     cascades: Cascades
     outages: list[Outage]
+    repairs: dict[str, Repairs]
+    """replace, reset-gpu, reboot -> how many."""
     repair_seconds: Spread
     """From the failure until the place was filled again."""
     stage_seconds: dict[str, Spread]

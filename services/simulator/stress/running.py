@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,17 +14,20 @@ from schemas.records import FLEET_KEY, FleetRecord
 from schemas.requests import ScaleRequest
 from schemas.settings import Settings
 from schemas.topology import POOLS
+from services.health_monitor.catalog import load_xids
 from services.runtime.bus import Stored
 from services.runtime.configuration import parse_settings
 from services.runtime.topology import set_up
 from services.simulator.history import History
+from services.simulator.machine import Machine
 from services.simulator.member import Life
 from services.simulator.running import Supervised
 from services.simulator.simulation import BUILDS
+from services.simulator.stress import faults
 from services.simulator.stress.failures import Failure
 from services.simulator.stress.fleet import Fleet, cold_start_max
 from services.simulator.stress.format import StressSpec
-from services.simulator.stress.machines import Machine, Machines, PlacedCloud
+from services.simulator.stress.machines import PlacedCloud, PlacedMachines
 from services.simulator.stress.recording import Recording
 from services.simulator.workload import Workload
 from services.simulator.world import FLEET, WORLD, World
@@ -48,7 +52,7 @@ class StressRun:
     ) -> None:
         """Put the world together; nothing moves yet.
 
-        `told` hears the story, line by line; of `base` the budget, mode and health policy count.
+        `told` hears the story, line by line; of `base` agent, budget, mode and policy count.
         """
         self._spec = spec
         self._fleet = fleet
@@ -56,7 +60,17 @@ class StressRun:
         self.world = World(seed)
         self.world.history = History(0, told)
         WORLD.set(self.world)
-        self.machines = Machines(self.world, spec, fleet)
+        settings = parse_settings("(stress)", json.dumps(settings_of(spec, fleet)), {})
+        if base is not None:
+            settings = msgspec.structs.replace(
+                settings,
+                agent=base.agent,
+                budget=base.budget,
+                mode=base.mode,
+                health_policy=base.health_policy,
+            )
+        known = faults.cures(load_xids())
+        self.machines = PlacedMachines(self.world, spec, fleet, settings.agent, known)
         self._chance = self.world.chance("gpus")
         self.world.parts["workload"] = Workload(self.world)
         self.clouds: dict[str, PlacedCloud] = {}
@@ -67,11 +81,6 @@ class StressRun:
             cloud.on_ending = self.machines.vanish
             self.clouds[provider] = cloud
             self.world.parts[f"cloud/{provider}"] = cloud
-        settings = parse_settings("(stress)", json.dumps(settings_of(spec, fleet)), {})
-        if base is not None:
-            settings = msgspec.structs.replace(
-                settings, budget=base.budget, mode=base.mode, health_policy=base.health_policy
-            )
         self.services = [
             Supervised(self.world, name, build, settings) for name, build in BUILDS.items()
         ]
@@ -98,7 +107,7 @@ class StressRun:
         await asyncio.sleep(1.0)
         self._begun = begun = self.world.now()
         loop = asyncio.get_running_loop()
-        self.machines.beat_for_ever()
+        self.machines.speak_for_ever()
         for wanted in self._fleet.wanted:
             loop.call_at(begun + wanted.at, self._ask, wanted.pool, wanted.nodes)
         for at, text in self._words:
@@ -108,11 +117,14 @@ class StressRun:
         seconds, interval = float(self._spec.duration), float(self._spec.metrics_interval)
         while (now := self._now()) < seconds:
             await asyncio.sleep(min(interval, seconds - now))
-            standing = sum(len(each.machines) for each in self.clouds.values())
-            self.recording.sample(round(self._now(), 3), interval, self._wanted, standing)
+            self.recording.sample(round(self._now(), 3), self._wanted, self._standing())
             on_sample(self._now())
         self.recording.finish(self._now())
         self.world.server.close()
+
+    def _standing(self) -> dict[str, int]:
+        """Pool -> machines that stand and cost money."""
+        return Counter(each.pool for cloud in self.clouds.values() for each in cloud.standing())
 
     @property
     def made(self) -> int:
@@ -146,17 +158,15 @@ class StressRun:
         if machine is None:
             self.recording.miss(failure)
             return
-        self.world.note(f"{machine.name}: {failure.type} {failure.xid or ''} ({failure.cause})")
         self.recording.strike(failure, machine.name, self._now())
         if failure.recovers_after is not None:
             asyncio.get_running_loop().call_later(
-                failure.recovers_after, self._pass_by, machine, failure, gpu
+                failure.recovers_after, self._pass_by, machine, failure
             )
 
-    def _pass_by(self, machine: Machine, failure: Failure, gpu: int) -> None:
-        if self.machines.pass_by(machine, failure, gpu):
-            self.world.note(f"{machine.name}: {failure.type} has passed")
-            self.recording.recover(failure, machine.name, well=not machine.ongoing)
+    def _pass_by(self, machine: Machine, failure: Failure) -> None:
+        if self.machines.pass_by(machine, failure):
+            self.recording.recover(failure, machine.name, well=not machine.failures)
 
 
 def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:

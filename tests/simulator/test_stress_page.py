@@ -1,0 +1,216 @@
+"""The page of a stress run: for figures that are known, every chart shows them."""
+
+import re
+
+import pytest
+
+from services.simulator.stress import page
+from services.simulator.stress.report import (
+    Cascades,
+    Failures,
+    Moment,
+    Named,
+    Outage,
+    PoolBudget,
+    Repairs,
+    Report,
+    Spread,
+    Stage,
+    Story,
+    Summary,
+)
+
+SUMMARY = Summary(
+    nodes_wanted=10,
+    nodes_at_end=7,
+    healthy_least=4,
+    healthy_mean=6.0,
+    availability=0.9,
+    up_at=10.0,
+    failures=9,
+    recoveries=2,
+    repairs=3,
+    repairs_failed=0,
+    repairs_open=1,
+    replacements=2,
+    machines_made=12,
+    lost=0,
+    returned=0,
+    dollars=1_234.4,
+    dollars_out_of_service=12.0,
+)
+COLUMNS = ("at", "healthy", "degraded", "starting", "out", "failures", "recoveries", "repaired")
+TIMELINE = [
+    dict(zip(COLUMNS, row, strict=True))
+    for row in (
+        (10.0, 10, 0, 0, 0, 0, 0, 0),
+        (20.0, 4, 2, 1, 3, 9, 0, 0),
+        (30.0, 7, 1, 2, 0, 0, 2, 3),
+    )
+]
+STORY = Story(
+    saga="replace-node-1-1",
+    node="node-1",
+    new_node="node-11",
+    pool="p",
+    sickness="xid-79",
+    reason="XID 79: the GPU fell off the bus",
+    at=12.0,
+    seconds=10.0,
+    done=True,
+    stages=[
+        Stage(name="detect", at=12.0, seconds=1.0),
+        Stage(name="drain", at=13.0, seconds=3.0),
+        Stage(name="reboot", at=16.0, seconds=6.0),
+    ],
+    moments=[Moment(at=12.0, text="the machine fails"), Moment(at=22.0, text="replace done")],
+)
+REPORT = Report(
+    name="known",
+    description="What is known.",
+    seed=1,
+    history="0123456789abcdef0",
+    seconds=30.0,
+    summary=SUMMARY,
+    failures=Failures(
+        by_type={"xid_error": 6, "network": 3},
+        by_xid={"79": 4, "31": 2},
+        by_cause={"chance": 5, "outage": 4},
+        recovered_by_type={"network": 2},
+        missed={},
+        top_xids=[Named(name="79", count=4, text="off the bus"), Named(name="31", count=2)],
+    ),
+    cascades=Cascades(chains=1, nodes=2, depth_max=2, size_max=3),
+    outages=[
+        Outage(
+            name="away", scope="zone", target="z", type="network", at=15.0, seconds=10.0, struck=4
+        )
+    ],
+    repairs={"reboot": Repairs(done=1), "replace": Repairs(done=2, open=1)},
+    repair_seconds=Spread(count=3, mean=10.0, p50=10.0, p90=12.0, p99=12.0, max=12.0),
+    stage_seconds={"reboot": Spread(count=1, mean=6.0, p50=6.0, p90=6.0, p99=6.0, max=6.0)},
+    rules=[Named(name="gpu-off-the-bus", count=4), Named(name="xid-ignore", count=1)],
+    verdicts={"unhealthy": 4},
+    budget=[
+        PoolBudget(
+            pool="p",
+            nodes=10,
+            limit=2,
+            most=2,
+            begun=3,
+            full_seconds=20.0,
+            breaker_opened={"wave": 1},
+            breaker_open_seconds=11.0,
+        )
+    ],
+    slowest=[STORY],
+    timeline=TIMELINE,
+    defects=[],
+    configuration={"seed": 1},
+)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The page."""
+    return page.render(REPORT)
+
+
+def _section(text: str, heading: str) -> str:
+    return text.partition(f"<h2>{heading}</h2>")[2].partition("</section>")[0]
+
+
+@pytest.mark.parametrize(
+    ("heading", "bars"),
+    [
+        ("Kinds of failure", [("XID", "100.0", "6"), ("network, silent", "50.0", "3")]),
+        ("What brought them about", [("by chance", "100.0", "5"), ("outages", "80.0", "4")]),
+        ("XIDs", [("79", "100.0", "4"), ("31", "50.0", "2")]),
+        (
+            "Rules of the health policy",
+            [("gpu-off-the-bus", "100.0", "4"), ("xid-ignore", "25.0", "1")],
+        ),
+    ],
+)
+def test_each_bar_is_as_long_as_its_count(
+    text: str, heading: str, bars: list[tuple[str, str, str]]
+) -> None:
+    """Name, length in percent of the longest, and count."""
+    found = re.findall(
+        r'<div>([^<]+)</div>\s*<div class="track"><div class="fill" style="width:([\d.]+)%">'
+        r'</div></div>\s*<div class="count">([\d,]+)</div>',
+        _section(text, heading),
+    )
+    assert bars == found
+
+
+def test_the_areas_stand_on_one_another(text: str) -> None:
+    """At each sample's moment, as high as its own nodes and those of the states below together."""
+    wide = _section(text, "How the nodes stood").partition("</svg>")[0]
+    found = {
+        style: points.split()[:3]
+        for style, points in re.findall(r'class="area (\w+)" points="([^"]+)"', wide)
+    }
+    # Ten nodes are 222 high, half a minute is 864 wide.
+    assert {
+        "healthy": ["334.0,12.0", "622.0,145.2", "910.0,78.6"],
+        "degraded": ["334.0,12.0", "622.0,100.8", "910.0,56.4"],
+        "starting": ["334.0,12.0", "622.0,78.6", "910.0,12.0"],
+        "out": ["334.0,12.0", "622.0,12.0", "910.0,12.0"],
+    } == found
+    assert [("478.0", "288.0")] == re.findall(
+        r'class="band" x="([\d.]+)" y="12" width="([\d.]+)"', wide
+    )
+
+
+def test_failures_and_recoveries_stand_in_their_interval(text: str) -> None:
+    """What a column says is what befell the fleet since the one before."""
+    wide = _section(text, "Failures and what became of them").partition("</svg>")[0]
+    assert [
+        "0:00 to 0:10: 0 failures, 0 passed by themselves, 0 repaired",
+        "0:10 to 0:20: 9 failures, 0 passed by themselves, 0 repaired",
+        "0:20 to 0:30: 0 failures, 2 passed by themselves, 3 repaired",
+    ] == re.findall(r"<title>([^<]+)</title>", wide)
+    columns = re.findall(r'<rect class="(\w+)" x="([\d.]+)" y="[\d.]+" width="230.4"', wide)
+    assert [("out", "362.8"), ("degraded", "650.8"), ("healthy", "650.8")] == columns
+
+
+def test_a_slow_repair_has_its_timeline(text: str) -> None:
+    """Its parts in a strip, as long as they took; its moments with their times."""
+    story = _section(text, "The slowest repairs")
+    assert [
+        ("10.00", "failure until noticed: 1.0 s"),
+        ("30.00", "drain: 3.0 s"),
+        ("60.00", "reboot: 6.0 s"),
+    ] == re.findall(r'style="width:([\d.]+)%" title="([^"]+)"', story)
+    assert [("0:12", "the machine fails"), ("0:22", "replace done")] == re.findall(
+        r'<li><span class="soft">([\d:]+)</span><span>([^<]+)</span></li>', story
+    )
+    assert "XID 79: the GPU fell off the bus" in story
+
+
+def test_tiles_and_tables_have_the_figures(text: str) -> None:
+    """What was paid, what the budget allowed, what kinds of repairs there were."""
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text.partition("<body>")[2]))
+    for each in (
+        "90.00 % of wanted node time in service",
+        "9 failures, 2 passed by themselves",
+        "3 nodes repaired, 1 under way",
+        "10 s from failure to filled place, median; p99 12 s",
+        "4 nodes healthy at the worst moment",
+        "$1,234 paid, $12 of it while out of service",
+        "away zone z network 0:15 10 s 4",
+        "p 10 2 2 3 20 s 1 \u00d7 wave 11 s",
+        "reboot: 1 done · replace: 2 done, 1 under way",
+        "the longest chain had 2 links, the largest 3 failures",
+    ):
+        assert each in words
+
+
+def test_every_part_has_a_colour(text: str) -> None:
+    """Each style of a part of a repair is in the page's own style sheet, for light and dark."""
+    styles = set(re.findall(r"\.(stage-\w+) \{", text))
+    assert {f"stage-{number}" for number in range(len(set(page.STAGES.values())))} <= styles
+    assert "stage-other" in styles
+    for variable in set(re.findall(r"background: var\((--s\d+)\)", text)):
+        assert 2 == len(re.findall(rf"{variable}: #", text)), variable
