@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas import subjects
-from schemas.node_events import Verdict, node_codec
+from schemas.node_events import Lost, Returned, Verdict, node_codec
 from schemas.reasons import SagaKind
 from schemas.records import (
     HealthRecord,
@@ -20,7 +20,15 @@ from schemas.records import (
     node_key,
     pool_key,
 )
-from schemas.sagas import SagaDone, SagaEntry, SagaStarted, SagaUnwound, StepSucceeded, saga_codec
+from schemas.sagas import (
+    SagaDone,
+    SagaEntry,
+    SagaStarted,
+    SagaUnwound,
+    StepStarted,
+    StepSucceeded,
+    saga_codec,
+)
 from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, NODES, POOLS, SAGAS
 from services.provisioner.provider import Instance
 from services.runtime.bus import Stored
@@ -38,6 +46,9 @@ RESETS_EACH: Final = 3
 REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
 STORED_WITHIN_SECONDS: Final = 15.0
 """The rate counts decisions; this much later at most, where all is slow, a saga's log begins."""
+CALLED_OFF_WITHIN_SECONDS: Final = 45.0
+"""So long after a silent node was told to be back its replacement may still go on: whoever is to
+call it off may be away."""
 SILENT_SECONDS: Final = 15.0
 """A node that has not been heard for so long may be taken for lost."""
 
@@ -75,7 +86,11 @@ class Checks:
         self._out_before: set[str] = set()
         """Sagas whose node was out of service before they began."""
         self._silent_then: set[str] = set()
-        """Sagas whose node was silent when they began; it may speak again while it drains."""
+        """Sagas whose node was silent, or recorded as lost, when they began."""
+        self._heard: dict[str, float] = {}
+        """When a node was told to be back, until it is told to be lost again."""
+        self._barred: dict[str, float] = {}
+        """Saga -> when it passed what cannot be taken back."""
         self._promoted: set[str] = set()
         """Sagas whose spare has gone into service: it is a node like any other from then on."""
         self.allowed: int = 1
@@ -127,6 +142,9 @@ class Checks:
                 self.left_cordoned[ended.params.node] = None
         if isinstance(entry, StepSucceeded) and entry.step == "promote":
             self._promoted.add(entry.saga)
+        pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
+        if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
+            self._barred.setdefault(entry.saga, self._world.now())
         if not isinstance(entry, SagaStarted):
             return
         params = entry.params
@@ -145,7 +163,8 @@ class Checks:
         if record is not None and record.cordoned:
             self._out_before.add(entry.saga)
         machine = self._agents.named(node)
-        if machine is not None and self._world.now() - machine.spoken_at > SILENT_SECONDS:
+        lost = record is not None and record.lost
+        if lost or (machine and self._world.now() - machine.spoken_at > SILENT_SECONDS):
             self._silent_then.add(entry.saga)
         self._rate(entry)
         out = [
@@ -197,6 +216,10 @@ class Checks:
             told = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
             if told != event.id:
                 self._fail(f"two verdicts on {event.fault}: {told} and {event.id}", event.node)
+        if isinstance(event, Returned):
+            self._heard[event.node] = self._world.now()
+        if isinstance(event, Lost):
+            self._heard.pop(event.node, None)
 
     # --- after each effect at the cloud -------------------------------------------------------
 
@@ -228,7 +251,7 @@ class Checks:
         if by is None or by.kind not in REMOVING:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
-        silent = silent_now or by.saga in self._silent_then
+        silent = silent_now or (by.saga in self._silent_then and not self._heard_in_time(by))
         asked = bool(by.params.by) or by.kind == "scale-down"
         reason = name in self.struck or name in self.announced or node.broken
         if not asked and not reason and not record.lost and not silent:
@@ -242,6 +265,12 @@ class Checks:
         # Ahead of the cloud there is less time; a notice that is withdrawn gives it back to nobody.
         if not (drained or waited or late or name in self.announced):
             self._fail(f"{name} is ended before it was drained", name, by.saga)
+
+    def _heard_in_time(self, saga: SagaStarted) -> bool:
+        """Whether a silent node was back long enough for its replacement to be called off."""
+        heard = self._heard.get(saga.params.node)
+        barred = self._barred.get(saga.saga, self._world.now())
+        return heard is not None and barred - heard > CALLED_OFF_WITHIN_SECONDS
 
     def _latest(self, bucket: str, key: str) -> bytes:
         stream = self._world.server.state.streams[f"KV_{bucket}"]

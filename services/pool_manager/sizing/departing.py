@@ -1,7 +1,8 @@
 """Ends drains that have nothing left to wait for, and unwinds what nobody wants any more.
 
-That is what a withdrawn notice has begun, and the launches of a pool that is being removed. Which
-those are, the records alone say; so whoever looks next does what a crashed replica has left undone.
+That is what a withdrawn notice has begun, what is repaired of a node that was silent and is heard
+again, and the launches of a pool that is being removed. Which those are, the records alone say; so
+whoever looks next does what a crashed replica has left undone.
 Each is one guarded entry in the saga's log, and a log that cannot go back any more is left alone.
 """
 
@@ -11,6 +12,8 @@ from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaEntry
+from services.pool_manager.mending.recovering import HEARD, recovered
+from services.pool_manager.projection import done
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sizing import notices
 from services.pool_manager.sizing.returning import WITHDRAWN
@@ -43,14 +46,16 @@ class Departures:
             for saga, opened in record.open.items():
                 if opened.kind == "scale-up":
                     await self._call_off(saga, record)
-        nodes = self._store.nodes_of(record.name)
-        concerned = [each for each in nodes if each.notices or each.lost]
+        nodes = {each.node: each for each in self._store.nodes_of(record.name)}
+        concerned = [each for each in nodes.values() if each.notices or each.lost]
         now = self._clock.now()
         for hurry in notices.hurries(record, concerned):
             if hurry.at <= now:
                 await self._hurry(hurry)
         for saga, node in notices.withdrawn(record, concerned):
-            await self._unwind(saga, node)
+            await self._unwind(saga, node, WITHDRAWN, f"withdrawn-{saga}")
+        for saga, node in recovered(record, nodes):
+            await self._unwind(saga, node, HEARD, f"heard-{saga}")
 
     async def _call_off(self, saga: str, record: PoolRecord) -> None:
         """Nobody waits any more for what this brings; what is in service leaves like the others."""
@@ -73,15 +78,22 @@ class Departures:
 
         await self._intervene(hurry.saga, entry)
 
-    async def _unwind(self, saga: str, node: NodeRecord) -> None:
+    async def _unwind(self, saga: str, node: NodeRecord, reason: str, cause: str) -> None:
+        """Take a saga back, and the node into service again.
+
+        What is kept in reserve stays cordoned. So does a node whose place a spare has: the pool has
+        one too many then, and that is the one whose work has been told to leave.
+        """
+
         def entry(state: SagaState) -> SagaEntry | Impossible:
+            stays = node.spare or done(state, "promote")
             return cancel(
                 DEFINITIONS[state.kind],
                 state,
                 self._clock.now(),
-                reason=WITHDRAWN,
-                cause=f"withdrawn-{saga}",
-                then=f"uncordon-{node.node}-{node.sagas + 2}",
+                reason=reason,
+                cause=cause,
+                then="" if stays else f"uncordon-{node.node}-{node.sagas + 2}",
             )
 
         await self._intervene(saga, entry)

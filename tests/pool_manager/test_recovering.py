@@ -1,0 +1,199 @@
+"""A node that is replaced for its silence alone and is heard again is kept, while that can be."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.duration import Duration
+from schemas.node_events import Lost, Returned
+from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
+from schemas.settings import BudgetSpec, HealthSpec, PoolSpec
+from services.pool_manager.mending.recovering import recovered
+from services.pool_manager.service import build
+from services.runtime.embedded import EmbeddedServer
+from services.runtime.nats_bus import NatsBus
+from tests.pool_manager.fleet import events, nodes, peers, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=2, max_nodes=2)
+SILENT = OpenSaga(kind="replace", node="n1", new_node="n3", sickness="silence", since=NOW)
+QUICK = settings(health=HealthSpec(lost_after=Duration(0.1)), budget=BudgetSpec(max_unavailable=1))
+
+
+@pytest.mark.parametrize(
+    ("opened", "node", "kept"),
+    [
+        ({}, {}, True),
+        ({"kind": "reboot", "new_node": ""}, {}, True),
+        ({}, {"health": "degraded"}, True),
+        ({}, {"lost": True}, False),
+        ({}, {"health": "unhealthy"}, False),
+        ({}, {"notices": {"a": CloudNotice(at=NOW)}}, False),
+        ({}, {"notices": {"a": CloudNotice(at=NOW, withdrawn=True)}}, True),
+        ({"sickness": "xid-79"}, {}, False),
+        ({"cause": "request-5"}, {}, False),
+        ({"kind": "scale-down"}, {}, False),
+    ],
+)
+def test_what_was_begun_for_silence_alone_is_called_off(
+    opened: dict[str, Any], node: dict[str, Any], kept: bool
+) -> None:
+    """Not what the node itself, a person or the cloud gave a reason for."""
+    saga = msgspec.structs.replace(SILENT, **opened)
+    record = PoolRecord(name="training", spec=SPEC, desired=2, open={"s": saga})
+    heard = NodeRecord(pool="training", node="n1", **({"health": "healthy"} | node))
+
+    assert ([("s", heard)] if kept else []) == list(recovered(record, {"n1": heard}))
+
+
+def about(name: str) -> dict[str, Any]:
+    """What each word about a node's life carries."""
+    return {"time": datetime.now(UTC), "pool": "training", "node": name}
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_node_that_is_heard_again_while_it_drains_is_put_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers, away: bool
+) -> None:
+    """It is uncordoned, nothing is launched, and nothing counts as failed.
+
+    Also where nobody was there to hear it.
+    """
+    peers.hold["drain"] = asyncio.Event()
+
+    async def draining() -> bool:
+        return bool(peers.count("drain"))
+
+    async def heard() -> None:
+        await peers.publish(Returned(id="returned-1", **about(before[0])))
+
+    async with Running(server.url, "pool-manager", build, QUICK):
+        before = await eventually(settled(bus, 3))
+        peers.calls.clear()
+        await peers.publish(Lost(id="lost-1", **about(before[0])))
+        await eventually(draining)
+        if not away:
+            await heard()
+            await eventually(lambda: events(bus, "saga-cancelled"))
+    if away:
+        await heard()
+    async with Running(server.url, "pool-manager", build, QUICK):
+        [cancelled] = await eventually(lambda: events(bus, "saga-cancelled"))
+        await eventually(lambda: bus.read("EVENTS", subjects.node_event_wildcard("uncordoned")))
+        after = await eventually(settled(bus, 3))
+        views = {each.id: each for each in await nodes(bus)}
+
+    assert sorted(before) == sorted(after)
+    assert "the node is heard again" == cancelled["reason"]
+    assert not views[before[0]].cordoned
+    assert not peers.count("provision")
+    assert not peers.count("terminate")
+    assert [] == await events(bus, "saga-failed")
+
+
+async def test_what_has_begun_to_be_ended_is_ended(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """A heartbeat that comes while its instance goes changes nothing."""
+    peers.hold["terminate"] = asyncio.Event()
+
+    async def ending() -> bool:
+        return bool(peers.count("terminate"))
+
+    async with Running(server.url, "pool-manager", build, QUICK):
+        before = await eventually(settled(bus, 3))
+        await peers.publish(Lost(id="lost-1", **about(before[0])))
+        await eventually(ending)
+        await peers.publish(
+            Returned(
+                id="returned-1",
+                **about(before[0]) | {"time": datetime.now(UTC) + timedelta(seconds=1)},
+            )
+        )
+        # Taken in once the queue of events has nothing left that it could be in.
+        await eventually(lambda: _heard(bus, before[0]))
+        peers.hold["terminate"].set()
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+
+    assert before[0] == replaced["old_node"]
+    assert [] == await events(bus, "saga-cancelled")
+
+
+async def _heard(bus: NatsBus, name: str) -> bool:
+    return any(each.id == name and not each.lost for each in await nodes(bus))
+
+
+SPARED = settings(
+    min_nodes=2,
+    spares=1,
+    health=HealthSpec(lost_after=Duration(0.1)),
+    budget=BudgetSpec(max_unavailable=1),
+)
+
+
+async def _spare(bus: NatsBus) -> str:
+    found = [each.id for each in await nodes(bus) if each.spare and each.status == "active"]
+    return found[0] if len(found) == 1 else ""
+
+
+async def test_a_spare_that_is_heard_again_stays_one(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """It was never in service, so it is not put there."""
+    peers.hold["drain"] = asyncio.Event()
+
+    async def draining() -> bool:
+        return bool(peers.count("drain"))
+
+    async with Running(server.url, "pool-manager", build, SPARED):
+        before = await eventually(settled(bus, 3))
+        spare = await _spare(bus)
+        peers.calls.clear()
+        await peers.publish(Lost(id="lost-1", **about(spare)))
+        await eventually(draining)
+        await peers.publish(Returned(id="returned-1", **about(spare)))
+        await eventually(lambda: events(bus, "saga-cancelled"))
+        after = await eventually(settled(bus, 3))
+
+        assert spare == await _spare(bus)
+    assert sorted(before) == sorted(after)
+    assert not peers.count("uncordon")
+
+
+async def test_a_node_whose_place_a_spare_has_taken_is_the_one_too_many(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Its work was told to leave already, so no other node is disturbed for it."""
+    peers.hold["drain"] = asyncio.Event()
+
+    async def draining() -> bool:
+        return bool(peers.count("drain"))
+
+    async with Running(server.url, "pool-manager", build, SPARED):
+        before = await eventually(settled(bus, 3))
+        spare = await _spare(bus)
+        silent, other = (each for each in before if each != spare)
+        peers.calls.clear()
+        await peers.publish(Lost(id="lost-1", **about(silent)))
+        await eventually(draining)
+        await peers.publish(Returned(id="returned-1", **about(silent)))
+        await eventually(lambda: events(bus, "saga-cancelled"))
+        peers.hold["drain"].set()
+
+        async def gone() -> list[str]:
+            found = await eventually(settled(bus, 3))
+            return [] if silent in found else found
+
+        after = await eventually(gone)
+        serving = {each.id for each in await nodes(bus) if each.id in after and not each.cordoned}
+
+    assert {spare, other} == serving
+    assert {silent: 1} == dict(peers.count("terminate"))
