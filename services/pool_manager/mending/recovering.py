@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager.safety.waves import SILENCE
+from schemas.sickness import SILENCE
 from services.pool_manager.sizing import notices
 from services.pool_manager.world import DISRUPTIVE, automatic
 
