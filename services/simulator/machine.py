@@ -54,7 +54,6 @@ class Machine:
     """What it has told last, oldest first."""
     out: bool = False
     """It is dead."""
-    seconds_to_boot: float = 0.0
 
     @property
     def name(self) -> str:

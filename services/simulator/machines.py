@@ -89,7 +89,6 @@ class Machines(Agents):
     def _start(self, machine: Machine) -> None:
         booting = self.booting
         seconds = booting(machine.instance) if booting else self._chance.uniform(*BOOT_SECONDS)
-        machine.seconds_to_boot = seconds
         machine.out = False
         machine.life.spawn(self._live(machine, seconds))
         if machine.instance.pool in self.loads:
