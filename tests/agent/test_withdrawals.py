@@ -14,16 +14,14 @@ from agent.cloud.notices import (
     gcp_preempted,
 )
 from tests.agent.metadata_servers import Azure
-from tests.agent.test_cloud import CLOCK, INTERVAL_SECONDS, PREEMPT, SCHEDULED, make, watching
-
-__all__ = ["make"]
+from tests.agent.test_cloud import CLOCK, INTERVAL_SECONDS, PREEMPT, SCHEDULED, watching
 
 RETIREMENT = SCHEDULED | {"Code": "instance-retirement"}
 
 
-async def test_what_is_announced_no_more_is_told_by_its_digest(make):
+async def test_what_is_announced_no_more_is_told_by_its_digest(serve):
     """Azure withdraws an eviction; the same is told where an earlier run of the agent told it."""
-    server = await make(Azure)
+    server = await serve(Azure)
     server.events = [PREEMPT]
     async with watching(azure.looks(server.url, INTERVAL_SECONDS)) as watched:
         await watched.have(1)
