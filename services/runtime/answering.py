@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from schemas.headers import SUBJECT
 from schemas.messages import encode
 from schemas.requests import QueryError
+from schemas.topology import MESSAGE_BYTES_MAX
 from services.runtime.bus import Endpoint, Headers
 from services.runtime.errors import BusError
 
@@ -42,7 +43,11 @@ class ServiceRequest(Protocol):
 async def answer(endpoint: Endpoint, data: bytes, headers: Headers) -> tuple[bytes, str, str]:
     """Ask an endpoint; returns the answer, and the error's kind and text where it is one."""
     try:
-        return await endpoint(data, headers), "", ""
+        found = await endpoint(data, headers)
+        if len(found) <= MESSAGE_BYTES_MAX:
+            return found, "", ""
+        kind = "invalid-request"
+        text = f"the answer has {len(found)} bytes, {MESSAGE_BYTES_MAX} may be; ask for less"
     except BusError as error:
         kind, text = "unavailable", str(error)
     except Exception as error:  # noqa: BLE001 - whatever an endpoint raises is its answer

@@ -28,11 +28,17 @@ from services.runtime.bus import Delivery, Endpoint, Reply, Start, Stored
 from services.runtime.cancelling import cancellable, unless
 from services.runtime.connecting import ConnectOptions as ConnectOptions
 from services.runtime.connecting import credentials
-from services.runtime.errors import BusError, Refused, SetupError, Unavailable
+from services.runtime.errors import BusError, SetupError, Unavailable
 from services.runtime.objects import Objects
 from services.runtime.pulling import Durable, Ephemeral, Puller
 from services.runtime.replicas import Replicas
-from services.runtime.wire import check_version, read_ack, read_answer, read_direct
+from services.runtime.wire import (
+    check_version,
+    read_ack,
+    read_answer,
+    read_direct,
+    refuse_too_large,
+)
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +143,7 @@ class NatsBus(Replicas, Buckets, Objects):
         # been told that it failed; so it is refused at once.
         if not self._client.is_connected:
             raise Unavailable(f"{subject}: not connected to the bus")
+        refuse_too_large(subject, data, headers, self._client.max_payload)
         try:
             with cancellable():
                 return await self._client.request(
@@ -147,8 +154,6 @@ class NatsBus(Replicas, Buckets, Objects):
         except (nats.errors.TimeoutError, TimeoutError) as error:
             why = f": {self._last_error}" if f'"{subject.lower()}"' in self._last_error else ""
             raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s{why}") from error
-        except nats.errors.MaxPayloadError as error:
-            raise Refused(f"{subject}: {len(data)} bytes are more than the server takes") from error
         except (nats.errors.Error, OSError) as error:
             raise Unavailable(f"{subject}: {error}") from error
 

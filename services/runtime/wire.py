@@ -103,6 +103,22 @@ def guard(tree: str, expected: int) -> dict[str, str]:
     }
 
 
+def header_bytes(headers: Mapping[str, str]) -> int:
+    """What headers add to a message on the wire, where its size is limited and counted."""
+    if not headers:
+        return 0
+    return 12 + sum(len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
+
+
+def refuse_too_large(
+    subject: str, data: bytes, headers: Mapping[str, str] | None, bytes_max: int
+) -> None:
+    """Refuse what is larger than the server takes: it would end the connection."""
+    size = len(data) + header_bytes(headers or {})
+    if size > bytes_max:
+        raise Refused(f"{subject}: {size} bytes are more than the server takes ({bytes_max})")
+
+
 def firing(at: datetime, target: str) -> dict[str, str]:
     """Headers that make a stored message fire into `target` at a moment."""
     moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

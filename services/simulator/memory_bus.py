@@ -11,18 +11,18 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas import headers as h
-from schemas.topology import DurableSpec
+from schemas.topology import MESSAGE_BYTES_MAX, DurableSpec
 from services.runtime.answering import CODES, answer
 from services.runtime.buckets import Buckets
 from services.runtime.bus import Delivery, Endpoint, Reply, Start, Stored
-from services.runtime.errors import Refused, Unavailable
+from services.runtime.errors import BusError, Refused, Unavailable
 from services.runtime.objects import Objects
+from services.runtime.wire import refuse_too_large
 from services.simulator.jetstream.state import Place
 from services.simulator.link import Link
-from services.simulator.memory_pulling import MemoryDelivery, Puller
+from services.simulator.memory_pulling import MemoryDelivery, Outbox, Puller
 from services.simulator.memory_server import MemoryServer, Responder
 
-PAYLOAD_BYTES_MAX: Final = 1_048_576
 MESSAGE_NOT_FOUND: Final = 10037
 FOLLOW_BATCH: Final = 1024
 RETRY_SECONDS: Final = 0.25
@@ -38,6 +38,7 @@ class MemoryBus(Buckets, Objects):
         self._link = link
         self.context = contextvars.copy_context()
         self._pullers: dict[Puller, None] = {}
+        self._outbox = Outbox(server, link)
         self._closed = False
 
     @property
@@ -54,10 +55,10 @@ class MemoryBus(Buckets, Objects):
     # --- storing ------------------------------------------------------------------------------
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
-        if len(data) > PAYLOAD_BYTES_MAX:
-            raise Refused(f"{subject}: {len(data)} bytes are more than the server takes")
+        refuse_too_large(subject, data, headers, MESSAGE_BYTES_MAX)
         await self._there("store", subject)
-        sequence = self._server.publish(subject, data, headers)
+        plain = {name: value.strip() for name, value in headers.items()}
+        sequence = self._server.publish(subject, data, plain)
         await self._link.back("store", subject)
         return sequence
 
@@ -107,7 +108,7 @@ class MemoryBus(Buckets, Objects):
     async def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:
         """A durable's messages, for ever."""
         place = Place(durable.stream, durable.name)
-        puller = Puller(self._server, self._link, place, durable.in_flight_max)
+        puller = Puller(self._server, self._link, place, durable.in_flight_max, self._outbox)
         async for delivery in self._pulling(puller):
             yield delivery
 
@@ -140,9 +141,10 @@ class MemoryBus(Buckets, Objects):
             try:
                 await self._ask(f"CONSUMER.CREATE.{stream}.{name}", stream, {"config": config})
                 break
-            except Unavailable:
+            except BusError:
+                # Nor is a stream that is not there an end: it is waited for.
                 await asyncio.sleep(RETRY_SECONDS)
-        puller = Puller(self._server, self._link, Place(stream, name), FOLLOW_BATCH, acks=False)
+        puller = Puller(self._server, self._link, Place(stream, name), FOLLOW_BATCH)
         try:
             async for delivery in self._pulling(puller):
                 yield delivery.stored
@@ -164,19 +166,22 @@ class MemoryBus(Buckets, Objects):
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
         """Ask whoever serves the subject; Unavailable where nobody does."""
+        refuse_too_large(subject, data, {}, MESSAGE_BYTES_MAX)
         await self._there("request", subject)
-        responder = self._server.responder(subject)
-        if responder is None:
+        responders = self._server.responders(subject)
+        if not responders:
             raise Unavailable(f"{subject}: nobody answers")
-        work = asyncio.get_running_loop().create_task(
-            _answered(responder, data), context=responder.context
-        )
-        done, _ = await asyncio.wait({work}, timeout=timeout_seconds)
-        if not done or work.cancelled():
-            work.cancel()
-            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s")
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        for each in responders:
+            # It works in its own process, and goes on there when nobody waits for it any more.
+            self._server.work(_answered(each, subject, data, answered), each.context)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                reply = await answered
+        except TimeoutError:
+            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s") from None
         await self._link.back("request", subject)
-        return work.result()
+        return reply
 
     async def serve(
         self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
@@ -212,6 +217,7 @@ class MemoryBus(Buckets, Objects):
 
     def reconnected(self) -> None:
         """The link is up again."""
+        self._outbox.flush()
         for puller in self._pullers:
             puller.resume()
 
@@ -221,11 +227,22 @@ class MemoryBus(Buckets, Objects):
         self._server.silence(self.context)
         for puller in list(self._pullers):
             puller.stop()
+        # Whoever waits for messages hands back what it was not given yet.
         await asyncio.sleep(0)
+        self._outbox.close()
 
 
-async def _answered(responder: Responder, data: bytes) -> Reply:
-    found, kind, text = await answer(responder.endpoint, data, {})
+async def _answered(
+    responder: Responder, subject: str, data: bytes, answered: "asyncio.Future[Reply]"
+) -> None:
+    """Answer one request, if the answerer can be heard and nobody was faster."""
+    headers = {h.SUBJECT: subject} if responder.as_service else {}
+    found, kind, text = await answer(responder.endpoint, data, headers)
+    if answered.done() or not responder.reachable():
+        return
     if kind and responder.as_service:
-        return Reply(found, {h.SERVICE_ERROR: text, SERVICE_ERROR_CODE: CODES[kind]})
-    return Reply(found)
+        line = text.replace("\r", " ").replace("\n", " ")
+        told = {h.SERVICE_ERROR: line, SERVICE_ERROR_CODE: CODES[kind]}
+        answered.set_result(Reply(found, told))
+    else:
+        answered.set_result(Reply(found))

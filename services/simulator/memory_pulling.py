@@ -53,19 +53,60 @@ class MemoryDelivery:
             self._puller.tell(self, "progress", 0.0)
 
 
+class Outbox:
+    """Sends acknowledgements; what is given while the connection is lost waits for its return."""
+
+    def __init__(self, server: MemoryServer, link: Link) -> None:
+        """Send to `server` over `link`."""
+        self._server = server
+        self._link = link
+        self._kept: dict[tuple[int, Word], tuple[Place, MemoryDelivery, float]] = {}
+        """Delivery and word; a sign of progress is worth no more for being repeated."""
+        self._closed = False
+
+    def send(
+        self, place: Place, delivery: MemoryDelivery, word: Word, delay_seconds: float
+    ) -> None:
+        """Send an acknowledgement, as far as the link carries it."""
+        if self._closed:
+            return
+        if not self._link.up:
+            self._kept[delivery.number, word] = (place, delivery, delay_seconds)
+        elif self._link.settles(word, delivery.stored.subject):
+            self._server.settle(place, delivery.stored.sequence, word, delay_seconds)
+
+    def flush(self) -> None:
+        """The connection stands again."""
+        kept, self._kept = self._kept, {}
+        for (_, word), (place, delivery, delay_seconds) in kept.items():
+            self.send(place, delivery, word, delay_seconds)
+
+    def close(self) -> None:
+        """Send nothing any more."""
+        self._closed = True
+        self._kept.clear()
+
+
 class Puller:
     """Takes messages as long as it has room for more."""
 
     def __init__(
-        self, server: MemoryServer, link: Link, place: Place, room: int, *, acks: bool = True
+        self,
+        server: MemoryServer,
+        link: Link,
+        place: Place,
+        room: int,
+        outbox: Outbox | None = None,
     ) -> None:
-        """Take from `place`, up to `room` at once; `acks` False: nothing need be acknowledged."""
+        """Take from `place`, up to `room` at once; no `outbox`: nothing need be acknowledged."""
         self._server = server
         self._link = link
         self._place = place
         self._room = room
-        self._acks = acks
+        self._outbox = outbox
         self._held = 0
+        self._coming = 0
+        """How many are on their way."""
         self._number = server.begin(self)
         self._arrived: asyncio.Queue[MemoryDelivery | None] = asyncio.Queue()
         self._stopped = False
@@ -90,39 +131,42 @@ class Puller:
             self,
         )
         life = self._life
-        self._held += 1
+        self._coming += 1
 
         def arrived() -> None:
-            if self._stopped or (self._acks and life != self._life):
+            if life != self._life and self._outbox is not None:
                 return
-            self._arrived.put_nowait(delivery)
+            self._coming -= 1
+            if not self._stopped:
+                self._held += 1
+                self._arrived.put_nowait(delivery)
 
         self._link.arrives(delivered.stored.subject, arrived)
 
     def settle(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
         """Send an acknowledgement, and make room for another message."""
-        self._held = max(self._held - 1, 0)
+        self._held -= 1
         self.tell(delivery, word, delay_seconds)
         if not self._stopped and self._link.up:
             self._server.take(self._place, self._number, 1)
 
     def tell(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
-        """Send an acknowledgement, as far as the link carries it."""
-        if self._acks and self._link.up and self._link.settles(word, delivery.stored.subject):
-            self._server.settle(self._place, delivery.stored.sequence, word, delay_seconds)
+        """Send an acknowledgement, where one is wanted."""
+        if self._outbox is not None:
+            self._outbox.send(self._place, delivery, word, delay_seconds)
 
     def pause(self) -> None:
         """Take nothing: the connection is lost, and with it what was on its way."""
         self._life += 1
+        if self._outbox is not None:
+            self._coming = 0
         self._server.leave(self._place, self._number)
 
     def resume(self) -> None:
         """Take again: the connection stands again."""
         if not self._stopped:
-            # What was lost on its way is not held by anybody.
-            waiting = self._arrived.qsize()
-            self._held = min(self._held, self._room) if self._acks else waiting
-            self._server.take(self._place, self._number, self._room - self._held)
+            room = self._room - self._held - self._coming
+            self._server.take(self._place, self._number, room)
 
     async def run(self) -> AsyncIterator[MemoryDelivery]:
         """Yield deliveries until stopped."""
@@ -133,7 +177,7 @@ class Puller:
                 delivery = await self._arrived.get()
                 if delivery is None:
                     break
-                if not self._acks:
+                if self._outbox is None:
                     self.settle(delivery, "ack", 0.0)
                 yield delivery
         finally:

@@ -7,7 +7,7 @@ than the clock it is given, so that it serves tests in real time and simulations
 import asyncio
 import contextvars
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from services.runtime.bus import Endpoint, Stored
 from services.runtime.clock import Clock
 from services.simulator.jetstream import api
 from services.simulator.jetstream.consumer import Delivered, Word
+from services.simulator.jetstream.index import ANY, REST, matches
 from services.simulator.jetstream.state import Effects, Place, ServerState
 
 
@@ -53,6 +54,9 @@ class MemoryServer:
         self._responders: dict[str, list[Responder]] = {}
         self._answered: dict[int, list[str]] = {}
         """Identity of a context -> the subjects that are answered in it."""
+        self._wildcards: dict[str, None] = {}
+        """Which of what is answered are whole trees of subjects."""
+        self._working: dict[asyncio.Task[None], None] = {}
         self._numbers = itertools.count(1)
         self.closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -66,7 +70,10 @@ class MemoryServer:
 
     def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
         """Store a message; return its sequence."""
-        sequence, effects = self.state.publish(subject, data, headers, self.clock.now())
+        now = self.clock.now()
+        # By itself, and before: what came due must not be lost with a message that is refused.
+        self._carry_out(self.state.tick(now))
+        sequence, effects = self.state.publish(subject, data, headers, now)
         self._carry_out(effects)
         return sequence
 
@@ -78,7 +85,9 @@ class MemoryServer:
         """Answer a call of the server's own API."""
         now = self.clock.now()
         self._carry_out(self.state.tick(now))
-        return api.call(self.state, call, body, now)
+        found = api.call(self.state, call, body, now)
+        self._carry_out(self.state.settled(now))
+        return found
 
     def fresh(self) -> ServerState:
         """The state, with everything done that is due."""
@@ -147,6 +156,8 @@ class MemoryServer:
 
     def respond(self, subject: str, responder: Responder) -> None:
         """Let somebody answer a subject."""
+        if ANY in subject or REST in subject:
+            self._wildcards[subject] = None
         self._responders.setdefault(subject, []).append(responder)
         self._answered.setdefault(id(responder.context), []).append(subject)
 
@@ -158,12 +169,23 @@ class MemoryServer:
                 self._responders[subject] = left
             else:
                 del self._responders[subject]
+                self._wildcards.pop(subject, None)
 
-    def responder(self, subject: str) -> Responder | None:
-        """Who answers next; those of one subject take turns."""
-        found = self._responders.get(subject, [])
-        for place, each in enumerate(found):
-            if each.reachable():
-                found.append(found.pop(place))
-                return each
-        return None
+    def responders(self, subject: str) -> list[Responder]:
+        """Whoever hears a question: everybody who answers plainly, and of each service one."""
+        found: list[Responder] = []
+        for asked in (subject, *(each for each in self._wildcards if matches(each, subject))):
+            known = self._responders.get(asked, [])
+            heard = [each for each in known if each.reachable()]
+            found += [each for each in heard if not each.as_service]
+            in_turn = next((each for each in heard if each.as_service), None)
+            if in_turn is not None:
+                known.append(known.pop(known.index(in_turn)))
+                found.append(in_turn)
+        return found
+
+    def work(self, work: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
+        """Do work as whoever answers, to its end."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._working[task] = None
+        task.add_done_callback(lambda done: self._working.pop(done, None))

@@ -1,14 +1,16 @@
 """The server's own API (`STREAM.INFO.EVENTS`), as far as Navarch calls it. Pure."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from itertools import product
 from typing import Any, Final
 
 import msgspec
 
-from services.runtime.errors import Refused
-from services.simulator.jetstream.consumer import ConsumerState, read_config
+from services.runtime.errors import Refused, Unavailable
+from services.simulator.jetstream.consumer import ConsumerConfig, ConsumerState, read_config
+from services.simulator.jetstream.index import overlaps
 from services.simulator.jetstream.state import Place, ServerState
 from services.simulator.jetstream.stream import StreamConfig, StreamState
 
@@ -17,13 +19,27 @@ CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
 STREAM_EXISTS: Final = 10058
 STREAM_FIXED: Final = 10052
+STREAM_OVERLAPS: Final = 10065
 CONSUMER_FIXED: Final = 10012
-FIXED: Final = ("storage", "retention", "deny_delete", "deny_purge")
+QUEUE_NEEDS_ACKS: Final = 10084
+QUEUE_OVERLAPS: Final = 10100
+QUEUE_FROM_BEGINNING: Final = 10101
+FIXED: Final = ("storage", "retention")
 """Options of a stream that cannot be changed."""
+FOR_EVER: Final = ("deny_delete", "allow_msg_ttl", "allow_msg_schedules")
+"""Options of a stream that cannot be taken back."""
 CONSUMER_FIXED_OPTIONS: Final = ("deliver_policy", "ack_policy", "opt_start_seq", "replay_policy")
 
 Json = dict[str, Any]
 Call = Callable[[ServerState, list[str], Json, datetime], Json]
+
+
+class _RefusalError(Exception):
+    """What the server says instead of an answer."""
+
+    def __init__(self, description: str, code: int) -> None:
+        super().__init__(f"{description} ({code})")
+        self.code = code
 
 
 def call(state: ServerState, name: str, body: Json, now: datetime) -> Json:
@@ -32,24 +48,23 @@ def call(state: ServerState, name: str, body: Json, now: datetime) -> Json:
     for length in range(len(tokens), 0, -1):
         found = _CALLS.get(".".join(tokens[:length]))
         if found is not None:
-            return found(state, tokens[length:], body, now)
-    raise Refused(f"{name}: no such call", 0)
-
-
-def _refuse(what: str, description: str, code: int) -> Refused:
-    return Refused(f"{what}: {description} ({code})", code)
+            try:
+                return found(state, tokens[length:], body, now)
+            except _RefusalError as refusal:
+                raise Refused(f"{name}: {refusal}", refusal.code) from None
+    raise Unavailable(f"$JS.API.{name}: no answer")
 
 
 def _stream(state: ServerState, name: str) -> StreamState:
     if name not in state.streams:
-        raise _refuse(name, "stream not found", STREAM_NOT_FOUND)
+        raise _RefusalError("stream not found", STREAM_NOT_FOUND)
     return state.streams[name]
 
 
 def _consumer(state: ServerState, stream: str, name: str) -> ConsumerState:
     _stream(state, stream)
     if name not in state.consumers[stream]:
-        raise _refuse(f"{stream}.{name}", "consumer not found", CONSUMER_NOT_FOUND)
+        raise _RefusalError("consumer not found", CONSUMER_NOT_FOUND)
     return state.consumers[stream][name]
 
 
@@ -60,22 +75,31 @@ def _stream_create(state: ServerState, tokens: list[str], body: Json, now: datet
     name = tokens[0]
     found = state.streams.get(name)
     if found is None:
-        config = msgspec.convert({**body, "name": name}, StreamConfig)
+        config = _stream_config(state, name, body)
         found = StreamState(config=config, asked=dict(body), created=now)
         state.add_stream(found)
     elif found.asked != body:
-        raise _refuse(name, "stream name already in use", STREAM_EXISTS)
+        text = "stream name already in use with a different configuration"
+        raise _RefusalError(text, STREAM_EXISTS)
     return found.info()
+
+
+def _stream_config(state: ServerState, name: str, body: Json) -> StreamConfig:
+    config = msgspec.convert({**body, "name": name}, StreamConfig)
+    others = [each.config.subjects for at, each in state.streams.items() if at != name]
+    if any(overlaps(*pair) for other in others for pair in product(config.subjects, other)):
+        raise _RefusalError("subjects overlap with an existing stream", STREAM_OVERLAPS)
+    return config
 
 
 def _stream_update(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
     del now
     found = _stream(state, tokens[0])
-    for option in FIXED:
-        if option in body and body[option] != found.asked.get(option):
-            raise _refuse(tokens[0], f"stream configuration update: {option}", STREAM_FIXED)
-    found.config = msgspec.convert({**body, "name": tokens[0]}, StreamConfig)
-    found.asked = dict(body)
+    fixed = [each for each in FIXED if body.get(each) != found.asked.get(each)]
+    fixed += [each for each in FOR_EVER if found.asked.get(each) and not body.get(each)]
+    for option in fixed:
+        raise _RefusalError(f"stream configuration update can not change {option}", STREAM_FIXED)
+    found.reconfigure(_stream_config(state, tokens[0], body), dict(body))
     state.add_stream(found)
     return found.info()
 
@@ -117,15 +141,18 @@ def _message_get(state: ServerState, tokens: list[str], body: Json, now: datetim
         sequence = int(body["seq"])
     stored = stream.messages.get(sequence)
     if stored is None:
-        raise _refuse(tokens[0], "no message found", MESSAGE_NOT_FOUND)
-    return {
-        "message": {
-            "subject": stored.subject,
-            "seq": stored.sequence,
-            "data": base64.b64encode(stored.data).decode("ascii"),
-            "time": stored.time.isoformat(),
-        }
+        raise _RefusalError("no message found", MESSAGE_NOT_FOUND)
+    message: Json = {
+        "subject": stored.subject,
+        "seq": stored.sequence,
+        "data": base64.b64encode(stored.data).decode("ascii"),
+        "time": stored.time.isoformat(),
     }
+    if stored.headers:
+        lines = ["NATS/1.0", *(f"{name}: {value}" for name, value in stored.headers.items())]
+        coded = base64.b64encode("\r\n".join([*lines, "", ""]).encode())
+        message["hdrs"] = coded.decode("ascii")
+    return {"message": message}
 
 
 # --- consumers -----------------------------------------------------------------------------------
@@ -135,18 +162,34 @@ def _consumer_create(state: ServerState, tokens: list[str], body: Json, now: dat
     stream, name = tokens[0], tokens[1]
     held = _stream(state, stream)
     asked = dict(body["config"])
+    config = read_config(asked)
+    if held.config.retention == "workqueue":
+        _check_queue(state.consumers[stream], name, config)
     found = state.consumers[stream].get(name)
     if found is None:
-        found = ConsumerState(config=read_config(asked), asked=asked, created=now)
+        found = ConsumerState(config=config, asked=asked, created=now)
         state.add_consumer(stream, found)
     else:
         for option in CONSUMER_FIXED_OPTIONS:
             if asked.get(option) != found.asked.get(option):
-                raise _refuse(
-                    name, f"{option.replace('_', ' ')} can not be updated", CONSUMER_FIXED
+                raise _RefusalError(
+                    f"{option.replace('_', ' ')} can not be updated", CONSUMER_FIXED
                 )
-        found.reconfigure(read_config(asked), asked)
+        state.reconfigure_consumer(stream, found, config, asked)
     return found.info(held)
+
+
+def _check_queue(others: Mapping[str, ConsumerState], name: str, config: ConsumerConfig) -> None:
+    """Refuse a second consumer of the same messages of a work queue, and one that skips some."""
+    if config.ack_policy != "explicit":
+        raise _RefusalError("workqueue stream requires explicit ack", QUEUE_NEEDS_ACKS)
+    for other in (each.config for at, each in others.items() if at != name):
+        if any(overlaps(*pair) for pair in product(config.filters, other.filters)):
+            raise _RefusalError("filtered consumer not unique on workqueue stream", QUEUE_OVERLAPS)
+    if config.deliver_policy != "all":
+        raise _RefusalError(
+            "consumer must be deliver all on workqueue stream", QUEUE_FROM_BEGINNING
+        )
 
 
 def _consumer_info(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:

@@ -21,6 +21,9 @@ Word = Literal["ack", "nak", "term", "progress"]
 
 WANTED_MAX: Final = 20_000
 """Subjects of which it is remembered whether they are wanted."""
+NAK_SECONDS: Final = 0.01
+"""The server looks at what is overdue so long after the last message was handed back, and then
+takes all of it in the order of storing."""
 MAX_DELIVERIES_ADVISORY: Final = "io.nats.jetstream.advisory.v1.max_deliver"
 
 
@@ -75,11 +78,19 @@ class ConsumerState:
     """Puller -> how many more it takes; whose turn is next stands first."""
     delivered: int = 0
     """The newest sequence that was delivered."""
+    passed: int = 0
+    """Up to where the stream has been gone through; other filters begin after it."""
     count: int = 0
     """How many deliveries there were."""
-    _ready: deque[int] = field(default_factory=deque)
+    _ready: "OrderedDict[int, None]" = field(default_factory=OrderedDict)
+    """What was never delivered, oldest first."""
     _again: deque[int] = field(default_factory=deque)
+    """What is to be delivered again; it owes an acknowledgement still."""
     _overdue: list[tuple[datetime, int]] = field(default_factory=list)
+    _quiet_until: datetime | None = None
+    """Nothing is looked at before; set by whatever was handed back last."""
+    _given_up: set[int] = field(default_factory=set)
+    """Delivered as often as may be, and not acknowledged; a late acknowledgement still counts."""
     _counts: dict[int, int] = field(default_factory=dict)
     _wanted: dict[str, bool] = field(default_factory=dict)
 
@@ -96,9 +107,10 @@ class ConsumerState:
                 found.update(stream.sequences(filter_))
         start = config.opt_start_seq if config.deliver_policy == "by_start_sequence" else 0
         since = config.opt_start_time if config.deliver_policy == "by_start_time" else None
+        self.passed = stream.last_sequence if config.deliver_policy == "new" else max(start - 1, 0)
         for sequence in sorted(found):
             if sequence >= start and (since is None or stream.messages[sequence].time >= since):
-                self._ready.append(sequence)
+                self._ready[sequence] = None
 
     def offer(self, stored: Stored) -> bool:
         """Take up a message that was just stored, if it is one of ours; whether it is."""
@@ -109,13 +121,36 @@ class ConsumerState:
             wanted = pattern(self.config.filters).fullmatch(stored.subject) is not None
             self._wanted[stored.subject] = wanted
         if wanted:
-            self._ready.append(stored.sequence)
+            self._ready[stored.sequence] = None
         return wanted
 
-    def reconfigure(self, config: ConsumerConfig, asked: dict[str, Any]) -> None:
-        """Change what may be changed of a consumer that stands."""
+    def reconfigure(
+        self, config: ConsumerConfig, asked: dict[str, Any], stream: StreamState
+    ) -> None:
+        """Change what may be changed of a consumer that stands: what comes next, and the waits."""
+        longer = timedelta(microseconds=(config.ack_wait - self.config.ack_wait) // 1000)
+        filters = self.config.filters
         self.config, self.asked = config, asked
-        self._wanted.clear()
+        if set(filters) != set(config.filters):
+            self._wanted.clear()
+            found = {each for one in config.filters for each in stream.sequences(one, self.passed)}
+            self._ready = OrderedDict.fromkeys(sorted(found))
+        if longer:
+            self.pending = {each: until + longer for each, until in self.pending.items()}
+            self._overdue = [
+                (until, each) for each, until in self.pending.items() if each not in self._again
+            ]
+            heapq.heapify(self._overdue)
+
+    def gone(self, removed: list[int]) -> bool:
+        """Owe nothing for what the stream has let go of; whether anything was owed."""
+        owed = False
+        for sequence in removed:
+            self._ready.pop(sequence, None)
+            if sequence in self.pending or sequence in self._given_up:
+                self._drop(sequence)
+                owed = True
+        return owed
 
     # --- dealing out --------------------------------------------------------------------------
 
@@ -125,6 +160,8 @@ class ConsumerState:
         while (puller := self._turn()) is not None:
             stored = self._next(stream)
             if stored is None:
+                if not self._ready:
+                    self.passed = stream.last_sequence
                 break
             self.free[puller] -= 1
             self.free.move_to_end(puller)
@@ -137,16 +174,11 @@ class ConsumerState:
     def _next(self, stream: StreamState) -> Stored | None:
         while self._again:
             sequence = self._again.popleft()
-            if sequence in self.pending and sequence in stream.messages:
+            if sequence in self.pending:
                 return stream.messages[sequence]
-            self._drop(sequence)
-        while self._ready:
-            if self.config.ack_policy != "none" and len(self.pending) >= self._pending_max:
-                return None
-            stored = stream.messages.get(self._ready.popleft())
-            if stored is not None:
-                return stored
-        return None
+        if self.config.ack_policy != "none" and len(self.pending) >= self._pending_max:
+            return None
+        return stream.messages[self._ready.popitem(last=False)[0]] if self._ready else None
 
     @property
     def _pending_max(self) -> int:
@@ -156,6 +188,7 @@ class ConsumerState:
     def _deal(self, puller: int, stored: Stored, now: datetime) -> Delivered:
         self.count += 1
         self.delivered = max(self.delivered, stored.sequence)
+        self.passed = max(self.passed, stored.sequence)
         deliveries = 1
         if self.config.ack_policy != "none":
             deliveries = self._counts[stored.sequence] = self._counts.get(stored.sequence, 0) + 1
@@ -174,43 +207,47 @@ class ConsumerState:
 
     def settle(self, sequence: int, word: Word, delay_seconds: float, now: datetime) -> bool:
         """Take an acknowledgement in; True where the consumer is done with the message."""
-        if sequence not in self.pending:
-            return False
-        match word:
-            case "progress":
-                if sequence not in self._again:
-                    self._owe(sequence, now + self._ack_wait)
-            case "nak":
-                if sequence not in self._again:
-                    self._owe(sequence, now + timedelta(seconds=max(delay_seconds, 0.0)))
-            case "ack" | "term":
-                self._drop(sequence)
-                return True
+        if word in ("ack", "term"):
+            known = sequence in self.pending or sequence in self._given_up
+            self._drop(sequence)
+            return known
+        if sequence in self.pending and sequence not in self._again:
+            if word == "nak":
+                self._owe(sequence, now + timedelta(seconds=max(delay_seconds, 0.0)))
+                self._quiet_until = now + timedelta(seconds=NAK_SECONDS)
+            else:
+                self._owe(sequence, now + self._ack_wait)
         return False
 
     def _drop(self, sequence: int) -> None:
         self.pending.pop(sequence, None)
         self._counts.pop(sequence, None)
+        self._given_up.discard(sequence)
 
     def next_moment(self) -> datetime | None:
-        """When an acknowledgement is overdue; None: none is owed."""
+        """When what is overdue is looked at next; None: nothing is owed."""
         while self._overdue:
             due, sequence = self._overdue[0]
             if self.pending.get(sequence) == due:
-                return due
+                return max(due, self._quiet_until) if self._quiet_until else due
             heapq.heappop(self._overdue)
         return None
 
-    def tick(self, stream: StreamState, now: datetime) -> list[Exceeded]:
+    def tick(self, now: datetime) -> list[Exceeded]:
         """Put what is overdue up for redelivery; return what has been delivered too often."""
-        given_up: list[Exceeded] = []
+        due = self.next_moment()
+        if due is None or due > now:
+            return []
+        self._quiet_until = None
+        found: set[int] = set()
         while (due := self.next_moment()) is not None and due <= now:
-            _, sequence = heapq.heappop(self._overdue)
-            deliveries = self._counts.get(sequence, 0)
-            if sequence not in stream.messages:
-                self._drop(sequence)
-            elif 0 < self.config.max_deliver <= deliveries:
-                self._drop(sequence)
+            found.add(heapq.heappop(self._overdue)[1])
+        given_up: list[Exceeded] = []
+        for sequence in sorted(found):
+            deliveries = self._counts[sequence]
+            if 0 < self.config.max_deliver <= deliveries:
+                del self.pending[sequence]
+                self._given_up.add(sequence)
                 given_up.append(Exceeded(sequence, deliveries))
             else:
                 self._again.append(sequence)
@@ -220,8 +257,7 @@ class ConsumerState:
 
     def info(self, stream: StreamState) -> dict[str, Any]:
         """The server's account of it."""
-        waiting = sum(1 for each in self._ready if each in stream.messages)
-        owed = [each for each in self.pending if each in stream.messages]
+        owed = [*self.pending, *self._given_up]
         floor = min(owed) - 1 if owed else self.delivered
         return {
             "stream_name": stream.config.name,
@@ -229,11 +265,11 @@ class ConsumerState:
             "created": self.created.isoformat(),
             "config": self.asked,
             "delivered": {"consumer_seq": self.count, "stream_seq": self.delivered},
-            "ack_floor": {"consumer_seq": self.count - len(owed), "stream_seq": floor},
-            "num_ack_pending": len(owed),
+            "ack_floor": {"consumer_seq": self.count - len(self.pending), "stream_seq": floor},
+            "num_ack_pending": len(self.pending),
             "num_redelivered": sum(1 for each in owed if self._counts.get(each, 0) > 1),
             "num_waiting": sum(1 for free in self.free.values() if free > 0),
-            "num_pending": waiting,
+            "num_pending": len(self._ready),
         }
 
 

@@ -22,6 +22,17 @@ def matches(filter_: str, subject: str) -> bool:
     return pattern((filter_,)).fullmatch(subject) is not None
 
 
+def overlaps(one: str, other: str) -> bool:
+    """Whether there is a subject that both filters name."""
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if REST in (mine, theirs):
+            return True
+        if mine != theirs and ANY not in (mine, theirs):
+            return False
+    return len(left) == len(right)
+
+
 @lru_cache(maxsize=PATTERNS_MAX)
 def pattern(filters: tuple[str, ...]) -> re.Pattern[str]:
     """Filters as one expression; it is asked of thousands of subjects."""

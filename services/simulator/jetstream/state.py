@@ -8,7 +8,7 @@ called when `next_moment` says so.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from services.runtime.bus import Stored
 from services.runtime.errors import Unavailable
 from services.simulator.jetstream.consumer import (
     MAX_DELIVERIES_ADVISORY,
+    ConsumerConfig,
     ConsumerState,
     Delivered,
     Exceeded,
@@ -54,6 +55,8 @@ class ServerState:
     streams: dict[str, StreamState] = field(default_factory=dict)
     consumers: dict[str, dict[str, ConsumerState]] = field(default_factory=dict)
     """Stream -> name -> consumer."""
+    _waiting: dict[Place, dict[int, int]] = field(default_factory=dict)
+    """Consumers that are not there (yet, or any more) -> who would take how many messages."""
     _homes: dict[str, str] = field(default_factory=dict)
     """Subject -> its stream; forgotten whenever a stream comes or goes."""
     _dues: dict[str, datetime] = field(default_factory=dict)
@@ -78,8 +81,9 @@ class ServerState:
         # What is due at this very moment comes first: a guard must not hold for what is over.
         self._tick_stream(home, now, effects)
         sequence, new = stream.store(subject, data, headers, now)
-        if new and (stored := stream.messages.get(sequence)) is not None:
-            self._took(home, [stored], now, effects)
+        # What is larger than its whole stream may be is gone already.
+        stored = stream.messages.get(sequence) if new else None
+        self._took(home, [stored] if stored else [], now, effects)
         return sequence, effects
 
     def settle(
@@ -96,6 +100,7 @@ class ServerState:
         if done and stream.config.retention == "workqueue":
             stream.remove(sequence)
         self._tick_consumer(place, now, effects)
+        self._took(place.stream, [], now, effects)
         self._deal(place, consumer, now, effects)
         return effects
 
@@ -103,10 +108,13 @@ class ServerState:
         """A puller takes so many more messages."""
         effects = Effects()
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
-        if consumer is not None:
-            self._changed(place.stream)
-            consumer.free[puller] = consumer.free.get(puller, 0) + room
-            self._deal(place, consumer, now, effects)
+        if consumer is None:
+            waiting = self._waiting.setdefault(place, {})
+            waiting[puller] = waiting.get(puller, 0) + room
+            return effects
+        self._changed(place.stream)
+        consumer.free[puller] = consumer.free.get(puller, 0) + room
+        self._deal(place, consumer, now, effects)
         return effects
 
     def leave(self, place: Place, puller: int) -> None:
@@ -114,6 +122,10 @@ class ServerState:
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is not None:
             consumer.free.pop(puller, None)
+        elif place in self._waiting:
+            self._waiting[place].pop(puller, None)
+            if not self._waiting[place]:
+                del self._waiting[place]
 
     def add_stream(self, stream: StreamState) -> None:
         """Begin to keep a stream."""
@@ -124,26 +136,48 @@ class ServerState:
 
     def drop_stream(self, name: str) -> None:
         """Forget a stream, its messages and its consumers."""
+        for consumer in list(self.consumers[name]):
+            self.drop_consumer(Place(name, consumer))
         del self.streams[name]
         del self.consumers[name]
         self._changed(name)
         self._homes.clear()
 
     def add_consumer(self, stream: str, consumer: ConsumerState) -> None:
-        """Begin a consumer."""
+        """Begin a consumer; whoever waits for it has its messages."""
         self._changed(stream)
         consumer.begin(self.streams[stream])
+        place = Place(stream, consumer.config.name)
+        consumer.free.update(self._waiting.pop(place, {}))
         self.consumers[stream][consumer.config.name] = consumer
 
-    def drop_consumer(self, place: Place) -> bool:
-        """Forget a consumer; False where there is none."""
+    def drop_consumer(self, place: Place) -> None:
+        """Forget a consumer; whoever takes its messages waits for its return."""
         self._changed(place.stream)
-        return self.consumers.get(place.stream, {}).pop(place.consumer, None) is not None
+        consumer = self.consumers.get(place.stream, {}).pop(place.consumer, None)
+        if consumer is not None and consumer.free:
+            self._waiting[place] = dict(consumer.free)
+
+    def reconfigure_consumer(
+        self, stream: str, consumer: ConsumerState, config: ConsumerConfig, asked: dict[str, Any]
+    ) -> None:
+        """Change what may be changed of a consumer."""
+        self._changed(stream)
+        consumer.reconfigure(config, asked, self.streams[stream])
 
     def purge(self, stream: str, filter_: str, keep: int, before: int) -> int:
         """Remove what a filter names; return how many."""
         self._changed(stream)
         return self.streams[stream].purge(filter_, keep=keep, before=before)
+
+    def settled(self, now: datetime) -> Effects:
+        """What follows from a call of the server's own API: consumers take what they may now."""
+        effects = Effects()
+        for name in list(self._stale):
+            if name in self.streams:
+                self._took(name, [], now, effects)
+                self._pump(name, now, effects)
+        return effects
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -197,13 +231,11 @@ class ServerState:
         return effects
 
     def _tick_stream(self, name: str, now: datetime, effects: Effects) -> None:
-        made = self.streams[name].tick(now)
-        if made:
-            self._took(name, made, now, effects)
+        self._took(name, self.streams[name].tick(now), now, effects)
 
     def _tick_consumer(self, place: Place, now: datetime, effects: Effects) -> None:
         consumer = self.consumers[place.stream][place.consumer]
-        for each in consumer.tick(self.streams[place.stream], now):
+        for each in consumer.tick(now):
             self._advise(place, each, now, effects)
 
     def _advise(self, place: Place, exceeded: Exceeded, now: datetime, effects: Effects) -> None:
@@ -227,11 +259,16 @@ class ServerState:
 
     def _took(self, name: str, stored: Iterable[Stored], now: datetime, effects: Effects) -> None:
         """Offer what was stored to every consumer, and deal it out where it is wanted."""
-        wanted: dict[str, ConsumerState] = {}
+        stream = self.streams[name]
+        changed: dict[str, ConsumerState] = {}
         for each in stored:
             effects.stored.append((name, each))
-            wanted |= {at: c for at, c in self.consumers[name].items() if c.offer(each)}
-        for at, consumer in wanted.items():
+            if each.sequence in stream.messages:
+                changed |= {at: c for at, c in self.consumers[name].items() if c.offer(each)}
+        if stream.removed:
+            removed, stream.removed = stream.removed, []
+            changed |= {at: c for at, c in self.consumers[name].items() if c.gone(removed)}
+        for at, consumer in changed.items():
             self._deal(Place(name, at), consumer, now, effects)
 
     def _pump(self, name: str, now: datetime, effects: Effects) -> None:

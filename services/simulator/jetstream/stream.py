@@ -15,24 +15,38 @@ import msgspec
 
 from schemas import headers as h
 from services.runtime.bus import Stored
-from services.runtime.errors import Conflict, Refused, Unavailable
-from services.simulator.jetstream.index import SubjectIndex
+from services.runtime.errors import Unavailable
+from services.runtime.wire import header_bytes
+from services.simulator.jetstream.asking import (
+    ROLLUP,
+    check_guard,
+    check_itself,
+    check_rollup,
+    check_schedule,
+    fires_at,
+    ttl_seconds,
+)
+from services.simulator.jetstream.index import REST, SubjectIndex
 
-ROLLUP: Final = "Nats-Rollup"
 SCHEDULER: Final = "Nats-Scheduler"
 SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
 EXPIRED: Final = "MaxAge"
-
-WRONG_LAST_SEQUENCE: Final = 10071
-MESSAGE_TOO_LARGE: Final = 10054
+NOT_FIRED: Final = (
+    h.SCHEDULE,
+    h.SCHEDULE_TARGET,
+    h.MSG_ID,
+    h.TTL,
+    h.EXPECTED_LAST_SUBJECT_SEQ,
+    h.EXPECTED_LAST_SUBJECT_SEQ_SUBJECT,
+    ROLLUP,
+)
+"""Headers that are the timer's own, and not those of what it fires."""
 STREAM_FULL: Final = 10077
-TTL_INVALID: Final = 10165
-TTL_DISABLED: Final = 10166
-SCHEDULES_DISABLED: Final = 10188
-SCHEDULE_INVALID: Final = 10189
 
 RECORD_BYTES: Final = 30
 """What a file store spends on a message beside subject, headers and data."""
+HEADERS_BYTES: Final = 4
+"""And on saying how long its headers are, where it has any."""
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +63,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_window: int = 120_000_000_000
     allow_msg_ttl: bool = False
     allow_msg_schedules: bool = False
+    allow_rollup_hdrs: bool = False
     subject_delete_marker_ttl: int = 0
 
 
@@ -63,6 +78,8 @@ class StreamState:
     last_sequence: int = 0
     stored_bytes: int = 0
     messages: "OrderedDict[int, Stored]" = field(default_factory=OrderedDict)
+    removed: list[int] = field(default_factory=list)
+    """What is gone and its consumers have not been told of yet."""
     index: SubjectIndex = field(default_factory=SubjectIndex)
     _ids: "OrderedDict[str, tuple[datetime, int]]" = field(default_factory=OrderedDict)
     """Message id -> until when a repetition is dropped, and what it was stored as."""
@@ -78,49 +95,44 @@ class StreamState:
     ) -> tuple[int, bool]:
         """Take a message; return its sequence, and False where it is a repetition."""
         self._forget_ids(now)
-        self._guard(subject, headers)
+        check_itself(self.config, subject, data, headers)
+        if h.EXPECTED_LAST_SUBJECT_SEQ in headers:
+            guarded = headers.get(h.EXPECTED_LAST_SUBJECT_SEQ_SUBJECT, subject)
+            check_guard(subject, self.index.last(guarded), headers)
+        check_schedule(self.config, subject, headers)
         known = self._ids.get(headers.get(h.MSG_ID, ""))
         if known is not None:
             return known[1], False
-        self._check(subject, data, headers)
+        check_rollup(self.config, subject, headers)
+        self._check_room(subject, data, headers)
         stored = self._put(subject, data, dict(headers), now)
         if msg_id := headers.get(h.MSG_ID):
             window = timedelta(microseconds=self.config.duplicate_window // 1000)
             self._ids[msg_id] = now + window, stored.sequence
         return stored.sequence, True
 
-    def _guard(self, subject: str, headers: Mapping[str, str]) -> None:
-        """Refuse what does not follow on what stands; before repetitions are looked for."""
-        expected = headers.get(h.EXPECTED_LAST_SUBJECT_SEQ)
-        if expected is not None:
-            guarded = headers.get(h.EXPECTED_LAST_SUBJECT_SEQ_SUBJECT, subject)
-            last = self.index.last(guarded)
-            if last != int(expected):
-                raise Conflict(f"{subject}: wrong last sequence: {last} ({WRONG_LAST_SEQUENCE})")
-
-    def _check(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+    def _check_room(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        """Refuse what does not fit, unless it takes the place of something as large."""
         config = self.config
-        if 0 <= config.max_msg_size < len(data) + _header_bytes(headers):
-            raise _refused(subject, "message size exceeds maximum allowed", MESSAGE_TOO_LARGE)
-        if h.TTL in headers:
-            if not config.allow_msg_ttl:
-                raise _refused(subject, "per-message TTL is disabled", TTL_DISABLED)
-            if ttl_seconds(headers) is None:
-                raise _refused(subject, "invalid per-message TTL", TTL_INVALID)
-        if h.SCHEDULE in headers:
-            if not config.allow_msg_schedules:
-                raise _refused(subject, "message schedules is disabled", SCHEDULES_DISABLED)
-            if fires_at(headers) is None:
-                raise _refused(subject, "message schedule is invalid", SCHEDULE_INVALID)
-        if config.discard == "new" and config.max_bytes >= 0:
-            after = self.stored_bytes + _size(subject, data, headers)
-            if config.max_bytes < after:
-                raise Unavailable(f"{subject}: maximum bytes exceeded ({STREAM_FULL})")
+        if config.discard != "new" or config.max_bytes < 0:
+            return
+        if self.stored_bytes + _size(subject, data, headers) <= config.max_bytes:
+            return
+        same = next(self.index.of(subject), {})
+        if 0 < config.max_msgs_per_subject <= len(same):
+            oldest = self.messages[next(iter(same))]
+            room = len(oldest.data) + header_bytes(oldest.headers)
+            if room >= len(data) + header_bytes(headers):
+                return
+        raise Unavailable(f"{subject}: maximum bytes exceeded ({STREAM_FULL})")
 
     def _put(self, subject: str, data: bytes, headers: dict[str, str], now: datetime) -> Stored:
         self.last_sequence += 1
         stored = Stored(subject, data, self.last_sequence, now, headers)
-        if h.SCHEDULE in headers or headers.get(ROLLUP) == "sub":
+        rollup = headers.get(ROLLUP)
+        if rollup == "all":
+            self._remove_all(REST)
+        elif rollup == "sub" or h.SCHEDULE in headers:
             # One timer a subject: the newer one takes the older one's place.
             self._remove_all(subject)
         self.messages[stored.sequence] = stored
@@ -132,6 +144,12 @@ class StreamState:
             heapq.heappush(self._timers, (at, stored.sequence))
         self._keep_limits(same)
         return stored
+
+    def reconfigure(self, config: StreamConfig, asked: dict[str, Any]) -> None:
+        """Change what may be changed of a stream that stands; what is over its limits goes."""
+        self.config, self.asked = config, asked
+        for same in list(self.index.of(REST)):
+            self._keep_limits(same)
 
     def _keep_limits(self, same: dict[int, None]) -> None:
         """Let go of the oldest of one subject, then of the oldest of all."""
@@ -151,6 +169,7 @@ class StreamState:
             return False
         self.index.remove(stored.subject, sequence)
         self.stored_bytes -= _size(stored.subject, stored.data, stored.headers)
+        self.removed.append(sequence)
         return True
 
     def _remove_all(self, filter_: str) -> int:
@@ -181,12 +200,17 @@ class StreamState:
         """When something is due; None: nothing ever."""
         while self._ends and self._ends[0][1] not in self.messages:
             heapq.heappop(self._ends)
-        while self._timers and self._timers[0][1] not in self.messages:
+        while self._timers and not self._stands(self._timers[0][1]):
             heapq.heappop(self._timers)
         due = [each[0][0] for each in (self._ends, self._timers) if each]
         if self.config.max_age and self.messages:
             due.append(self._aged(next(iter(self.messages.values()))))
         return min(due, default=None)
+
+    def _stands(self, timer: int) -> bool:
+        """Whether a timer is to fire still: whatever else comes under its subject ends it."""
+        stored = self.messages.get(timer)
+        return stored is not None and self.index.last(stored.subject) == timer
 
     def _aged(self, stored: Stored) -> datetime:
         return stored.time + timedelta(microseconds=self.config.max_age // 1000)
@@ -206,8 +230,7 @@ class StreamState:
     def _fire(self, sequence: int, now: datetime) -> Stored:
         stored = self.messages[sequence]
         self.remove(sequence)
-        dropped = (h.SCHEDULE, h.SCHEDULE_TARGET, h.MSG_ID, ROLLUP)
-        kept = {name: value for name, value in stored.headers.items() if name not in dropped}
+        kept = {name: value for name, value in stored.headers.items() if name not in NOT_FIRED}
         made = {SCHEDULER: stored.subject, SCHEDULE_NEXT: "purge"}
         return self._put(stored.headers[h.SCHEDULE_TARGET], stored.data, kept | made, now)
 
@@ -217,7 +240,8 @@ class StreamState:
         marker_ns = self.config.subject_delete_marker_ttl
         is_marker = h.MARKER_REASON in stored.headers
         if marker_ns and not is_marker and not self.index.last(stored.subject):
-            marker = {h.MARKER_REASON: EXPIRED, h.TTL: f"{max(marker_ns // 1_000_000_000, 1)}s"}
+            marker_seconds = max(marker_ns // 1_000_000_000, 1)
+            marker = {h.MARKER_REASON: EXPIRED, h.TTL: f"{marker_seconds}s", ROLLUP: "sub"}
             yield self._put(stored.subject, b"", marker, now)
 
     # --- looking ------------------------------------------------------------------------------
@@ -247,33 +271,6 @@ class StreamState:
         }
 
 
-def ttl_seconds(headers: Mapping[str, str]) -> float | None:
-    """A message's own time to live; 0 for one that never ends; None: it has none that is valid."""
-    text = headers.get(h.TTL, "")
-    if text == "never":
-        return 0.0
-    number = text.removesuffix("s")
-    return float(number) if number.isdigit() and int(number) > 0 else None
-
-
-def fires_at(headers: Mapping[str, str]) -> datetime | None:
-    """When a scheduled message fires; None where it is none, or says no moment."""
-    text = headers.get(h.SCHEDULE, "")
-    if not text.startswith("@at "):
-        return None
-    try:
-        return datetime.fromisoformat(text.removeprefix("@at "))
-    except ValueError:
-        return None
-
-
-def _header_bytes(headers: Mapping[str, str]) -> int:
-    return sum(map(len, headers)) + sum(map(len, headers.values())) + 4 * len(headers)
-
-
 def _size(subject: str, data: bytes, headers: Mapping[str, str]) -> int:
-    return RECORD_BYTES + len(subject) + len(data) + _header_bytes(headers)
-
-
-def _refused(subject: str, description: str, code: int) -> Refused:
-    return Refused(f"{subject}: {description} ({code})", code)
+    told = HEADERS_BYTES + header_bytes(headers) if headers else 0
+    return RECORD_BYTES + len(subject) + len(data) + told
