@@ -1,7 +1,7 @@
 """Fixtures of the bus suite: every bus there is, and the consumer loop over it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from schemas.node_events import node_codec
+from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, DurableSpec
 from services.runtime.bus import Bus
 from services.runtime.clock import SystemClock
 from services.runtime.consumer import Consumer, ConsumerLoop, Received
 from services.runtime.instruments import Instruments
+from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.topology import set_up
 from services.runtime.tracing import Tracing
 from services.simulator.link import PerfectLink
@@ -34,14 +36,20 @@ async def collect(stream: AsyncIterator[Any], count: int) -> list[Any]:
 
 
 @pytest.fixture
-async def memory_bus() -> AsyncIterator[MemoryBus]:
-    """The in-memory bus in real time, with the whole topology set up."""
+async def memory_server() -> AsyncIterator[MemoryServer]:
+    """The in-memory server in real time."""
     server = MemoryServer(SystemClock())
-    connected = MemoryBus(server, PerfectLink())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def memory_bus(memory_server: MemoryServer) -> AsyncIterator[MemoryBus]:
+    """A connection to it, with the whole topology set up."""
+    connected = MemoryBus(memory_server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)
     yield connected
     await connected.close()
-    server.close()
 
 
 @pytest.fixture(params=["nats", "memory"])
@@ -50,6 +58,28 @@ def any_bus(request: pytest.FixtureRequest) -> Bus:
     buses = {"nats": "bus", "memory": "memory_bus"}
     found: Bus = request.getfixturevalue(buses[request.param])
     return found
+
+
+@pytest.fixture
+async def another_bus(
+    any_bus: Bus, request: pytest.FixtureRequest
+) -> AsyncIterator[Callable[[], Awaitable[Bus]]]:
+    """Connect to the same server once more."""
+    made: list[Bus] = []
+
+    async def connect() -> Bus:
+        if isinstance(any_bus, MemoryBus):
+            found: Bus = MemoryBus(request.getfixturevalue("memory_server"), PerfectLink())
+        else:
+            url = request.getfixturevalue("server").url
+            options = ConnectOptions(settings=NatsSettings(url=url), name="another")
+            found = await NatsBus.connect(options)
+        made.append(found)
+        return found
+
+    yield connect
+    for each in made:
+        await each.close()
 
 
 @pytest.fixture

@@ -1,0 +1,287 @@
+"""Who is given what, in which order, and what is owed for it, whichever server it is."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from schemas.topology import DEAD, SECOND_NS, DurableSpec
+from tests.runtime.test_server_rules import make, state
+
+
+async def durable(bus, *filters: str, give_up_after: int = 30, **options: object) -> DurableSpec:
+    """A durable on `S`; without filters it takes everything."""
+    spec = DurableSpec(
+        stream="S",
+        name="d",
+        description="a test's",
+        filters=filters or ("s.>",),
+        # The server's own bound lies ten above what the loop gives up at.
+        deliveries_max=give_up_after - 10,
+        **{"ack_wait_seconds": 30.0, **options},
+    )
+    await bus.admin("CONSUMER.DURABLE.CREATE.S.d", {"stream_name": "S", "config": spec.config(1)})
+    return spec
+
+
+async def fill(bus, *subjects: str) -> None:
+    for number, subject in enumerate(subjects):
+        await bus.publish(subject, b"%d" % number)
+
+
+async def some(deliveries, count: int) -> list:
+    """The next deliveries."""
+    async with asyncio.timeout(10):
+        return [await anext(deliveries) for _ in range(count)]
+
+
+async def consumer(bus) -> dict:
+    return await bus.admin("CONSUMER.INFO.S.d", {})
+
+
+async def until(bus, **wanted: int) -> dict:
+    """Wait until the consumer's account says so."""
+    async with asyncio.timeout(10):
+        while True:
+            info = await consumer(bus)
+            if all(info[name] == value for name, value in wanted.items()):
+                return info
+            await asyncio.sleep(0.01)
+
+
+def told(deliveries: list) -> list[tuple[bytes, int]]:
+    return [(each.stored.data, each.deliveries) for each in deliveries]
+
+
+async def test_what_is_handed_back_at_once_comes_back_in_the_order_of_storing(any_bus):
+    """Not in that of handing back; with different delays it is the delays' order."""
+    await make(any_bus)
+    await fill(any_bus, *4 * ["s.1"])
+    deliveries = any_bus.consume(await durable(any_bus))
+    async with aclosing(deliveries):
+        one = await some(deliveries, 4)
+        for each in (3, 0, 2, 1):
+            await one[each].nak(0)
+        two = await some(deliveries, 4)
+        for each in (3, 0, 2, 1):
+            await two[each].nak(0.1)
+        three = await some(deliveries, 4)
+        for each, delay in ((3, 0.15), (0, 0.45), (2, 0.3), (1, 0)):
+            await three[each].nak(delay)
+        four = await some(deliveries, 4)
+    assert told(two) == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 2)]
+    assert told(three) == [(b"0", 3), (b"1", 3), (b"2", 3), (b"3", 3)]
+    assert told(four) == [(b"1", 4), (b"3", 4), (b"2", 4), (b"0", 4)]
+
+
+async def test_what_was_given_before_goes_ahead_of_what_was_not(any_bus):
+    """Also where no more may be owed; what is new waits until something is settled."""
+    await make(any_bus)
+    await fill(any_bus, *4 * ["s.1"])
+    deliveries = any_bus.consume(await durable(any_bus, ack_pending_max=2))
+    async with aclosing(deliveries):
+        one = await some(deliveries, 2)
+        await one[1].nak(0)
+        two = await some(deliveries, 1)
+        assert (await consumer(any_bus))["num_pending"] == 2
+        await one[0].ack()
+        three = await some(deliveries, 1)
+        await two[0].nak(0)
+        four = await some(deliveries, 1)
+        await three[0].term()
+        five = await some(deliveries, 1)
+        info = await until(any_bus, num_ack_pending=2)
+    assert told([*two, *three, *four, *five]) == [(b"1", 2), (b"2", 1), (b"1", 3), (b"3", 1)]
+    assert (info["num_pending"], info["num_redelivered"]) == (0, 1)
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "purged"])
+async def test_what_is_gone_is_owed_no_more(any_bus, replaced):
+    """Messages that were removed while somebody held them make room for others."""
+    await make(any_bus, max_msgs_per_subject=1)
+    await fill(any_bus, "s.0", "s.1", "s.2", "s.3")
+    deliveries = any_bus.consume(await durable(any_bus, ack_pending_max=2))
+    async with aclosing(deliveries):
+        await some(deliveries, 2)
+        for subject in ("s.0", "s.1"):
+            if replaced:
+                await any_bus.publish(subject, b"new")
+            else:
+                await any_bus.purge("S", subject)
+        rest = await some(deliveries, 2)
+        info = await until(any_bus, num_ack_pending=2)
+    assert told(rest) == [(b"2", 1), (b"3", 1)]
+    assert info["num_pending"] == (2 if replaced else 0)
+
+
+async def test_an_overdue_message_may_still_be_settled_by_whoever_held_it(any_bus):
+    """Late is not too late: an acknowledgement is the message's, not the delivery's."""
+    await make(any_bus)
+    await fill(any_bus, "s.1", "s.1")
+    deliveries = any_bus.consume(await durable(any_bus, ack_wait_seconds=0.2))
+    async with aclosing(deliveries):
+        first = await some(deliveries, 2)
+        again = await some(deliveries, 2)
+        await first[0].ack()
+        await first[1].nak(0)
+        third = await some(deliveries, 1)
+        await again[1].ack()
+        info = await until(any_bus, num_ack_pending=0)
+    assert told([*again, *third]) == [(b"0", 2), (b"1", 2), (b"1", 3)]
+    assert info["ack_floor"]["stream_seq"] == 2
+
+
+async def test_what_was_given_up_stays_until_somebody_settles_it(any_bus):
+    """In a work queue a late acknowledgement lets go of it; handing it back does nothing."""
+    await make(any_bus, retention="workqueue")
+    await fill(any_bus, "s.1", "s.1", "s.1")
+    spec = await durable(any_bus, ack_wait_seconds=0.1, give_up_after=1)
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries):
+        held = await some(deliveries, 3)
+        await until(any_bus, num_ack_pending=0)
+        assert (await state(any_bus))[0] == 3
+        await held[0].ack()
+        await held[1].term()
+        await held[2].nak(0)
+        async with asyncio.timeout(10):
+            while (await state(any_bus))[0] > 1:
+                await asyncio.sleep(0.01)
+        await any_bus.publish("s.1", b"next")
+        following = await some(deliveries, 1)
+    assert told(following) == [(b"next", 1)]
+
+
+@pytest.mark.parametrize("delay", [0, 0.05])
+async def test_handing_back_counts_as_a_delivery_that_failed(any_bus, delay):
+    """Whoever hands a message back for the last time has it given up, and told, as if it died."""
+    await make(any_bus)
+    await fill(any_bus, "s.1", "s.2")
+    deliveries = any_bus.consume(await durable(any_bus, give_up_after=2))
+    advised = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.d"
+    following = any_bus.follow(DEAD.name, [advised], "all")
+    async with aclosing(deliveries), aclosing(following):
+        for one in await some(deliveries, 2):
+            await (one.nak(delay) if one.stored.subject == "s.1" else one.ack())
+        (again,) = await some(deliveries, 1)
+        await again.nak(delay)
+        async with asyncio.timeout(10):
+            await anext(following)
+        await until(any_bus, num_ack_pending=0)
+        await any_bus.publish("s.1", b"next")
+        assert told(await some(deliveries, 1)) == [(b"next", 1)]
+    assert len(await any_bus.read(DEAD.name, advised)) == 1
+
+
+async def test_two_who_take_are_given_in_turn(any_bus):
+    """Neither starves, and neither holds more than its room; the rest goes to whoever has some."""
+    await make(any_bus)
+    spec = await durable(any_bus, in_flight_max=2)
+    one, other = any_bus.consume(spec), any_bus.consume(spec)
+    async with aclosing(one), aclosing(other):
+        waiting = [asyncio.create_task(some(each, 2)) for each in (one, other)]
+        await until(any_bus, num_waiting=2)
+        await fill(any_bus, *6 * ["s.1"])
+        found = await asyncio.gather(*waiting)
+        assert (await consumer(any_bus))["num_pending"] == 2
+        for each in found[0]:
+            await each.ack()
+        rest = await some(one, 2)
+    assert sorted([told(each) for each in found]) == [
+        [(b"0", 1), (b"2", 1)],
+        [(b"1", 1), (b"3", 1)],
+    ]
+    assert told(rest) == [(b"4", 1), (b"5", 1)]
+
+
+async def test_what_nobody_took_is_handed_back(any_bus):
+    """Whoever stops gives up what had come to it already: it is another's at once."""
+    await make(any_bus)
+    await fill(any_bus, *5 * ["s.1"])
+    spec = await durable(any_bus)
+    leaving, staying = any_bus.consume(spec), any_bus.consume(spec)
+    async with aclosing(leaving):
+        held = await some(leaving, 2)
+    async with aclosing(staying):
+        rest = await some(staying, 3)
+    assert told(held) == [(b"0", 1), (b"1", 1)]
+    assert told(rest) == [(b"2", 2), (b"3", 2), (b"4", 2)]
+
+
+async def test_a_durable_that_is_made_anew_is_taken_from_again(any_bus):
+    """Whoever takes its messages waits for it, before it is there and after somebody removed it."""
+    await make(any_bus)
+    await fill(any_bus, "s.1")
+    spec = DurableSpec(stream="S", name="d", description="", filters=("s.>",), ack_wait_seconds=30)
+    deliveries = any_bus.consume(spec)
+    waiting = asyncio.create_task(some(deliveries, 1))
+    await asyncio.sleep(0)
+    await durable(any_bus)
+    one = await waiting
+    await one[0].ack()
+    await any_bus.admin("CONSUMER.DELETE.S.d", {})
+    await durable(any_bus)
+    two = await some(deliveries, 1)
+    await deliveries.aclose()
+    assert told([*one, *two]) == [(b"0", 1), (b"0", 1)]
+
+
+async def test_other_filters_count_for_what_comes_next(any_bus):
+    """What was passed over stays passed over; what does not match any more is not given."""
+    await make(any_bus)
+    await fill(any_bus, "s.a", "s.b", "s.a", "s.b")
+    spec = await durable(any_bus, "s.a", in_flight_max=1)
+    deliveries = any_bus.consume(spec)
+    async with aclosing(deliveries):
+        one = await some(deliveries, 1)
+        await durable(any_bus, "s.b", "s.c")
+        await any_bus.publish("s.c", b"4")
+        await any_bus.publish("s.a", b"5")
+        await one[0].ack()
+        two = await some(deliveries, 1)
+        await two[0].ack()
+        three = await some(deliveries, 1)
+        await three[0].ack()
+        four = await some(deliveries, 1)
+        assert (await consumer(any_bus))["num_pending"] == 0
+    assert told([*one, *two, *three, *four]) == [(b"0", 1), (b"1", 1), (b"3", 1), (b"4", 1)]
+
+
+async def test_other_bounds_count_at_once(any_bus):
+    """More may be owed now; and what is owed already is overdue sooner."""
+    await make(any_bus)
+    await fill(any_bus, "s.1", "s.1")
+    deliveries = any_bus.consume(await durable(any_bus, ack_pending_max=1))
+    async with aclosing(deliveries):
+        one = await some(deliveries, 1)
+        await durable(any_bus, ack_pending_max=5)
+        two = await some(deliveries, 1)
+        await two[0].ack()
+        await durable(any_bus, ack_pending_max=5, ack_wait_seconds=0.2)
+        three = await some(deliveries, 1)
+    assert told([*one, *two, *three]) == [(b"0", 1), (b"1", 1), (b"0", 2)]
+
+
+async def test_a_follower_waits_for_a_stream_that_is_not_there(any_bus):
+    """As a consumer waits for its durable; nothing ends because something came up late."""
+    following = any_bus.follow("S", ["s.>"], "all")
+    async with aclosing(following), asyncio.timeout(10):
+        waiting = asyncio.create_task(anext(following))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await make(any_bus, duplicate_window=SECOND_NS)
+        await any_bus.publish("s.1", b"1")
+        assert (await waiting).data == b"1"
+
+
+async def test_nothing_is_acknowledged_over_a_bus_that_is_closed(any_bus, another_bus):
+    """What a process holds when it leaves is delivered again."""
+    await make(any_bus)
+    await fill(any_bus, "s.1", "s.1")
+    spec = await durable(any_bus)
+    leaving = await another_bus()
+    held = await some(leaving.consume(spec), 2)
+    await held[0].ack()
+    await leaving.close()
+    await held[1].ack()
+    assert (await until(any_bus, num_ack_pending=1))["ack_floor"]["stream_seq"] == 1
