@@ -20,6 +20,7 @@ FUNCTION_LINES_MAX: Final = 70
 PURE: Final = (
     "schemas/*.py",
     "services/*/core.py",
+    "services/runtime/wire.py",
     "services/saga/log.py",
     "services/pool_manager/nodes.py",
     "services/pool_manager/safety/*.py",
