@@ -15,6 +15,7 @@ from schemas.topology import EVENTS, DurableSpec
 from services.runtime.bus import Bus
 from services.runtime.clock import SystemClock
 from services.runtime.consumer import Consumer, ConsumerLoop, Received
+from services.runtime.embedded import EmbeddedServer
 from services.runtime.instruments import Instruments
 from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.topology import set_up
@@ -22,6 +23,7 @@ from services.runtime.tracing import Tracing
 from services.simulator.link import PerfectLink
 from services.simulator.memory_bus import MemoryBus
 from services.simulator.memory_server import MemoryServer
+from tests.support.cutting import Cuttable, MemoryLine, Proxy
 
 
 async def collect(stream: AsyncIterator[Any], count: int) -> list[Any]:
@@ -185,3 +187,33 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     if op == "==" and isinstance(left, msgspec.Struct) and isinstance(right, msgspec.Struct):
         return [str(msgspec.json.encode(left)), "differs from", str(msgspec.json.encode(right))]
     return None
+
+
+@pytest.fixture
+async def cuttable_nats(server: EmbeddedServer, bus: NatsBus) -> AsyncIterator[Cuttable]:
+    """A connection to the real server through a proxy."""
+    proxy = Proxy(int(server.url.rsplit(":", 1)[1]))
+    await proxy.mend()
+    options = ConnectOptions(settings=NatsSettings(url=f"nats://127.0.0.1:{proxy.port}"), name="c")
+    connected = await NatsBus.connect(options)
+    yield Cuttable(connected, proxy, bus)
+    await connected.close()
+    await proxy.cut()
+
+
+@pytest.fixture
+async def cuttable_memory(
+    memory_server: MemoryServer, memory_bus: MemoryBus
+) -> AsyncIterator[Cuttable]:
+    """A connection to the in-memory server over a link that can be cut."""
+    line = MemoryLine()
+    line.bus = MemoryBus(memory_server, line)
+    yield Cuttable(line.bus, line, memory_bus)
+    await line.bus.close()
+
+
+@pytest.fixture(params=["nats", "memory"])
+def cuttable(request: pytest.FixtureRequest) -> Cuttable:
+    """A bus whose connection can be lost, on every implementation, and another beside it."""
+    found: Cuttable = request.getfixturevalue(f"cuttable_{request.param}")
+    return found

@@ -1,0 +1,253 @@
+"""What a lost connection costs and what it does not, whichever server it leads to."""
+
+import asyncio
+from contextlib import aclosing, suppress
+
+import pytest
+
+from schemas import subjects
+from schemas.topology import EVENTS, NODES, DurableSpec
+from services.runtime.errors import Unavailable
+
+FAULT = subjects.node_event("training", "training-1", "fault")
+
+
+async def make_durable(bus, **options: object) -> DurableSpec:
+    spec = DurableSpec(
+        stream=EVENTS.name,
+        name="d",
+        description="a test's",
+        filters=(FAULT,),
+        **{"ack_wait_seconds": 30.0, **options},
+    )
+    place = f"{EVENTS.name}.d"
+    asked = {"stream_name": EVENTS.name, "config": spec.config(1)}
+    await bus.admin(f"CONSUMER.DURABLE.CREATE.{place}", asked)
+    return spec
+
+
+async def some(stream, count: int) -> list:
+    """The next of what an endless stream yields."""
+    async with asyncio.timeout(15):
+        return [await anext(stream) for _ in range(count)]
+
+
+async def until(bus, name: str, value: int) -> None:
+    """Wait until the durable's account says so."""
+    async with asyncio.timeout(15):
+        while (await bus.admin(f"CONSUMER.INFO.{EVENTS.name}.d", {}))[name] != value:
+            await asyncio.sleep(0.01)
+
+
+async def test_calls_fail_at_once_and_nothing_is_sent_later(cuttable):
+    """Who was told that it failed can try again without doubling anything."""
+    await cuttable.cut()
+    bus = cuttable.bus
+    for call in (
+        bus.publish(FAULT, b"1"),
+        bus.append(FAULT, b"1", tree=FAULT, expected=0),
+        bus.put(NODES, "a", b"1"),
+        bus.get(NODES, "a"),
+        bus.read(EVENTS.name, FAULT),
+        bus.last_sequence(EVENTS.name),
+        bus.admin(f"STREAM.INFO.{EVENTS.name}", {}),
+        bus.request("x", b"", timeout_seconds=5),
+    ):
+        async with asyncio.timeout(1):
+            with pytest.raises(Unavailable):
+                await call
+    await cuttable.mend()
+    assert await bus.publish(FAULT, b"2") == 1
+    assert await bus.entries(NODES) == []
+
+
+async def test_what_was_settled_meanwhile_is_settled_when_it_is_back(cuttable):
+    """Acknowledged, handed back or given up: each as it was said, and nothing comes twice."""
+    spec = await make_durable(cuttable.onlooker)
+    for number in range(3):
+        await cuttable.onlooker.publish(FAULT, b"%d" % number)
+    deliveries = cuttable.bus.consume(spec)
+    async with aclosing(deliveries):
+        done, back, given_up = await some(deliveries, 3)
+        await cuttable.cut()
+        await done.progress()
+        await done.ack()
+        await back.nak(0)
+        await given_up.term()
+        await cuttable.mend()
+        (again,) = await some(deliveries, 1)
+        await again.ack()
+        await until(cuttable.onlooker, "num_ack_pending", 0)
+        await cuttable.onlooker.publish(FAULT, b"next")
+        (following,) = await some(deliveries, 1)
+    assert (again.stored.data, again.deliveries) == (b"1", 2)
+    assert (following.stored.data, following.deliveries) == (b"next", 1)
+
+
+async def test_what_a_process_leaves_with_is_handed_back_when_it_can(cuttable):
+    """Also where it stopped taking messages while the connection was lost."""
+    spec = await make_durable(cuttable.onlooker)
+    for number in range(3):
+        await cuttable.onlooker.publish(FAULT, b"%d" % number)
+    deliveries = cuttable.bus.consume(spec)
+    (held,) = await some(deliveries, 1)
+    await until(cuttable.onlooker, "num_ack_pending", 3)
+    await cuttable.cut()
+    await held.nak(0)
+    await deliveries.aclose()
+    await cuttable.mend()
+    heir = cuttable.onlooker.consume(spec)
+    async with aclosing(heir):
+        rest = await some(heir, 3)
+    found = sorted((each.stored.data, each.deliveries) for each in rest)
+    assert found == [(b"0", 2), (b"1", 2), (b"2", 2)]
+
+
+async def test_what_was_lost_on_its_way_takes_up_no_room(cuttable):
+    """It comes again after its acknowledgement wait, however little a process may hold."""
+    spec = await make_durable(cuttable.onlooker, ack_wait_seconds=0.5, in_flight_max=2)
+    deliveries = cuttable.bus.consume(spec)
+    async with aclosing(deliveries):
+        waiting = asyncio.create_task(some(deliveries, 4))
+        await until(cuttable.onlooker, "num_waiting", 1)
+        await cuttable.line.hold()
+        for number in range(4):
+            await cuttable.onlooker.publish(FAULT, b"%d" % number)
+        await until(cuttable.onlooker, "num_ack_pending", 2)
+        await cuttable.cut()
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+    deliveries = cuttable.bus.consume(spec)
+    found = {}
+    async with aclosing(deliveries), asyncio.timeout(15):
+        await cuttable.mend()
+        while len(found) < 4:
+            each = await anext(deliveries)
+            found[each.stored.data] = each.deliveries
+            await each.ack()
+    assert found == {b"0": 2, b"1": 2, b"2": 1, b"3": 1}
+
+
+async def test_a_consumer_goes_on_with_the_room_it_had(cuttable):
+    """The loss of what was on its way to it is not the end of its taking."""
+    spec = await make_durable(cuttable.onlooker, ack_wait_seconds=0.5, in_flight_max=2)
+    deliveries = cuttable.bus.consume(spec)
+    found = {}
+
+    async def take() -> None:
+        async for each in deliveries:
+            found[each.stored.data] = each.deliveries
+            await each.ack()
+            if len(found) == 4:
+                return
+
+    taking = asyncio.create_task(take())
+    await until(cuttable.onlooker, "num_waiting", 1)
+    await cuttable.line.hold()
+    for number in range(4):
+        await cuttable.onlooker.publish(FAULT, b"%d" % number)
+    await until(cuttable.onlooker, "num_ack_pending", 2)
+    await cuttable.cut()
+    await cuttable.mend()
+    async with asyncio.timeout(15):
+        await taking
+    await deliveries.aclose()
+    assert found == {b"0": 2, b"1": 2, b"2": 1, b"3": 1}
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["after a first one", "before any"])
+async def test_a_follower_misses_nothing_and_repeats_nothing(cuttable, begun):
+    """What was stored meanwhile, and what was on its way, comes once and in order."""
+    following = cuttable.bus.follow(EVENTS.name, [FAULT], "all")
+    found = []
+    moved = asyncio.Condition()
+
+    async def follow() -> None:
+        async for each in following:
+            async with moved:
+                found.append(int(each.data))
+                moved.notify_all()
+
+    async def seen(count: int) -> None:
+        async with asyncio.timeout(15), moved:
+            await moved.wait_for(lambda: len(found) >= count)
+
+    task = asyncio.create_task(follow())
+    await cuttable.onlooker.publish(FAULT, b"0")
+    if begun:
+        await seen(1)
+        await cuttable.line.hold()
+    await cuttable.onlooker.publish(FAULT, b"1")
+    await cuttable.cut()
+    await cuttable.onlooker.publish(FAULT, b"2")
+    await cuttable.mend()
+    await cuttable.onlooker.publish(FAULT, b"3")
+    await seen(4)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert found == [0, 1, 2, 3]
+
+
+async def test_a_watcher_learns_what_became_of_each_key(cuttable):
+    """Not every value that a key had meanwhile, but its last."""
+    bus, other = cuttable.bus, cuttable.onlooker
+    await other.put(NODES, "a", b"1")
+    await other.put(NODES, "b", b"1")
+    watching = bus.watch(NODES)
+    async with aclosing(watching):
+        first = await some(watching, 2)
+        await cuttable.cut()
+        for number in (b"2", b"3"):
+            await other.put(NODES, "a", number)
+        await other.delete(NODES, "b")
+        await cuttable.mend()
+        rest = await some(watching, 2)
+    assert [(each.key, each.value) for each in first] == [("a", b"1"), ("b", b"1")]
+    assert [(each.key, each.value, each.removed) for each in rest] == [
+        ("a", b"3", ""),
+        ("b", b"", "DEL"),
+    ]
+
+
+async def test_who_cannot_be_reached_is_not_asked_until_it_is_back(cuttable):
+    """Its answers need not be announced anew."""
+
+    async def echo(data: bytes, headers: object) -> bytes:
+        del headers
+        return data
+
+    await cuttable.bus.serve("echo", "says it again", {"test.service": echo})
+    await cuttable.bus.answer("test.plain", echo)
+    await cuttable.bus.request("test.plain", b"", timeout_seconds=2)
+    await cuttable.cut()
+    for subject in ("test.service", "test.plain"):
+        with pytest.raises(Unavailable, match="nobody answers"):
+            await cuttable.onlooker.request(subject, b"", timeout_seconds=5)
+    await cuttable.mend()
+    # Its subscriptions go ahead of what it asks itself.
+    await cuttable.bus.request("test.plain", b"", timeout_seconds=2)
+    for subject in ("test.service", "test.plain"):
+        reply = await cuttable.onlooker.request(subject, b"1", timeout_seconds=2)
+        assert reply.data == b"1"
+
+
+async def test_an_answer_that_cannot_be_sent_is_waited_for_in_vain(cuttable):
+    """What was asked is done all the same; the asker learns nothing of it."""
+    asked, hold, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object) -> bytes:
+        asked.set()
+        await hold.wait()
+        done.set()
+        return b"done"
+
+    await cuttable.bus.answer("test.slow", slow)
+    await cuttable.bus.publish(FAULT, b"")
+    asking = asyncio.create_task(cuttable.onlooker.request("test.slow", b"", timeout_seconds=0.5))
+    await asked.wait()
+    await cuttable.cut()
+    hold.set()
+    with pytest.raises(Unavailable, match="no answer"):
+        await asking
+    assert done.is_set()
