@@ -99,7 +99,8 @@ async def test_what_is_too_large_to_be_carried_is_told(any_bus):
     await any_bus.answer("test.plain", large)
     for subject in ("test.service", "test.plain"):
         reply = await any_bus.request(subject, b"", timeout_seconds=2)
-        assert b"the answer has 1048577 bytes, 1048576 may be; ask for less" in reply.data
+        said = reply.data[:200].decode()
+        assert "the answer has 1048577 bytes, 1048576 may be; ask for less" in said
     with pytest.raises(Refused, match="more than the server takes"):
         await any_bus.request("test.plain", b"x" * (MESSAGE_BYTES_MAX + 1), timeout_seconds=2)
 

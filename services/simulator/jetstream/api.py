@@ -183,13 +183,13 @@ def _check_queue(others: Mapping[str, ConsumerState], name: str, config: Consume
     """Refuse a second consumer of the same messages of a work queue, and one that skips some."""
     if config.ack_policy != "explicit":
         raise _RefusalError("workqueue stream requires explicit ack", QUEUE_NEEDS_ACKS)
-    for other in (each.config for at, each in others.items() if at != name):
-        if any(overlaps(*pair) for pair in product(config.filters, other.filters)):
-            raise _RefusalError("filtered consumer not unique on workqueue stream", QUEUE_OVERLAPS)
     if config.deliver_policy != "all":
         raise _RefusalError(
             "consumer must be deliver all on workqueue stream", QUEUE_FROM_BEGINNING
         )
+    for other in (each.config for at, each in others.items() if at != name):
+        if any(overlaps(*pair) for pair in product(config.filters, other.filters)):
+            raise _RefusalError("filtered consumer not unique on workqueue stream", QUEUE_OVERLAPS)
 
 
 def _consumer_info(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
