@@ -10,7 +10,7 @@ from schemas import headers as h
 from schemas.topology import SECOND_NS
 from services.runtime.errors import BusError, Conflict, Refused, Unavailable
 from services.runtime.wire import firing
-from tests.runtime.test_delivery import collect
+from tests.runtime.conftest import collect
 
 ROLLUP = "Nats-Rollup"
 GUARD = h.EXPECTED_LAST_SUBJECT_SEQ
