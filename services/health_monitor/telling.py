@@ -7,8 +7,8 @@ records; what they have in common stands here.
 import asyncio
 import logging
 import zlib
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 from services.runtime.clock import Clock
 from services.runtime.errors import BusError, Reject, Retry
@@ -16,7 +16,8 @@ from services.runtime.leases import Lease
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.2
+AGAIN_SECONDS: Final = 0.2
+"""Before a watch that ended by itself is begun anew."""
 RETRY_SECONDS: Final = 0.5
 WORKERS: Final = 32
 """Nodes told of side by side; the words about one node stay in order."""
@@ -30,23 +31,39 @@ Tell = Callable[[], Awaitable[None]]
 async def while_held(lease: Lease, clock: Clock, watch: Watch) -> None:
     """Contend for the lease and watch while it is held; a watch that ends is begun anew."""
     keeping = asyncio.create_task(lease.keep())
-    watching: asyncio.Future[None] | None = None
     try:
         while True:
-            if keeping.done():
-                keeping.result()
-            if lease.held and watching is None:
-                watching = asyncio.ensure_future(watch())
-            elif watching is not None and (watching.done() or not lease.held):
-                await _end(watching)
-                watching = None
-            await clock.sleep(LOOK_SECONDS)
+            await _either(keeping, lease.acquired())
+            await _either(keeping, _until_lost(lease, watch))
+            if lease.held:
+                await clock.sleep(AGAIN_SECONDS)
     finally:
-        for task in (keeping, watching):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        keeping.cancel()
+        await asyncio.wait([keeping])
         await lease.release()
+
+
+async def _either(keeping: "asyncio.Task[None]", work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; where the keeping of the lease ends, which is a defect, raise why."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([keeping, task], return_when=asyncio.FIRST_COMPLETED)
+        if keeping.done():
+            keeping.result()
+        task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _until_lost(lease: Lease, watch: Watch) -> None:
+    """Watch until the lease is lost, or the watch ends by itself."""
+    watching, losing = asyncio.ensure_future(watch()), asyncio.create_task(lease.lost())
+    try:
+        await asyncio.wait([watching, losing], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        losing.cancel()
+        await _end(watching)
 
 
 async def _end(watching: "asyncio.Future[None]") -> None:

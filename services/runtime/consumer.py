@@ -72,6 +72,7 @@ class ConsumerLoop:
     _meters: Meters = field(init=False)
     _tails: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _held: set[Delivery] = field(default_factory=set)
+    _holding: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -100,6 +101,7 @@ class ConsumerLoop:
         self._meters.lag_seconds.set(max(age, 0.0))
         key = self.consumer.key(delivery.stored)
         self._held.add(delivery)
+        self._holding.set()
         task = asyncio.create_task(self._after(self._tails.get(key), delivery))
         self._tails[key] = task
         self._tasks.add(task)
@@ -108,6 +110,8 @@ class ConsumerLoop:
     def _forget(self, key: str, task: asyncio.Task[None], delivery: Delivery) -> None:
         self._tasks.discard(task)
         self._held.discard(delivery)
+        if not self._held:
+            self._holding.clear()
         if self._tails.get(key) is task:
             del self._tails[key]
 
@@ -193,9 +197,10 @@ class ConsumerLoop:
         """Tell the server, thrice per acknowledgement wait, what is still being worked on."""
         interval = self.consumer.durable.ack_wait_seconds / 3
         while True:
+            await self._holding.wait()
+            held = list(self._held)
+            await self.clock.sleep(interval)
             with suppress(BusError):
-                held = list(self._held)
-                await self.clock.sleep(interval)
                 for delivery in held:
                     if delivery in self._held:
                         await delivery.progress()

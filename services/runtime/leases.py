@@ -1,5 +1,6 @@
 """What only one replica may do at a time: a key with a TTL, created exclusively and renewed."""
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import Final
@@ -28,16 +29,35 @@ class Lease:
         self._holder = holder
         self._revision = 0
         self._until = 0.0
+        self._turned = asyncio.Event()
+        """Set when it is acquired, and when it is lost to another or given back."""
 
     @property
     def held(self) -> bool:
         """Whether the lease is ours, by our own clock, with the TTL not yet over."""
         return self._revision > 0 and self._clock.monotonic() < self._until
 
+    async def acquired(self) -> None:
+        """Wait until it is held."""
+        while not self.held:
+            self._turned.clear()
+            await self._turned.wait()
+
+    async def lost(self) -> None:
+        """Wait until it is not held: another has it, or its time is over without renewal."""
+        while self.held:
+            self._turned.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until - self._clock.monotonic()):
+                    await self._turned.wait()
+
     async def keep(self) -> None:
         """Acquire and renew for ever."""
         while True:
+            before = self.held
             await self._step()
+            if before != self.held:
+                self._turned.set()
             await self._clock.sleep(RENEW_SECONDS)
 
     async def _step(self) -> None:
@@ -69,3 +89,4 @@ class Lease:
             with suppress(BusError):
                 await self._bus.delete(LEASES, self._name, revision=self._revision)
             self._revision = 0
+            self._turned.set()
