@@ -58,12 +58,6 @@ async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
     tried, and only when that is done the others follow.
     """
     async with Peers(bus) as peers, Running(server.url, "pool-manager", build, SETTINGS):
-
-        async def full() -> bool:
-            return len(await told(bus, "saga-began")) >= SIZE or len(peers.instances) == SIZE
-
-        await eventually(full)
-        names = sorted(peers.instances)[:SICK]
         peers.hold["drain"] = asyncio.Event()
 
         async def admitted() -> bool:
@@ -71,6 +65,7 @@ async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
             return len(found) == SIZE
 
         await eventually(admitted)
+        names = sorted(peers.instances)[:SICK]
         peers.calls.clear()
         await asyncio.gather(
             *(
