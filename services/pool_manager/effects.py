@@ -10,7 +10,7 @@ from schemas import pool_events as pe
 from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import NodeRecord, PoolRecord
-from schemas.sagas import SagaDone, SagaEntry, SagaUnwound, StepSucceeded
+from schemas.sagas import SagaDone, SagaEntry, SagaUnwound, StepStarted, StepSucceeded
 from services.pool_manager.admitting import admission
 from services.pool_manager.admitting.hardware import condemned
 from services.pool_manager.admitting.hardware_list import HardwareList
@@ -71,29 +71,35 @@ class Effects:
             await self._store.change_node(params.pool, params.promotes, promoted)
         for fact in facts(state, entry):
             await self.publish(fact)
+        if isinstance(entry, StepStarted) and left is not None and left.notices:
+            # A drain that begins when the cloud is about to take its node ends at once.
+            await self._reconcile(params.pool)
         if isinstance(entry, StepSucceeded) and entry.step == "terminate":
             await self._hardware.condemn(condemned(state, left, entry.time))
         if isinstance(entry, SagaDone | SagaUnwound):
-            # Last of all: while the pool's record holds the saga, its nodes are spoken for.
-            failed = isinstance(entry, SagaUnwound) and state.kind in UNASKED
-            failed = failed and not state.cancelled
+            await self._close(state, entry)
 
-            await self._tell_refused(state, entry)
+    async def _close(self, state: SagaState, entry: SagaDone | SagaUnwound) -> None:
+        """Take an ended saga off its pool, last of all: until then its nodes are spoken for."""
+        pool = state.params.pool
+        failed = isinstance(entry, SagaUnwound) and state.kind in UNASKED
+        failed = failed and not state.cancelled
+        await self._tell_refused(state, entry)
 
-            def closed(old: PoolRecord) -> PoolRecord:
-                left = close(
-                    old,
-                    state.saga,
-                    failed=failed,
-                    now=entry.time,
-                    how=_how(state, entry),
-                    exhausted=state.step("provision").error == "CAPACITY",
-                )
-                left = admission.noted(old, left, state, entry.time)
-                return follow_up(old, left, state, entry.time)
+        def closed(old: PoolRecord) -> PoolRecord:
+            left = close(
+                old,
+                state.saga,
+                failed=failed,
+                now=entry.time,
+                how=_how(state, entry),
+                exhausted=state.step("provision").error == "CAPACITY",
+            )
+            left = admission.noted(old, left, state, entry.time)
+            return follow_up(old, left, state, entry.time)
 
-            await self._store.change_pool(params.pool, closed)
-            await self._reconcile(params.pool)
+        await self._store.change_pool(pool, closed)
+        await self._reconcile(pool)
 
     async def _tell_refused(self, state: SagaState, entry: SagaEntry) -> None:
         """Tell of a node that was refused at admission, while the pool's record knows its saga."""

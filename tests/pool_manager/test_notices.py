@@ -8,13 +8,14 @@ import pytest
 
 from schemas.duration import Duration
 from schemas.node_events import Preempting
+from schemas.reasons import SagaKind
 from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.core import plan
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing import notices
-from services.pool_manager.sizing.opening import begin
+from services.pool_manager.sizing.opening import begin, open_for
 from services.pool_manager.world import World
 from tests.pool_manager.fleet import peers
 
@@ -66,6 +67,7 @@ def gone(**changes: Any) -> NodeRecord:
     [
         (node(), "terminate_first", "deadline", None),
         (node(notices={"a": notice(120)}), "launch_ahead", "deadline", after(115)),
+        (node(notices={"a": notice(120)}, health="unhealthy"), "launch_ahead", "deadline", None),
         (node(notices={"a": notice(None)}), "launch_ahead", "deadline", None),
         (node(notices={"a": notice(8)}), "terminate_first", "deadline", after(3)),
         (node(notices={"a": notice(-1)}), "terminate_first", "immediate", None),
@@ -230,19 +232,37 @@ def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
 @pytest.mark.parametrize(
     ("found", "begun_by", "unwound"),
     [
-        (node(notices={"a": notice(120, withdrawn=True)}), "a", True),
-        (node(notices={"a": notice(120)}), "a", False),
-        (node(notices={"a": notice(120, withdrawn=True)}), "", False),
-        (node(notices={"a": notice(120, withdrawn=True), "b": notice(300)}), "a", False),
-        (node(notices={"a": notice(120, withdrawn=True)}, health="unhealthy"), "a", False),
-        (node(notices={"a": notice(120, withdrawn=True)}, lost=True), "a", False),
+        (node(notices={"a": notice(120, withdrawn=True)}), {"notice": "a"}, True),
+        (node(notices={"a": notice(120)}), {"notice": "a"}, False),
+        (node(notices={"a": notice(120, withdrawn=True)}), {}, False),
+        (
+            node(notices={"a": notice(120, withdrawn=True), "b": notice(300)}),
+            {"notice": "a"},
+            False,
+        ),
+        (
+            node(notices={"a": notice(120, withdrawn=True)}, health="unhealthy"),
+            {"notice": "a"},
+            False,
+        ),
+        (node(notices={"a": notice(120, withdrawn=True)}, lost=True), {"notice": "a"}, False),
+        (
+            node(notices={"a": notice(120, withdrawn=True)}),
+            {"notice": "a", "cause": "request-5"},
+            False,
+        ),
+        (
+            node(notices={"a": notice(120, withdrawn=True)}),
+            {"notice": "a", "kind": "scale-down"},
+            False,
+        ),
     ],
 )
 def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
-    found: NodeRecord, begun_by: str, unwound: bool
+    found: NodeRecord, begun_by: dict[str, Any], unwound: bool
 ) -> None:
     """Not what a person or a sickness wants, nor what another notice still does."""
-    record = world(found, open=opened(notice=begun_by)).record
+    record = world(found, open=opened(**begun_by)).record
 
     assert unwound == bool(notices.withdrawn(record, [found]))
 
@@ -266,6 +286,18 @@ def test_a_node_left_cordoned_ahead_of_a_notice_returns_when_that_is_withdrawn(
     decided = plan(world(node(**(let_be | changes))), NOW)
 
     assert returned == ("uncordon" in {each.kind for each in decided.start.values()})
+
+
+@pytest.mark.parametrize("kind", ["drain", "replace", "scale-down"])
+def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKind) -> None:
+    """It drains for its own time, and a withdrawal does not take it back."""
+    announced = node(notices={"a": notice(120)})
+    record = world(announced).record
+    _, asked, _ = open_for("f", record, kind, NOW, announced)
+    _, own, _ = begin("f", record, kind, NOW, node=announced)
+
+    assert ("", "", None) == (asked.notice, asked.ahead_of, asked.drain_until)
+    assert (kind == "replace") == (own.drain_until is not None) == bool(own.notice)
 
 
 def test_a_replacement_that_failed_leaves_word_of_the_notice_it_was_ahead_of() -> None:

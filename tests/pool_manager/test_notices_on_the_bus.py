@@ -5,13 +5,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import Lost, Preempting
 from schemas.records import InstanceRecord
 from schemas.requests import Page, Query
-from schemas.sagas import LaunchSpec
+from schemas.sagas import LaunchSpec, StepStarted
+from schemas.settings import BudgetSpec
+from schemas.topology import POOL_NODE_EVENTS
+from services.pool_manager import service
 from services.pool_manager.service import build
 from services.pool_manager.sizing import notices
 from services.runtime.embedded import EmbeddedServer
@@ -19,6 +23,7 @@ from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
+from tests.support.settling import is_settled
 
 __all__ = ["peers"]
 
@@ -111,6 +116,48 @@ async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
 
     assert before[0] == replaced["old_node"]
     assert msgspec.json.decode(drained[0].data)["expired"]
+
+
+async def test_a_drain_of_a_sick_node_is_cut_short_by_a_notice_only_when_its_moment_comes(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it has its full time, which is what a withdrawal leaves it.
+
+    One that begins when the moment has passed ends at once, and waits for no periodic look.
+    """
+    monkeypatch.setattr(service, "RESYNC_SECONDS", 3600.0)
+    drains: list[StepStarted] = []
+
+    async def draining(count: int) -> bool:
+        found = await bus.read("SAGAS", subjects.saga_step_wildcard("drain", "started"))
+        drains[:] = [msgspec.json.decode(each.data, type=StepStarted) for each in found]
+        return len(drains) == count
+
+    peers.hold["drain"] = asyncio.Event()
+    wide = settings(budget=BudgetSpec(max_unavailable=3), replace_order="terminate_first")
+    async with Running(server.url, "pool-manager", build, wide):
+        before = await eventually(settled(bus, 3))
+        await peers.publish(spot(before[0], 86_400))
+        await peers.sicken("training", before[0])
+        await eventually(lambda: draining(1))
+        [first] = drains
+        assert first.deadline is not None
+        assert wide.pools["training"].drain_timeout == (first.deadline - first.time).total_seconds()
+        peers.hold["cordon"] = asyncio.Event()
+        await peers.sicken("training", before[1])
+
+        async def cordoning() -> bool:
+            return peers.count("cordon")[before[1]] == 1
+
+        await eventually(cordoning)
+        await peers.publish(spot(before[1], notices.MARGIN_SECONDS))
+        await eventually(lambda: is_settled(bus, "EVENTS", POOL_NODE_EVENTS.name))
+        peers.hold["cordon"].set()
+        await eventually(lambda: draining(2))
+        [replaced] = await eventually(lambda: events(bus, "node-replaced"))
+        peers.hold["drain"].set()
+
+    assert before[1] == replaced["old_node"]
 
 
 async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(

@@ -93,11 +93,12 @@ def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]
     """How a node leaves, as fields of the saga's opening; empty: as the pool says."""
     found = standing(node)
     fields: dict[str, Any] = {}
+    alone = node.health != "unhealthy" or node.health_kind in ANNOUNCED
     if found is not None:
         fields["notice"] = found[0]
         if not node.cordoned or node.ahead_of:
             fields["ahead_of"] = found[0]
-        if node.health != "unhealthy" or node.health_kind in ANNOUNCED:
+        if alone:
             # It is for no fault of its hardware, which must not be remembered as bad.
             fields["action"] = "none"
     if gone(node, now):
@@ -105,7 +106,10 @@ def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]
     if found is None:
         return {}
     _, notice = found
-    fields["drain_until"] = _drained_by(notice)
+    if alone:
+        # What is begun for something else outlasts the notice's withdrawal: it drains as long as it
+        # would without, and is hurried when the moment comes and the notice still stands.
+        fields["drain_until"] = _drained_by(notice)
     left = notice.deadline - now if notice.deadline is not None else None
     if urgent(node, spec, now) and (left is None or left.total_seconds() >= AHEAD_SECONDS_MIN):
         fields["order"] = LAUNCH_AHEAD
@@ -128,12 +132,15 @@ def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
 
 
 def withdrawn(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[tuple[str, NodeRecord]]:
-    """Sagas whose notice has been withdrawn, with their nodes; nothing else takes those away."""
+    """Sagas whose notice has been withdrawn, with their nodes; nothing else takes those away.
+
+    Nor did anybody ask for it, or the pool's new size.
+    """
     by_name = {node.node: node for node in nodes}
     found: list[tuple[str, NodeRecord]] = []
     for saga, opened in record.open.items():
         node = by_name.get(opened.node)
-        if not opened.notice or node is None:
+        if not opened.notice or node is None or opened.kind != "replace" or opened.cause:
             continue
         note = node.notices.get(opened.notice)
         sick = node.health == "unhealthy" or node.lost

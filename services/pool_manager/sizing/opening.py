@@ -57,7 +57,14 @@ def begin(
     )
     if node is not None:
         opened = msgspec.structs.replace(opened, **notices.departure(node, record.spec, now))
+        if kind != "replace":
+            opened = _for_no_notice(opened)
     return saga_id(kind, node, new_node), opened, record
+
+
+def _for_no_notice(opened: OpenSaga) -> OpenSaga:
+    """The same, where a notice that stands is not what it is begun for: it outlasts it."""
+    return msgspec.structs.replace(opened, notice="", ahead_of="", drain_until=None)
 
 
 def _renews(kind: SagaKind, node: NodeRecord | None) -> bool:
@@ -83,8 +90,9 @@ def open_for(
     node: NodeRecord,
     promotes: str = "",
 ) -> tuple[str, OpenSaga, PoolRecord]:
-    """Open a saga about a node because somebody asked."""
+    """Open a saga about a node because somebody asked: it is for no notice, if one stands."""
     saga, opened, record = begin(fleet, record, kind, now, node=node, promotes=promotes)
+    opened = _for_no_notice(opened)
     return saga, opened, with_open(record, saga, opened)
 
 
