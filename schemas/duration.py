@@ -4,10 +4,13 @@ A plain number is seconds. In Python a Duration is a float of seconds, so arithm
 """
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 SECONDS_MAX: Final = 10 * 366 * 86_400.0
 """Ten years: beyond it a date plus a duration may be none, and nobody means that."""
+READ_MAX: Final = 1_024
+"""Texts whose meaning is remembered: records of pools hold the same ones again and again."""
 _UNITS: Final = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -45,6 +48,7 @@ def parse_duration(value: object) -> Duration:
     return Duration(seconds)
 
 
+@lru_cache(maxsize=READ_MAX)
 def _read(text: str) -> float:
     """Seconds of a text, below zero too."""
     bare = text[1:] if text[:1] in ("+", "-") else text

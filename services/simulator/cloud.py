@@ -60,6 +60,8 @@ class Cloud:
     idempotent: bool
     list_lag_seconds: float
     machines: dict[str, Machine] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)
+    """Token -> the machine that was made for it last."""
     troubles: list[Trouble] = field(default_factory=list)
     on_made: Callable[[Instance], None] = lambda _: None
     on_ending: Callable[[Instance], None] = lambda _: None
@@ -95,9 +97,9 @@ class Cloud:
     def make(self, request: ProvisionRequest) -> Instance:
         """Make a machine, or return the one that this token has made."""
         if self.idempotent:
-            for each in self.machines.values():
-                if each.instance.token == request.token and not each.stopping:
-                    return each.instance
+            known = self.machines.get(self.tokens.get(request.token, ""))
+            if known is not None and not known.stopping:
+                return known.instance
         self.made += 1
         now = self.world.now()
         plain = made_for(request, f"{self.prefix}-{self.made:05d}")
@@ -106,6 +108,7 @@ class Cloud:
         )
         lag = self.chance.random() * self.list_lag_seconds
         self.machines[instance.provider_id] = Machine(instance, now + lag)
+        self.tokens[request.token] = instance.provider_id
         self.world.note(f"cloud made {instance.name} as {instance.provider_id}")
         self.on_made(instance)
         return instance
@@ -125,6 +128,8 @@ class Cloud:
         """A machine is gone."""
         machine = self.machines.pop(provider_id, None)
         if machine is not None:
+            if self.tokens.get(machine.instance.token) == provider_id:
+                del self.tokens[machine.instance.token]
             self.world.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 

@@ -57,7 +57,7 @@ STORY = Story(
     reason="XID 79: the GPU fell off the bus",
     at=12.0,
     seconds=10.0,
-    done=True,
+    outcome="done",
     stages=[
         Stage(name="detect", at=12.0, seconds=1.0),
         Stage(name="drain", at=13.0, seconds=3.0),

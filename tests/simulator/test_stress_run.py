@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,22 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from schemas import subjects
+from schemas.messages import Message, encode
+from schemas.sagas import WHOLE, SagaParams, SagaStarted, SagaUnwound
+from schemas.settings import BudgetSpec
 from services.cli.app import app
+from services.runtime.bus import Stored
 from services.runtime.documents import read_document
 from services.simulator.stress import composing, entry, page, report
 from services.simulator.stress.charts import clock, nice
 from services.simulator.stress.checking import read
 from services.simulator.stress.failures import Failure
-from services.simulator.stress.format import StressSpec
-from services.simulator.stress.recording import Repair
+from services.simulator.stress.format import FailureType, StressSpec
+from services.simulator.stress.recording import Recording, Repair
 from services.simulator.stress.report import Report
 
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SMALL = """\
 duration: 5m
 metrics_interval: 5s
@@ -200,6 +207,51 @@ def test_the_command_writes_its_reports_and_judges(tmp_path: Path) -> None:
     assert "pool-manager starts" in (tmp_path / "r.log").read_text()
 
 
+def _stored(step: str, status: str, message: Message) -> Stored:
+    subject = subjects.saga_entry("reset-gpu-a-1", step, status)
+    return Stored(subject, encode(message), 1, NOW)
+
+
+def test_a_repair_that_was_undone_is_open_no_more() -> None:
+    """Its end gives the budget back, and is no repair, whichever step it failed at."""
+    recording = Recording({"p": 10}, {"p": BudgetSpec(max_unavailable=1)})
+    about: dict[str, Any] = {"time": NOW, "saga": "reset-gpu-a-1"}
+    params = SagaParams(pool="p", node="a", sickness="xid-48")
+    begun = SagaStarted(id="1", kind="reset-gpu", params=params, **about)
+    recording.stored(10.0, "SAGAS", _stored(WHOLE, "started", begun))
+    recording.sample(20.0, {"p": 10}, {"p": 10})
+    undone = SagaUnwound(id="2", step="check", reason="it did not help", **about)
+    recording.stored(25.0, "SAGAS", _stored(WHOLE, "unwound", undone))
+    recording.sample(30.0, {"p": 10}, {"p": 10})
+    (repair,) = recording.repairs
+    assert ("unwound", 25.0, None) == (repair.outcome, repair.ended_at, repair.seconds)
+    assert [1, 0] == [each.repairing for each in recording.samples]
+    assert (1, 20.0) == (recording.budgets["p"].most, recording.budgets["p"].full_seconds)
+
+
+@pytest.mark.parametrize(
+    ("struck", "since"),
+    [
+        ([(5.0, "temperature", False), (9.0, "xid_error", True)], 9.0),
+        ([(5.0, "network", False), (9.0, "temperature", False)], 5.0),
+        ([(5.0, "xid_error", False), (9.0, "xid_error", False)], 9.0),
+        ([(5.0, "xid_error", True), (9.0, "network", False)], 5.0),
+    ],
+)
+def test_a_repair_counts_from_the_failure_that_led_to_it(
+    struck: list[tuple[float, FailureType, bool]], since: float
+) -> None:
+    """The gravest that has struck the machine; of what is light, the last."""
+    recording = Recording({"p": 10}, {"p": BudgetSpec()})
+    for number, (at, kind, fatal) in enumerate(struck):
+        failure = Failure(number=number, at=at, slot=1, type=kind, fatal=fatal)
+        recording.strike(failure, "a", at)
+    params = SagaParams(pool="p", node="a")
+    begun = SagaStarted(id="1", time=NOW, saga="reset-gpu-a-1", kind="replace", params=params)
+    recording.stored(10.0, "SAGAS", _stored(WHOLE, "started", begun))
+    assert since == recording.repairs[0].failed_at
+
+
 def test_what_a_repair_consists_of() -> None:
     """Its parts follow one another without a gap, from the failure to the last entry."""
     repair = Repair(
@@ -214,6 +266,7 @@ def test_what_a_repair_consists_of() -> None:
         noticed_at=11.0,
         began_at=30.0,
         ended_at=100.0,
+        outcome="done",
         steps=[
             (30.0, "cordon", "started"),
             (31.0, "cordon", "succeeded"),

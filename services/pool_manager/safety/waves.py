@@ -162,13 +162,16 @@ def _by_cause(
     if len(rest) < spec.nodes:
         return None
     for scope in CAUSES:
-        sizes = Counter(shared(node, scope) for node in nodes)
-        known = sum(sizes.values()) - sizes.pop("", 0)
         members: dict[str, list[Ill]] = {}
         for each in rest:
             members.setdefault(shared(each.node, scope), []).append(each)
         unknown = members.pop("", [])
-        for value, found in members.items():
+        large = {value: found for value, found in members.items() if len(found) >= spec.nodes}
+        if not large:
+            continue  # nothing here can be a wave: the pool's nodes need not be counted
+        sizes = Counter(shared(node, scope) for node in nodes)
+        known = sum(sizes.values()) - sizes.pop("", 0)
+        for value, found in large.items():
             wanted = max(spec.nodes, _threshold(spec, sizes[value]))
             wave = _run(tuple(found), spec, wanted, now)
             if len(wave) <= (len(best.members) if best else 0):

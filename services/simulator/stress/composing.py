@@ -45,7 +45,7 @@ def compose(
 ) -> Report:
     """Make the report."""
     rules = sorted(recording.rules.items(), key=lambda each: (-each[1], each[0]))
-    ended = [each for each in recording.repairs if each.ended_at is not None]
+    ended = [each for each in recording.repairs if each.outcome == "done"]
     return Report(
         name=name,
         description=description,
@@ -240,7 +240,7 @@ def _stage_seconds(ended: Sequence[Repair]) -> dict[str, Spread]:
 
 
 def _slowest(recording: Recording, end: float) -> list[Story]:
-    """The repairs that took longest; those that are not done by the end have lasted till then."""
+    """The repairs that took longest; what is under way at the end has lasted till then."""
 
     def lasted(repair: Repair) -> float:
         until = repair.ended_at if repair.ended_at is not None else end
@@ -270,7 +270,7 @@ def _story(repair: Repair, lasted: float, end: float) -> Story:
         reason=repair.reason,
         at=_round(repair.ill_since),
         seconds=_round(lasted),
-        done=repair.ended_at is not None,
+        outcome=repair.outcome,
         stages=stages(repair, end),
         moments=sorted(moments, key=lambda each: each.at),
     )

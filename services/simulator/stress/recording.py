@@ -13,6 +13,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.reasons import SagaKind
+from schemas.sagas import WHOLE
 from schemas.settings import BudgetSpec
 from schemas.topology import EVENTS, HEALTH, NODES, SAGAS
 from services.pool_manager.safety.budget import limit
@@ -125,7 +126,9 @@ class Repair:
     @property
     def seconds(self) -> float | None:
         """From the failure until its place was filled again; None: it is not."""
-        return None if self.ended_at is None else self.ended_at - self.ill_since
+        if self.ended_at is None or self.outcome != "done":
+            return None
+        return self.ended_at - self.ill_since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +200,8 @@ class Recording:
         """Open saga that counts against the budget -> its pool."""
         self._states: dict[str, str] = {}
         self._seen: dict[str, set[str]] = {}
-        self._ill: dict[str, float] = {}
-        """Node -> when its machine was struck by what has not passed."""
+        self._ill: dict[str, tuple[int, float]] = {}
+        """Node -> how grave the gravest is that has struck its machine, and when that was."""
         self._noticed: dict[str, float] = {}
         self._since = Counter[str]()
 
@@ -211,7 +214,11 @@ class Recording:
         self.causes[failure.cause] += 1
         if failure.xid:
             self.xids[failure.xid] += 1
-        self._ill.setdefault(node, at)
+        grave = _gravity(failure)
+        known = self._ill.get(node, (-1, 0.0))[0]
+        # Of what is light the last one may have been the one too many.
+        if node not in self._noticed and (grave > known or grave == known == 0):
+            self._ill[node] = grave, at
         self._since["failures"] += 1
 
     def miss(self, failure: Failure) -> None:
@@ -289,14 +296,14 @@ class Recording:
 
     def _saga(self, at: float, stored: Stored) -> None:
         entry = _entries.decode(stored.data)
-        status = stored.subject.rpartition(".")[2]
-        if not entry.step and status == "started":
+        *_, step, status = stored.subject.split(".")
+        if step == WHOLE and status == "started":
             self._begin(at, entry)
             return
         repair = self._open.get(entry.saga)
         if repair is not None and len(repair.steps) < STEPS_MAX:
             repair.steps.append((at, entry.step, status))
-        if status in ("done", "unwound") and not entry.step:
+        if status in ("done", "unwound") and step == WHOLE:
             self._end(at, entry, status)
 
     def _begin(self, at: float, entry: _Entry) -> None:
@@ -315,7 +322,7 @@ class Recording:
                 new_node=params.new_node,
                 sickness=params.sickness,
                 reason=params.reason[:REASON_CHARS_MAX],
-                failed_at=self._ill.get(params.node),
+                failed_at=self._ill[params.node][1] if params.node in self._ill else None,
                 noticed_at=self._noticed.get(params.node),
                 began_at=at,
             )
@@ -327,12 +334,11 @@ class Recording:
         repair = self._open.pop(entry.saga, None)
         if repair is None:
             return
-        repair.outcome = status
+        repair.outcome, repair.ended_at = status, at
         if status == "done":
-            repair.ended_at = at
             self._since["repaired"] += 1
-            for found in (self._ill, self._noticed):
-                found.pop(repair.node, None)
+            self._ill.pop(repair.node, None)
+            self._noticed.pop(repair.node, None)
 
     def _out(self, pool: str) -> int:
         return sum(1 for each in self._taking.values() if each == pool)
@@ -369,3 +375,10 @@ class Recording:
             if budget.opened_at is not None:
                 budget.open_seconds += at - budget.opened_at
                 budget.opened_at = None
+
+
+def _gravity(failure: Failure) -> int:
+    """How surely it is this failure that takes a node out of service."""
+    if failure.fatal:
+        return 2
+    return 1 if failure.type == "network" else 0

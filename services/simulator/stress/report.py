@@ -149,7 +149,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     at: float
     seconds: float
-    done: bool
+    outcome: str
+    """done, unwound; empty: it is under way at the end."""
     stages: list[Stage]
     moments: list[Moment]
 
