@@ -9,8 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from schemas.settings import PoolSpec, ProviderChoice
+from services.cli.simulating.live import unplayable
+
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = ("-m", "services.cli", "simulator", "fleet")
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "told"),
+    [
+        ({}, 3, ""),
+        ({}, 0, ""),
+        ({}, 5, "it has 2 to 4 nodes (min_nodes, max_nodes)"),
+        ({}, 1, "it has 2 to 4 nodes (min_nodes, max_nodes)"),
+        ({"provider": "here"}, 3, "its provider here is of type local"),
+        ({"providers": (ProviderChoice(name="fake"), ProviderChoice(name="here"))}, 3, "its prov"),
+        ({"provider": "elsewhere"}, 3, ""),
+    ],
+)
+def test_a_pool_that_cannot_be_played_is_refused(spec, nodes, told):
+    """One beyond its bounds would be waited for in vain; real machines have agents of their own."""
+    values = {"provider": "fake", "instance_type": "x", "min_nodes": 2, "max_nodes": 4, **spec}
+    found = unplayable(PoolSpec(**values), nodes, {"fake": "fake", "here": "local"})
+    assert told == found[: len(told)]
+    assert bool(told) == bool(found)
 
 
 @pytest.mark.slow

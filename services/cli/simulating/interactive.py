@@ -4,6 +4,8 @@ Time stands still while nothing is typed. It works on a terminal, and from a pip
 line, the end of the input is the end.
 """
 
+import asyncio
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,13 +17,16 @@ from services.runtime.logs import silenced
 from services.simulator import virtual
 from services.simulator.scenario.outcome import Outcome
 from services.simulator.scenario.reading import read_file, read_text
-from services.simulator.scenario.runner import Player
+from services.simulator.scenario.runner import SETTLE_SECONDS, Player
 from services.simulator.scenario.typing_in import HELP, TypedError, event_of
 
 if TYPE_CHECKING:
     from services.simulator.scenario.format import Scenario
 
 PROMPT: Final = "navarch> "
+WAITING: Final = frozenset({"wait", "wait_for_status", "assert", "log", "set_load"})
+AFTER_SECONDS: Final = 1.0
+"""Pass after anything else, so that what follows at once is told at once."""
 STEP: Final = "step 10s"
 OWN: Final = """
 name: interactive
@@ -55,6 +60,8 @@ class Session:
     async def run(self) -> int:
         """Take commands until the end; the exit code is 1 where an assertion did not hold."""
         await self._player.stage.open()
+        if sys.stdin.isatty() and importlib.util.find_spec("readline"):
+            importlib.import_module("readline")  # arrows, and what was typed before
         printing.say("A simulated fleet; nothing runs before `start`. Type help, or quit.")
         while (line := self._line()) is not None and line not in ("quit", "exit"):
             await self._take(line or STEP)
@@ -66,7 +73,10 @@ class Session:
         try:
             if sys.stdin.isatty():
                 return input(f"{scenarios.clock(self._player.stage.world.now())} {PROMPT}").strip()
-        except EOFError:
+        except (EOFError, KeyboardInterrupt) as end:
+            printing.say("")
+            if isinstance(end, KeyboardInterrupt):
+                raise
             return None
         text = sys.stdin.readline()
         return text.partition("#")[0].strip() if text else None
@@ -82,6 +92,9 @@ class Session:
                     for each in self._player.standings().values()
                 ]
                 headers = ("node", "pool", "status", "health", "reason")
+                if not rows:
+                    printing.say("No node is recorded yet; type start, or step.")
+                    return
                 printing.say(render.columns(headers, rows, colour=colour))
             case "pools":
                 self._say_pools(colour=colour)
@@ -103,6 +116,7 @@ class Session:
             printing.say("! nothing runs yet; type start")
             return
         await self._player.play(event)
+        await asyncio.sleep(SETTLE_SECONDS if event.action in WAITING else AFTER_SECONDS)
         for text in scenarios.story(self._outcome(self._told, self._steps), colour=colour):
             printing.say(text)
         self._told, self._steps = len(self._player.stage.story), len(self._player.steps)

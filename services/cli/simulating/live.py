@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import quantiles
@@ -27,10 +27,10 @@ from schemas.node_events import Cordoned, Fault, Lost, Verdict, node_codec
 from schemas.pool_events import NodeReplaced, pool_codec
 from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
 from schemas.requests import ScaleRequest
-from schemas.settings import AgentSettings, NatsSettings
+from schemas.settings import AgentSettings, NatsSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, POOLS
 from services.cli import printing
-from services.cli.running import find_bus, settings_of
+from services.cli.running import find_bus, served_settings, settings_of
 from services.cli.serve import Serving, locked
 from services.runtime.configuration import load_settings
 from services.runtime.errors import NavarchError
@@ -38,6 +38,7 @@ from services.runtime.nats_bus import ConnectOptions, NatsBus
 from services.runtime.views import BucketView
 from services.simulator.live import LiveFleet, LiveMachines, LiveWorld
 
+OWN_PROVIDER: Final = "fake"
 NODES_A_CONNECTION: Final = 50
 CONNECTIONS_MAX: Final = 64
 CONNECT_SECONDS_MAX: Final = 10.0
@@ -101,13 +102,22 @@ async def _play(order: Order) -> Summary:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as ending:
         if order.nats_url or order.config or not order.nodes:
-            nats, agent = find_bus(order.nats_url, order.config), settings_of(order.config).agent
+            nats = find_bus(order.nats_url, order.config)
+            settings = _settings(order)
+            agent = settings.agent
+            types = {name: each.type for name, each in settings.providers.items()}
         else:
+            types = {OWN_PROVIDER: OWN_PROVIDER}
             nats, agent, pool = await ending.enter_async_context(_own(order.nodes))
             order = msgspec.structs.replace(order, pool=pool)
         count = min(max(order.nodes // NODES_A_CONNECTION, 1), CONNECTIONS_MAX)
         buses = [await ending.enter_async_context(_bus(nats)) for _ in range(count)]
-        return await Live(order, buses, agent, stopping).run()
+        return await Live(order, buses, agent, stopping, types).run()
+
+
+def _settings(order: Order) -> Settings:
+    """Of the fleet whose agents are played, as far as they are known here."""
+    return settings_of(order.config) if order.nats_url else served_settings(order.config)[0]
 
 
 @asynccontextmanager
@@ -173,14 +183,34 @@ async def _bus(nats: NatsSettings) -> AsyncIterator[NatsBus]:
         await bus.close()
 
 
+def unplayable(spec: PoolSpec, nodes: int, types: Mapping[str, str]) -> str:
+    """Why a pool's agents cannot be played, and what to do; empty: they can. Pure."""
+    if nodes and not spec.min_nodes <= nodes <= spec.max_nodes:
+        bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes (min_nodes, max_nodes)"
+        return f"it has {bounds}: choose --nodes within, or change them"
+    for name in [each.name for each in spec.providers] or [spec.provider]:
+        if types.get(name, OWN_PROVIDER) != OWN_PROVIDER:
+            return (
+                f"its provider {name} is of type {types[name]}, whose machines have agents of "
+                f"their own; play one whose provider is of type {OWN_PROVIDER}"
+            )
+    return ""
+
+
 class Live:
     """One play, from the request for nodes to the last that leaves."""
 
     def __init__(
-        self, order: Order, buses: list[NatsBus], agent: AgentSettings, stopping: asyncio.Event
+        self,
+        order: Order,
+        buses: list[NatsBus],
+        agent: AgentSettings,
+        stopping: asyncio.Event,
+        types: Mapping[str, str],
     ) -> None:
-        """Play over `buses` until `stopping`."""
+        """Play over `buses` until `stopping`; `types`: of the fleet's providers, where known."""
         self._order = order
+        self._types = types
         self._bus = buses[0]
         self._stopping = stopping
         world = LiveWorld(order.seed, lambda _: None)
@@ -210,7 +240,7 @@ class Live:
             took = await self._until_active(pool, wanted, began)
             active = self._active(pool)
             tasks.append(asyncio.create_task(self._fleet.break_things(self._order.faults_per_hour)))
-            await self._live(pool, wanted)
+            await self._live(pool, wanted, began)
             left = await self._leave(pool, before) if self._order.nodes else 0
         finally:
             for task in tasks:
@@ -232,6 +262,8 @@ class Live:
         if name not in records:
             known = ", ".join(sorted(records)) or "none"
             raise NavarchError(f"name the pool with --pool; there are: {known}")
+        if wrong := unplayable(records[name].spec, self._order.nodes, self._types):
+            raise NavarchError(f"pool {name}: {wrong}")
         self._fleet.pool = name
         return name, records[name].desired
 
@@ -255,7 +287,7 @@ class Live:
         printing.say(f"{took:6.1f} s: all {wanted} nodes in service")
         return round(took, 2)
 
-    async def _live(self, pool: str, wanted: int) -> None:
+    async def _live(self, pool: str, wanted: int, began: float) -> None:
         """Say how it goes until told to stop, or until the time is up."""
         until = time.monotonic() + self._order.minutes * 60 if self._order.minutes else None
         while until is None or time.monotonic() < until:
@@ -264,8 +296,9 @@ class Live:
                 return
             counts = self._fleet.counts
             printing.say(
-                f"{self._active(pool)} of {wanted} nodes in service, {counts.faults} faults "
-                f"({counts.fatal} fatal), {self._replaced} replaced, {self._lost} lost"
+                f"{time.monotonic() - began:6.1f} s: {self._active(pool)} of {wanted} nodes in "
+                f"service, {counts.faults} faults ({counts.fatal} fatal), {self._replaced} "
+                f"replaced, {self._lost} lost"
             )
 
     async def _stopped(self, seconds: float) -> bool:

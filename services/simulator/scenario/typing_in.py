@@ -66,14 +66,21 @@ def event_of(line: str, ids: Collection[str], pools: Collection[str]) -> f.Event
     try:
         event = read_event(Document(TYPED, {}), text)
     except ConfigurationError as error:
-        raise TypedError(str(error).removeprefix(f"{TYPED}:1: ")) from error
+        raise TypedError(_plain(str(error).removeprefix(f"{TYPED}:1: "))) from error
     wrong = [
-        f"{'.'.join(map(str, place))}: {problem}".removeprefix(": ")
+        _plain(f"{'.'.join(map(str, place))}: {problem}".removeprefix(": "))
         for place, problem in event_problems(event, ids, pools)
     ]
     if wrong:
         raise TypedError("; ".join(wrong))
     return event
+
+
+def _plain(problem: str) -> str:
+    """A problem without the places that are a file's alone."""
+    for place in ("params.command_args: ", "params.body: ", "params: ", "params.", "target: "):
+        problem = problem.removeprefix(place)
+    return problem
 
 
 def _nested(action: f.Action, values: dict[str, Any]) -> dict[str, Any]:
