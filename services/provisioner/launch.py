@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
 """What a launch must have left when it asks for an offering, to hear the answer."""
+OVERTAKEN_LOOK_SECONDS: Final = 5.0
+"""How often a launch that waits for capacity asks whether it is still wanted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +116,7 @@ class Launcher:
     ) -> ProvisionOutputs:
         while True:
             if tries.taken is None and tries.record.state == "intended":
-                await self._choose(key, tries)
+                await self._choose_unless(key, tries, overtaken)
             if tries.record.state != "intended":
                 return _outcome(tries.record)
             assert tries.taken is not None
@@ -146,6 +148,27 @@ class Launcher:
             tries.record = await self._store.get(key) or tries.record
             if tries.record.state != "intended":
                 return _outcome(tries.record)
+
+    async def _choose_unless(
+        self, key: str, tries: _Tries, overtaken: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Choose, which may wait for long; a saga that was cancelled meanwhile waits no longer.
+
+        Its node is out of service until then, and what came at last would be ended at once.
+        """
+        working = asyncio.create_task(self._choose(key, tries))
+        try:
+            while not (await asyncio.wait({working}, timeout=OVERTAKEN_LOOK_SECONDS))[0]:
+                if await overtaken():
+                    working.cancel()
+                    await asyncio.wait({working})
+                    if tries.taken is not None:
+                        await self._chooser.abandon(tries.taken)
+                    raise StepFailure("the saga went on without it")
+        finally:
+            working.cancel()
+            await asyncio.wait({working})
+        working.result()
 
     async def _refused(self, key: str, tries: _Tries, error: ProviderError) -> None:
         """Record that an offering was refused; another replica may have taken the next already."""

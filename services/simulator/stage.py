@@ -214,10 +214,15 @@ class Stage:
         )
         self.machines.fail(machine, failure)
         if params.failure_type == "preemption":
-            self.later(seconds, partial(self.cloud.vanish, machine.instance.provider_id))
+            self.later(seconds, partial(self._take, machine, failure))
         elif params.duration is not None:
             self.later(seconds, partial(self.mend, machine, failure))
         return True
+
+    def _take(self, machine: Machine, failure: Failure) -> None:
+        """The cloud takes a machine, unless it has withdrawn what it announced."""
+        if machine.failures.get(failure.name) is failure:
+            self.cloud.vanish(machine.instance.provider_id)
 
     def mend(self, machine: Machine, failure: Failure) -> None:
         """A failure is over, unless another of its kind has come since."""

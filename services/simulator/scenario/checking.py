@@ -46,7 +46,7 @@ class Known:
 
 def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
     """Everything that is wrong."""
-    pools, ids = known.pools, known.ids
+    pools, ids = {*known.pools, *applied(scenario)}, known.ids
     if not ids and not pools and scenario.stress is None:
         yield ("fleet",), "there is nothing to play with; name nodes here, or give `pools`"
     yield from _of_fleet(scenario, pools)
@@ -69,6 +69,13 @@ def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
     for number, each in enumerate(scenario.assertions):
         of_it = assertion_problems(each, ids, pools)
         yield from ((("assertions", number, *inside), text) for inside, text in of_it)
+
+
+def applied(scenario: f.Scenario) -> Iterator[str]:
+    """Pools that a request of the scenario makes."""
+    for event in scenario.events:
+        if isinstance(event.params, f.RequestParams) and event.params.verb == "apply":
+            yield event.target
 
 
 def in_order(events: tuple[f.Event, ...]) -> list[tuple[int, f.Event]]:

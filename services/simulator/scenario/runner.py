@@ -14,7 +14,7 @@ from services.runtime.errors import BusError
 from services.runtime.logs import silenced
 from services.simulator import virtual
 from services.simulator.scenario import format as f
-from services.simulator.scenario.checking import VERBS, in_order
+from services.simulator.scenario.checking import VERBS, applied, in_order
 from services.simulator.scenario.judging import View, answered, expected, judged
 from services.simulator.scenario.outcome import Checked, Outcome, Step
 from services.simulator.scenario.plan import beginning
@@ -100,7 +100,7 @@ class Player:
 
     def view(self) -> View:
         """How everything stands."""
-        names = self._scenario.configuration.pools
+        names = dict.fromkeys((*self._scenario.configuration.pools, *applied(self._scenario)))
         records = {name: self.stage.pool(name) for name in names}
         machines = Counter(each.pool for each in self.stage.cloud.standing())
         return View(
