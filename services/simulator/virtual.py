@@ -186,7 +186,8 @@ class VirtualClock:
 
     def now(self) -> datetime:
         """The moment, in UTC."""
-        return moment(asyncio.get_running_loop().time()) + self._skew
+        found = moment(asyncio.get_running_loop().time())
+        return found + self._skew if self._skew else found
 
     def monotonic(self) -> float:
         """Seconds that never go back."""

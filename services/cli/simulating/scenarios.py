@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from schemas.duration import format_duration
 from services.cli import printing
 from services.cli.printing import Format
 from services.cli.simulating import stress
@@ -56,14 +57,19 @@ def validate(files: Sequence[Path]) -> int:
             for problem in error.problems:
                 printing.say(problem)
             continue
-        what = (
-            "a stress run"
-            if scenario.stress is not None
-            else f"{len(scenario.fleet)} nodes, {len(scenario.events)} events, "
+        printing.say(f"{file}: {scenario.name} is in order: {_what(scenario)}")
+    return 1 if wrong else 0
+
+
+def _what(scenario: "Scenario") -> str:
+    """What a file holds."""
+    if scenario.stress is None:
+        return (
+            f"{len(scenario.fleet)} nodes, {len(scenario.events)} events, "
             f"{len(scenario.assertions)} assertions"
         )
-        printing.say(f"{file}: {scenario.name} is in order: {what}")
-    return 1 if wrong else 0
+    fleet, lasts = scenario.stress.fleet_gen, format_duration(scenario.stress.duration)
+    return f"a stress run of {fleet.total_nodes:,} nodes for {lasts}"
 
 
 def _read(file: Path) -> "Scenario":
