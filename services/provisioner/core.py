@@ -20,7 +20,7 @@ from schemas.reasons import NOT_LISTED, ProviderErrorKind
 from schemas.records import InstanceRecord, node_key
 from schemas.sagas import LaunchSpec
 from services.provisioner.errors import RULES
-from services.provisioner.provider import Instance
+from services.provisioner.provider import Capabilities, Instance
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
@@ -182,9 +182,12 @@ def standing(record: InstanceRecord, instance: Instance, now: datetime) -> Insta
     """The record of an instance that is to go, now that it is known to stand at its provider."""
     if record.state == "terminated":
         record = removing(replace(record, state="running"), now)
+    known = record.running_at if record.provider_id == instance.provider_id else None
     return replace(
         record,
         provider_id=instance.provider_id,
+        # Just made, it may be missing from the next list, however long the record has been going.
+        running_at=known or now,
         dollars_per_hour=instance.dollars_per_hour or record.dollars_per_hour,
     )
 
@@ -224,10 +227,25 @@ def to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, 
     return tuple(dict.fromkeys((*first, *found)))
 
 
+def out_of_sight(record: InstanceRecord, can: Capabilities) -> str:
+    """Why its provider can neither remove a record's instance nor tell of it; empty: it can.
+
+    Asked in another region than the instance's own a cloud does not know it, which proves nothing.
+    """
+    chosen = record.offering.region if record.offering is not None else ""
+    region = record.region or chosen
+    if not can.sees_region_only or region in ("", can.region):
+        return ""
+    return (
+        f"it was made in {region}, and provider {record.provider} is of {can.region} now: give it "
+        f"{region} again, or remove {record.provider_id or record.instance} there by hand"
+    )
+
+
 def is_absent(
-    record: InstanceRecord, listed: Iterable[Instance], now: datetime, lag: timedelta
+    record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
 ) -> bool:
-    """Whether a list proves that the instance is gone.
+    """Whether a list that was asked for at a moment proves that the instance is gone.
 
     The list must be so late that a lagging one would show it: counted from when its id was learnt,
     and where that never was, from when it was given up.
@@ -236,7 +254,7 @@ def is_absent(
     if any(is_of(record, each) for each in listed) or may_stand(record, listed):
         return False
     known_at = record.running_at if record.provider_id else None
-    return now - (known_at or record.terminating_at or record.intended_at) >= lag
+    return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag
 
 
 # --- the sweep -----------------------------------------------------------------------------------

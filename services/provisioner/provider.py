@@ -101,6 +101,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """An instance can be rebooted in its place (`Reboots`): it keeps its id, disks and address."""
     region: str = ""
     """The only region it serves; empty: several, or none."""
+    sees_region_only: bool = False
+    """It lists and removes nothing outside `region`: what was made in another is out of sight."""
     market: Market = "on-demand"
     """Of a launch that names none."""
     spot: bool = False

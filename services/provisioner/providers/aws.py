@@ -101,6 +101,7 @@ class AwsProvider:
             prices=True,
             list_lag_seconds=LIST_LAG_SECONDS,
             region=self.options.region,
+            sees_region_only=True,
             market=self.options.market,
             spot=True,
         )

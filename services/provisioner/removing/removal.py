@@ -116,17 +116,22 @@ class Remover:
     async def _try(self, record: InstanceRecord) -> Standing | None:
         try:
             calls = self._providers.get(record.provider)
+            can = calls.provider.capabilities
+            if unseen := core.out_of_sight(record, can):
+                return Standing(unseen, "INVALID")
             listed = [] if record.provider_id else await calls.listed()
             for provider_id in core.to_remove(record, listed):
                 await calls.terminate(provider_id)
+            # A list of many pages shows what was so when it was begun.
+            asked_at = self._clock.now()
             listed = await calls.listed()
             for provider_id in core.to_remove(record, listed):
                 if provider_id != record.provider_id:
                     await calls.terminate(provider_id)
         except ProviderError as error:
             return Standing(str(error), error.kind)
-        lag = timedelta(seconds=calls.provider.capabilities.list_lag_seconds)
-        if core.is_absent(record, listed, self._clock.now(), lag):
+        lag = timedelta(seconds=can.list_lag_seconds)
+        if core.is_absent(record, listed, asked_at, lag):
             return None
         return Standing(f"{record.provider} still lists it")
 

@@ -1,0 +1,136 @@
+"""What does not prove that an instance is gone, though no list shows it."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.capacity import Offering
+from schemas.records import InstanceRecord
+from services.provisioner import core
+from services.provisioner.calling.calls import ProviderCalls, Providers
+from services.provisioner.provider import Capabilities, Environment, Instance
+from services.provisioner.providers.fake import FakeProvider
+from services.provisioner.removing.removal import Remover
+from services.provisioner.store import InstanceStore
+from services.runtime.clock import SystemClock
+from services.runtime.nats_bus import NatsBus
+from tests.provisioner.support import FLEET, QUICK, launch
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LAG = timedelta(seconds=5)
+KEY = "web.web-1"
+ELSEWHERE = Capabilities(region="us-east-1", sees_region_only=True)
+
+
+class Paced(SystemClock):
+    """A clock that goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        """It is noon."""
+        self.at = NOW
+
+    def now(self) -> datetime:
+        """The moment."""
+        return self.at
+
+
+class LongList(FakeProvider):
+    """A provider whose list takes a minute, and a region that may be out of sight."""
+
+    clock: Paced
+    can = Capabilities(list_lag_seconds=LAG.total_seconds())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As the test has it."""
+        return self.can
+
+    async def list(self) -> list[Instance]:
+        """Show what was so when it was begun."""
+        found = await super().list()
+        self.clock.at += timedelta(minutes=1)
+        return found
+
+
+def going(**changes: object) -> InstanceRecord:
+    """A record of an instance that is to go."""
+    made = core.intended("web", "web-1", launch(), "scale-up-web-1", NOW)
+    return replace(made, **({"state": "terminating", "terminating_at": NOW} | changes))
+
+
+def long_list() -> LongList:
+    """One with nothing in it."""
+    around = Environment(name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=Path())
+    provider = LongList(options=FakeProvider.Options(), environment=around)
+    provider.clock = Paced()
+    return provider
+
+
+def remover(bus: NatsBus, provider: LongList) -> Remover:
+    """Who removes at it."""
+    calls = ProviderCalls(provider, call_timeout_seconds=5.0)
+    providers = Providers({"fake": calls})
+    return Remover(bus, provider.clock, InstanceStore(bus), providers, QUICK)
+
+
+async def test_a_long_list_shows_what_was_so_when_it_was_begun(bus: NatsBus) -> None:
+    """An instance made right before it may be missing from it; the next list proves it."""
+    provider = long_list()
+    removing = remover(bus, provider)
+    await InstanceStore(bus).create(going(provider_id="i-1", running_at=NOW))
+
+    assert [False, True] == [await removing.once(KEY), await removing.once(KEY)]
+
+
+async def test_what_was_made_in_another_region_is_leaked_until_somebody_looks_there(
+    bus: NatsBus,
+) -> None:
+    """A provider whose region was changed in the configuration does not know it, nor its end."""
+    provider = long_list()
+    provider.can = ELSEWHERE
+    store = InstanceStore(bus)
+    await store.create(going(provider_id="i-1", running_at=NOW, region="eu-west-1"))
+
+    assert not await remover(bus, provider).once(KEY)
+    left = await store.get(KEY)
+    assert left is not None
+    assert "leaked" == left.state
+    assert left.error.startswith("it was made in eu-west-1, and provider fake is of us-east-1 now")
+    assert [] == provider.calls("terminate")
+
+
+@pytest.mark.parametrize(
+    ("record", "can", "seen"),
+    [
+        (going(region="us-east-1"), ELSEWHERE, True),
+        (going(region="eu-west-1"), ELSEWHERE, False),
+        (going(region="eu-west-1"), Capabilities(region="us-east-1"), True),
+        (going(region="eu-west-1"), Capabilities(), True),
+        (going(), ELSEWHERE, True),
+        (
+            going(offering=Offering(provider="fake", region="eu-west-1", instance_type="h100")),
+            ELSEWHERE,
+            False,
+        ),
+    ],
+)
+def test_a_provider_of_one_region_sees_nothing_of_another(
+    record: InstanceRecord, can: Capabilities, *, seen: bool
+) -> None:
+    """Where nothing was ever asked for, there is nothing to see; some see all their regions."""
+    assert seen is (core.out_of_sight(record, can) == "")
+
+
+def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
+    """Its age counts from when its id was learnt, and not from when its removal began."""
+    made = Instance(name="web-1", provider_id="i-9", fleet=FLEET, pool="web", status="running")
+    late = NOW + timedelta(minutes=1)
+    settled = core.settle(going(), made, late)
+    again = core.settle(settled.record, made, late + LAG)
+
+    assert isinstance(settled, core.Overtaken)
+    assert not core.is_absent(settled.record, (), late + LAG / 2, LAG)
+    assert core.is_absent(settled.record, (), late + LAG, LAG)
+    assert late == again.record.running_at
