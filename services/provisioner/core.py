@@ -9,7 +9,7 @@ here what to do; nothing here may ask a provider, read a clock or write a record
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,6 +21,7 @@ from schemas.records import InstanceRecord, node_key
 from schemas.sagas import LaunchSpec
 from services.provisioner.errors import RULES
 from services.provisioner.provider import Capabilities, Instance
+from services.provisioner.seeing import may_stand, out_of_sight
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
@@ -86,16 +87,6 @@ def is_of(record: InstanceRecord, instance: Instance) -> bool:
         return True
     same_name = instance.name == record.instance and instance.pool == record.pool
     return same_name and instance.fleet == record.launch.fleet
-
-
-def may_stand(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
-    """Whether the record's instance may stand where its provider could not look.
-
-    One whose id was never learnt may stand in any such place.
-    """
-    known = record.provider_id
-    hidden = (each.may_hold for each in listed if each.may_hold)
-    return any(not known or known.startswith(each) for each in hidden)
 
 
 def adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
@@ -227,21 +218,6 @@ def to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, 
     return tuple(dict.fromkeys((*first, *found)))
 
 
-def out_of_sight(record: InstanceRecord, can: Capabilities) -> str:
-    """Why its provider can neither remove a record's instance nor tell of it; empty: it can.
-
-    Asked in another region than the instance's own a cloud does not know it, which proves nothing.
-    """
-    chosen = record.offering.region if record.offering is not None else ""
-    region = record.region or chosen
-    if not can.sees_region_only or region in ("", can.region):
-        return ""
-    return (
-        f"it was made in {region}, and provider {record.provider} is of {can.region} now: give it "
-        f"{region} again, or remove {record.provider_id or record.instance} there by hand"
-    )
-
-
 def is_absent(
     record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
 ) -> bool:
@@ -326,6 +302,8 @@ class Sighting:
     records: Mapping[str, InstanceRecord]
     listed: Mapping[str, Sequence[Instance]]
     """By provider; one that could not be listed is absent, and nothing is concluded from it."""
+    can: Mapping[str, Capabilities] = field(default_factory=dict)
+    """By provider."""
     first_seen: Mapping[tuple[str, str], datetime]
     """(provider, provider id) -> when this sweeper saw it first; age counts from there."""
     living: frozenset[str]
@@ -348,6 +326,8 @@ def sweep(seen: Sighting, removals_max: int) -> tuple[SweepAction, ...]:
                 actions.append(action)
     for key, record in seen.records.items():
         hidden = may_stand(record, seen.listed.get(record.provider, ()))
+        can = seen.can.get(record.provider, Capabilities())
+        hidden = hidden or bool(out_of_sight(record, can))
         shown_there = (record.provider, key) in shown
         action = _judge_record(seen, key, record, listed=shown_there or hidden)
         if action is not None:

@@ -7,12 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.capacity import Offering
+from schemas.reasons import NOT_LISTED
 from schemas.records import InstanceRecord
 from services.provisioner import core
 from services.provisioner.calling.calls import ProviderCalls, Providers
 from services.provisioner.provider import Capabilities, Environment, Instance
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removing.removal import Remover
+from services.provisioner.seeing import out_of_sight
 from services.provisioner.store import InstanceStore
 from services.runtime.clock import SystemClock
 from services.runtime.nats_bus import NatsBus
@@ -120,7 +122,27 @@ def test_a_provider_of_one_region_sees_nothing_of_another(
     record: InstanceRecord, can: Capabilities, *, seen: bool
 ) -> None:
     """Where nothing was ever asked for, there is nothing to see; some see all their regions."""
-    assert seen is (core.out_of_sight(record, can) == "")
+    assert seen is (out_of_sight(record, can) == "")
+
+
+@pytest.mark.parametrize(("can", "noted"), [(ELSEWHERE, False), (Capabilities(), True)])
+def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
+    can: Capabilities, *, noted: bool
+) -> None:
+    """Else a node that falls silent would be taken for gone, and its work not waited for."""
+    running = replace(going(), state="running", provider_id="i-1", running_at=NOW)
+    seen = core.Sighting(
+        fleet=FLEET,
+        records={KEY: replace(running, region="eu-west-1")},
+        listed={"fake": ()},
+        can={"fake": can},
+        first_seen={},
+        living=frozenset({KEY}),
+        now=NOW + timedelta(hours=1),
+        grace=LAG,
+    )
+
+    assert ([core.Note(KEY, NOT_LISTED)] if noted else []) == list(core.sweep(seen, 9))
 
 
 def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:

@@ -19,6 +19,7 @@ from services.provisioner import core
 from services.provisioner.calling.calls import Providers
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Instance
+from services.provisioner.seeing import out_of_sight
 from services.provisioner.store import InstanceStore
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
@@ -117,7 +118,7 @@ class Remover:
         try:
             calls = self._providers.get(record.provider)
             can = calls.provider.capabilities
-            if unseen := core.out_of_sight(record, can):
+            if unseen := out_of_sight(record, can):
                 return Standing(unseen, "INVALID")
             listed = [] if record.provider_id else await calls.listed()
             for provider_id in core.to_remove(record, listed):

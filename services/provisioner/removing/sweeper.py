@@ -117,16 +117,18 @@ class Sweeper:
     async def look(self) -> Look:
         """What stands at providers and in records, and what a sweep would do; touches nothing."""
         fleet = await self._bus.get(POOLS, FLEET_KEY)
+        # A list shows what was so when it was begun: what came up meanwhile is not missing from it.
+        now = self._clock.now()
         listed, unlisted = await self._list()
         # Only now: an intention is recorded before its provider is asked.
         records = await self._store.all()
-        now = self._clock.now()
         self._remember(listed, now)
         fleet_id = _fleet_id(fleet.value) if fleet is not None else ""
         sighting = core.Sighting(
             fleet=fleet_id,
             records=records,
             listed=listed if fleet_id else {},
+            can={name: each.provider.capabilities for name, each in self._providers.calls.items()},
             first_seen=dict(self._first_seen),
             living=await self._living(fleet_id, listed, records),
             now=now,
