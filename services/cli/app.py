@@ -127,8 +127,8 @@ def status(nats_url: NatsUrl = "", config: Config = None, output: Output = Forma
         printing.say(render.columns(render.POOL_HEADERS, rows, colour=printing.colour()))
         if not rows:
             printing.say("No pool is configured.")
-        for line in render.unfollowed(views):
-            printing.say(line)
+        if kept := render.unfollowed(views):
+            printing.say("\n" + "\n".join(kept))
         opened = [msgspec.json.decode(each) for each in sagas]
         if opened:
             printing.say("\n" + render.under_way(opened, colour=printing.colour()))

@@ -76,7 +76,10 @@ def _find(
             found: type[Any] = getattr(import_module(module), attribute)
             return found
     except (ImportError, AttributeError) as error:
-        raise document.error((*path, "type"), f"{name} cannot be loaded: {error}") from error
+        problem = f"{name} cannot be loaded: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            problem += "; install its package beside Navarch, or put its folder on PYTHONPATH"
+        raise document.error((*path, "type"), problem) from error
     raise document.error(
         (*path, "type"),
         f"no {group} named {name!r} (known: {', '.join(sorted({*known, *built_in})) or 'none'}); "

@@ -266,8 +266,11 @@ class _Reading:
         try:
             Found(settings.pools[name], name, None, make=False)
         except ConfigurationError as error:
-            problem = str(error).partition(": ")[2] or str(error)
-            raise self._error(("pools", name, "autoscaling"), problem) from error
+            key, _, problem = (str(error).partition(": ")[2] or str(error)).partition(": ")
+            path: Path_ = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+            if path[:1] != ("pools",):
+                path, problem = ("pools", name, "autoscaling"), f"{key}: {problem}"
+            raise self._error(path, problem) from error
         return settings
 
     def _settings(self, value: dict[str, Any]) -> Settings:
