@@ -93,13 +93,12 @@ def _stream_config(state: ServerState, name: str, body: Json) -> StreamConfig:
 
 
 def _stream_update(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
-    del now
     found = _stream(state, tokens[0])
     fixed = [each for each in FIXED if body.get(each) != found.asked.get(each)]
     fixed += [each for each in FOR_EVER if found.asked.get(each) and not body.get(each)]
     for option in fixed:
         raise _RefusalError(f"stream configuration update can not change {option}", STREAM_FIXED)
-    found.reconfigure(_stream_config(state, tokens[0], body), dict(body))
+    found.reconfigure(_stream_config(state, tokens[0], body), dict(body), now)
     state.add_stream(found)
     return found.info()
 
@@ -163,18 +162,19 @@ def _consumer_create(state: ServerState, tokens: list[str], body: Json, now: dat
     held = _stream(state, stream)
     asked = dict(body["config"])
     config = read_config(asked)
-    if held.config.retention == "workqueue":
-        _check_queue(state.consumers[stream], name, config)
     found = state.consumers[stream].get(name)
-    if found is None:
-        found = ConsumerState(config=config, asked=asked, created=now)
-        state.add_consumer(stream, found)
-    else:
+    if found is not None:
         for option in CONSUMER_FIXED_OPTIONS:
             if asked.get(option) != found.asked.get(option):
                 raise _RefusalError(
                     f"{option.replace('_', ' ')} can not be updated", CONSUMER_FIXED
                 )
+    if held.config.retention == "workqueue":
+        _check_queue(state.consumers[stream], name, config)
+    if found is None:
+        found = ConsumerState(config=config, asked=asked, created=now)
+        state.add_consumer(stream, found)
+    else:
         state.reconfigure_consumer(stream, found, config, asked)
     return found.info(held)
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -43,6 +44,8 @@ NOT_FIRED: Final = (
 """Headers that are the timer's own, and not those of what it fires."""
 STREAM_FULL: Final = 10077
 
+LOOK: Final = timedelta(milliseconds=250)
+"""Between two looks at what is due."""
 RECORD_BYTES: Final = 30
 """What a file store spends on a message beside subject, headers and data."""
 HEADERS_BYTES: Final = 4
@@ -68,6 +71,26 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
+class Watch:
+    """When the server looks at what is due: not at every moment, and then at all of it.
+
+    What comes due soon after it was set, or soon after the last look, waits for the next one.
+    """
+
+    at: datetime | None = None
+
+    def set(self, due: datetime, now: datetime) -> None:
+        """Look at `due`; where a look is to come before, that does as well."""
+        moment = max(due, now + LOOK)
+        if self.at is None or self.at < now or moment < self.at:
+            self.at = moment
+
+    def looked(self, next_: datetime | None, now: datetime) -> None:
+        """Look again when the next is due."""
+        self.at = max(next_, now + LOOK) if next_ else now + LOOK
+
+
+@dataclass(slots=True)
 class StreamState:
     """A stream and what it holds."""
 
@@ -87,6 +110,10 @@ class StreamState:
     """When a message's own time to live is over."""
     _timers: list[tuple[datetime, int]] = field(default_factory=list)
     """When a scheduled message fires."""
+    _expires: Watch = field(default_factory=Watch)
+    """When the server looks for what is over."""
+    _fires: Watch = field(default_factory=Watch)
+    """When it looks for timers that are due."""
 
     # --- taking in ----------------------------------------------------------------------------
 
@@ -128,28 +155,33 @@ class StreamState:
 
     def _put(self, subject: str, data: bytes, headers: dict[str, str], now: datetime) -> Stored:
         self.last_sequence += 1
-        stored = Stored(subject, data, self.last_sequence, now, headers)
-        rollup = headers.get(ROLLUP)
-        if rollup == "all":
-            self._remove_all(REST)
-        elif rollup == "sub" or h.SCHEDULE in headers:
+        if h.SCHEDULE in headers:
             # One timer a subject: the newer one takes the older one's place.
-            self._remove_all(subject)
+            headers[ROLLUP] = "sub"
+        stored = Stored(subject, data, self.last_sequence, now, headers)
+        if rollup := headers.get(ROLLUP):
+            self._remove_all(REST if rollup == "all" else subject)
         self.messages[stored.sequence] = stored
         same = self.index.add(subject, stored.sequence)
         self.stored_bytes += _size(subject, data, headers)
         if (seconds := ttl_seconds(headers)) is not None and seconds > 0:
             heapq.heappush(self._ends, (now + timedelta(seconds=seconds), stored.sequence))
+            self._expires.set(self._ends[0][0], now)
+        if self.config.max_age:
+            self._expires.set(self._aged(stored), now)
         if (at := fires_at(headers)) is not None:
             heapq.heappush(self._timers, (at, stored.sequence))
+            self._fires.set(at, now)
         self._keep_limits(same)
         return stored
 
-    def reconfigure(self, config: StreamConfig, asked: dict[str, Any]) -> None:
+    def reconfigure(self, config: StreamConfig, asked: dict[str, Any], now: datetime) -> None:
         """Change what may be changed of a stream that stands; what is over its limits goes."""
         self.config, self.asked = config, asked
         for same in list(self.index.of(REST)):
             self._keep_limits(same)
+        if (due := self._next_end()) is not None:
+            self._expires.set(due, now)
 
     def _keep_limits(self, same: dict[int, None]) -> None:
         """Let go of the oldest of one subject, then of the oldest of all."""
@@ -198,14 +230,26 @@ class StreamState:
 
     def next_moment(self) -> datetime | None:
         """When something is due; None: nothing ever."""
-        while self._ends and self._ends[0][1] not in self.messages:
-            heapq.heappop(self._ends)
+        looks = []
+        if self._next_timer() is not None:
+            looks.append(self._fires.at)
+        if self._next_end() is not None:
+            looks.append(self._expires.at)
+        return min((each for each in looks if each is not None), default=None)
+
+    def _next_timer(self) -> datetime | None:
         while self._timers and not self._stands(self._timers[0][1]):
             heapq.heappop(self._timers)
-        due = [each[0][0] for each in (self._ends, self._timers) if each]
-        if self.config.max_age and self.messages:
-            due.append(self._aged(next(iter(self.messages.values()))))
-        return min(due, default=None)
+        return self._timers[0][0] if self._timers else None
+
+    def _next_end(self) -> datetime | None:
+        while self._ends and self._ends[0][1] not in self.messages:
+            heapq.heappop(self._ends)
+        end = self._ends[0][0] if self._ends else None
+        if not self.config.max_age or not self.messages:
+            return end
+        aged = self._aged(next(iter(self.messages.values())))
+        return min(aged, end) if end else aged
 
     def _stands(self, timer: int) -> bool:
         """Whether a timer is to fire still: whatever else comes under its subject ends it."""
@@ -216,26 +260,46 @@ class StreamState:
         return stored.time + timedelta(microseconds=self.config.max_age // 1000)
 
     def tick(self, now: datetime) -> list[Stored]:
-        """Let go of what is over and fire what is due; return what was stored in doing so."""
+        """Fire what is due and let go of what is over; return what was stored in doing so."""
         made: list[Stored] = []
-        while (due := self.next_moment()) is not None and due <= now:
-            if self._timers and self._timers[0][0] == due:
-                made.append(self._fire(heapq.heappop(self._timers)[1], now))
-            elif self._ends and self._ends[0][0] == due:
-                made.extend(self._expire(heapq.heappop(self._ends)[1], now))
-            else:
-                made.extend(self._expire(next(iter(self.messages)), now))
+        if self._next_timer() is not None and self._fires.at is not None and self._fires.at <= now:
+            due = self._due(self._timers, now)
+            made += [self._fire(each, now) for each in due if self._stands(each)]
+            self._fires.looked(self._next_timer(), now)
+        if (
+            self._next_end() is not None
+            and self._expires.at is not None
+            and self._expires.at <= now
+        ):
+            over = set(self._due(self._ends, now))
+            if self.config.max_age:
+                aged = takewhile(lambda each: self._aged(each) <= now, self.messages.values())
+                over.update(each.sequence for each in aged)
+            for sequence in sorted(over):
+                made.extend(self._expire(sequence, now))
+            self._expires.looked(self._next_end(), now)
         return made
 
+    def _due(self, moments: list[tuple[datetime, int]], now: datetime) -> list[int]:
+        """Take what is due, in the order of storing."""
+        found = set()
+        while moments and moments[0][0] <= now:
+            found.add(heapq.heappop(moments)[1])
+        return sorted(found)
+
     def _fire(self, sequence: int, now: datetime) -> Stored:
-        stored = self.messages[sequence]
+        timer = self.messages[sequence]
+        kept = {name: value for name, value in timer.headers.items() if name not in NOT_FIRED}
+        made = {SCHEDULER: timer.subject, SCHEDULE_NEXT: "purge"}
+        fired = self._put(timer.headers[h.SCHEDULE_TARGET], timer.data, kept | made, now)
+        # Only now: a full stream has to hold both for a moment.
         self.remove(sequence)
-        kept = {name: value for name, value in stored.headers.items() if name not in NOT_FIRED}
-        made = {SCHEDULER: stored.subject, SCHEDULE_NEXT: "purge"}
-        return self._put(stored.headers[h.SCHEDULE_TARGET], stored.data, kept | made, now)
+        return fired
 
     def _expire(self, sequence: int, now: datetime) -> Iterator[Stored]:
-        stored = self.messages[sequence]
+        stored = self.messages.get(sequence)
+        if stored is None:
+            return
         self.remove(sequence)
         marker_ns = self.config.subject_delete_marker_ttl
         is_marker = h.MARKER_REASON in stored.headers
@@ -258,7 +322,7 @@ class StreamState:
 
     def info(self) -> dict[str, Any]:
         """The server's account of it."""
-        first = next(iter(self.messages), self.last_sequence + 1)
+        first = next(iter(self.messages), self.last_sequence + 1) if self.last_sequence else 0
         return {
             "config": self.asked,
             "created": self.created.isoformat(),
