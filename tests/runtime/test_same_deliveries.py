@@ -69,7 +69,7 @@ CALL = st.one_of(
     st.tuples(st.just("settle"), st.integers(0, 5), WORD, st.sampled_from([0.0, 0.0, 0.1])),
     st.tuples(st.just("settle"), st.integers(0, 5), WORD, st.sampled_from([0.0, 0.0, 0.1])),
     st.tuples(st.just("wait"), st.sampled_from([0.07, 0.07, 0.3])),
-    st.tuples(st.just("purge"), st.sampled_from([">", "a", "c.>"]), st.integers(0, 1)),
+    st.tuples(st.just("purge"), st.sampled_from([">", "a", "c.>"])),
     st.tuples(st.just("durable"), NAME, DURABLE),
     st.tuples(st.just("forget"), NAME),
     st.tuples(st.just("limit"), st.sampled_from([1, 2, -1])),
@@ -294,9 +294,8 @@ class Series:
         self.memory.tick()
         return None, None
 
-    async def _purge(self, _: int, filter_: str, keep: int) -> tuple[Any, Any]:
-        wanted = {"filter": f"{self.tree}.{filter_}"} | ({"keep": keep} if keep else {})
-        return await self._both("STREAM.PURGE", wanted)
+    async def _purge(self, _: int, filter_: str) -> tuple[Any, Any]:
+        return await self._both("STREAM.PURGE", {"filter": f"{self.tree}.{filter_}"})
 
     async def _durable(self, _: int, name: str, options: dict[str, Any]) -> tuple[Any, Any]:
         wanted = {

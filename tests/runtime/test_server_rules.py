@@ -308,3 +308,56 @@ async def test_only_the_end_of_a_subject_leaves_a_marker(any_bus):
         {h.MARKER_REASON: "MaxAge", h.TTL: "1s", ROLLUP: "sub"},
     )
     assert (await any_bus.last_sequence("S"), await state(any_bus)) == (5, (1, 42, 1, 5))
+
+
+async def test_timers_that_come_due_together_fire_in_the_order_of_storing(any_bus):
+    """The server looks four times a second at most; within that, what was set first goes first."""
+    await make(any_bus, allow_msg_schedules=True)
+    now = datetime.now(UTC)
+    for name, seconds in (("one", 0.2), ("two", 0.1), ("three", -5), ("later", 0.6)):
+        at = now + timedelta(seconds=seconds)
+        await any_bus.publish(f"s.{name}", name.encode(), headers=firing(at, "s.due"))
+    fired = await collect(any_bus.follow("S", ["s.due"], "all"), 4)
+    assert [each.data for each in fired] == [b"one", b"two", b"three", b"later"]
+    waited = [(each.time - now).total_seconds() for each in fired]
+    assert waited[0] >= 0.24
+    assert waited[3] >= 0.59
+
+
+async def test_what_is_over_soon_after_another_is_over_a_look_later(any_bus):
+    """Lives end in bunches, not each at its moment; none ends early."""
+    await make(
+        any_bus,
+        allow_msg_ttl=True,
+        allow_rollup_hdrs=True,
+        max_msgs_per_subject=1,
+        subject_delete_marker_ttl=60 * SECOND_NS,
+    )
+    stored = {}
+    for name in ("one", "two"):
+        await any_bus.publish(f"s.{name}", b"", headers={h.TTL: "1s"})
+        stored[name] = (await any_bus.last("S", f"s.{name}")).time
+        # A tenth of a second lies between them: less than between two looks.
+        while name == "one" and datetime.now(UTC) < stored[name] + timedelta(seconds=0.1):
+            await asyncio.sleep(0.01)
+    one, two = await collect(any_bus.follow("S", ["s.>"], "new"), 2)
+    assert (one.subject, two.subject) == ("s.one", "s.two")
+    assert one.headers == {h.MARKER_REASON: "MaxAge", h.TTL: "1m0s", ROLLUP: "sub"}
+    assert one.time >= stored["one"] + timedelta(seconds=0.99)
+    assert two.time - one.time >= timedelta(seconds=0.2)
+
+
+async def test_no_message_ends_before_its_marker_would(any_bus):
+    """Outside of buckets, that is; there each key has its own life, however short."""
+    for name, most in (("S", -1), ("B", 1)):
+        await make(
+            any_bus,
+            name,
+            allow_msg_ttl=True,
+            allow_rollup_hdrs=True,
+            max_msgs_per_subject=most,
+            subject_delete_marker_ttl=60 * SECOND_NS,
+        )
+        await any_bus.publish(f"{name.lower()}.1", b"", headers={h.TTL: "30s"})
+    lives = [(await any_bus.last(name, f"{name.lower()}.1")).headers for name in ("S", "B")]
+    assert lives == [{h.TTL: "60"}, {h.TTL: "30s"}]

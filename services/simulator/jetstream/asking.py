@@ -114,6 +114,15 @@ def ttl_seconds(headers: Mapping[str, str]) -> float | None:
     return math.floor(seconds) or None
 
 
+def written(seconds: int) -> str:
+    """A span of time as the server itself writes it: `1s`, `1m0s`, `1h0m0s`."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
 def fires_at(headers: Mapping[str, str]) -> datetime | None:
     """When a scheduled message fires; None where it is none, or says no moment."""
     text = headers.get(h.SCHEDULE, "")

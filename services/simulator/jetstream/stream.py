@@ -26,6 +26,7 @@ from services.simulator.jetstream.asking import (
     check_schedule,
     fires_at,
     ttl_seconds,
+    written,
 )
 from services.simulator.jetstream.index import REST, SubjectIndex
 
@@ -155,6 +156,10 @@ class StreamState:
 
     def _put(self, subject: str, data: bytes, headers: dict[str, str], now: datetime) -> Stored:
         self.last_sequence += 1
+        shortest = self.config.subject_delete_marker_ttl // 1_000_000_000
+        if self.config.max_msgs_per_subject != 1 and 0 < (ttl_seconds(headers) or 0) < shortest:
+            # Outside of buckets no message has a shorter life than its marker.
+            headers[h.TTL] = str(shortest)
         if h.SCHEDULE in headers:
             # One timer a subject: the newer one takes the older one's place.
             headers[ROLLUP] = "sub"
@@ -304,8 +309,8 @@ class StreamState:
         marker_ns = self.config.subject_delete_marker_ttl
         is_marker = h.MARKER_REASON in stored.headers
         if marker_ns and not is_marker and not self.index.last(stored.subject):
-            marker_seconds = max(marker_ns // 1_000_000_000, 1)
-            marker = {h.MARKER_REASON: EXPIRED, h.TTL: f"{marker_seconds}s", ROLLUP: "sub"}
+            life = written(max(marker_ns // 1_000_000_000, 1))
+            marker = {h.MARKER_REASON: EXPIRED, h.TTL: life, ROLLUP: "sub"}
             yield self._put(stored.subject, b"", marker, now)
 
     # --- looking ------------------------------------------------------------------------------
