@@ -30,7 +30,7 @@ class Lease:
         self._revision = 0
         self._until = 0.0
         self._turned = asyncio.Event()
-        """Set when it is acquired, and when it is lost to another or given back."""
+        """Set after each renewal, and when it is given back: whoever waits looks again."""
 
     @property
     def held(self) -> bool:
@@ -54,10 +54,9 @@ class Lease:
     async def keep(self) -> None:
         """Acquire and renew for ever."""
         while True:
-            before = self.held
             await self._step()
-            if before != self.held:
-                self._turned.set()
+            # Whatever came of it: its time may have run out, and begun anew, within one step.
+            self._turned.set()
             await self._clock.sleep(RENEW_SECONDS)
 
     async def _step(self) -> None:
