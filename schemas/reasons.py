@@ -140,6 +140,8 @@ about the same thing was carried out first."""
 
 DEADLINE_PASSED: Final = "deadline-passed"
 NOT_ADMITTED: Final = "not-admitted"
+STOPPED: Final = "stopped"
+"""The saga was called off under way; whether the step has taken effect is not known."""
 NO_AGENT: Final = "no-agent"
 """Nobody answers for the node, and nobody else can do what is asked."""
 REFUSED: Final = "refused"

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.reasons import AttemptOutcome, HealthStatus, NodeState
+from schemas.reasons import STOPPED, AttemptOutcome, HealthStatus, NodeState
 from schemas.records import Attempt, NodeRecord, OpenSaga, PoolRecord
 from services.pool_manager.nodes import launched
 from services.pool_manager.world import CURING, REMOVING
@@ -124,14 +124,22 @@ def done(state: SagaState, step: str) -> bool:
 
 
 def _cordoned(record: NodeRecord, state: SagaState) -> bool:
-    match state.step("cordon").status, state.step("uncordon").status:
+    """Whether it is cordoned, as far as is known: a cordon that may have come about counts as one.
+
+    What is cordoned by mistake shows and can be uncordoned; a node without work that nobody knows
+    to be cordoned does not.
+    """
+    cordon = state.step("cordon")
+    match cordon.status, state.step("uncordon").status:
         case _ if _promoted(record, state):
             return False
         case "undone", _:
             return False
         case _, "succeeded":
             return False
-        case "succeeded", _:
+        case "succeeded" | "expired", _:
+            return True
+        case "failed", _ if cordon.error == STOPPED:
             return True
         case _:
             return record.cordoned

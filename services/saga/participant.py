@@ -21,6 +21,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
+from schemas.reasons import STOPPED
 from schemas.sagas import (
     WHOLE,
     SagaEntry,
@@ -49,7 +50,7 @@ APPEND_TRIES_MAX: Final = 10
 LOOK_AGAIN_SECONDS: Final = 0.5
 WATCH_BACK_SECONDS: Final = 60.0
 """How far back the watch begins: the moment between a command and the watch must not be missed."""
-STOPPED: Final = "stopped, because the saga is being unwound"
+STOPPED_REASON: Final = "stopped, because the saga is being unwound"
 
 
 class StepFailure(Exception):  # noqa: N818 - it is the step's outcome, not an error of the code
@@ -269,7 +270,9 @@ class Participant:
             outputs = await self._bounded(action, command, stop)
         except Stopped:
             entry_id = f"{command.saga}.{command.step}.failed"
-            return StepFailed(id=entry_id, time=now(), reason=STOPPED, **names)
+            return StepFailed(
+                id=entry_id, time=now(), reason=STOPPED_REASON, error=STOPPED, **names
+            )
         except DeadlinePassed:
             log.info("the deadline passed", extra={"saga": command.saga, "step": command.step})
             return None

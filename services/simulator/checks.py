@@ -362,6 +362,14 @@ class Checks:
             if record is not None and record.state != "terminated":
                 yield record
 
+    def waits_for_a_person(self) -> int | None:
+        """The size of a pool that launches no more, since its new nodes were refused; else None."""
+        value = self._latest(POOLS.name, pool_key(self._pool))
+        pool: PoolRecord | None = _pools.decode(value) if value else None
+        if pool is None or pool.refusals < pool.spec.admission.attempts:
+            return None
+        return pool.desired
+
     def cordoned(self) -> set[str]:
         """Nodes that are cordoned, are no spares, and that nothing is under way about."""
         found = self._nodes_standing()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from schemas.messages import encode
 from schemas.records import FLEET_KEY, FleetRecord
+from schemas.requests import ScaleRequest
 from schemas.topology import POOLS
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
@@ -17,7 +18,7 @@ from services.runtime.process import Build
 from services.runtime.topology import set_up
 from services.simulator import virtual
 from services.simulator.agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
-from services.simulator.blows import Blows
+from services.simulator.blows import SOMEBODY, Blows
 from services.simulator.campaign import Campaign, Shape
 from services.simulator.checks import Checks, ViolationError
 from services.simulator.cloud import Cloud
@@ -178,7 +179,10 @@ class Simulation:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _clear_up(self) -> None:
-        """Do what whoever took a node out of service must do in the end: lift its cordon."""
+        """Do what people must do in the end: lift their cordons, and ask for new nodes again."""
+        nodes = self.checks.waits_for_a_person()
+        if nodes is not None:
+            self.blows.ask("scale", ScaleRequest(nodes=nodes, by=SOMEBODY))
         for name in self.checks.cordoned() & self.checks.left_cordoned.keys():
             self.blows.give_back(name)
 

@@ -49,7 +49,7 @@ class Workload:
         """Use a node again."""
         if self.cordoned.pop(node, None) is not None:
             self.world.note(f"workload system uncordons {node}")
-            self.on_uncordoned(node)
+        self.on_uncordoned(node)
         self.drained_at.pop(node, None)
         self.ordered_at.pop(node, None)
 

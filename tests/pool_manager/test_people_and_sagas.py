@@ -9,6 +9,7 @@ import pytest
 
 from schemas import subjects
 from schemas.pool_events import RequestAccepted, RequestRefused
+from schemas.reasons import STOPPED
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sagas import (
     SagaDone,
@@ -19,6 +20,7 @@ from schemas.sagas import (
     SagaStuck,
     SagaUnwinding,
     SagaUnwound,
+    StepExpired,
     StepFailed,
     StepStarted,
     StepSucceeded,
@@ -207,6 +209,29 @@ def test_a_spare_in_service_is_no_longer_the_business_of_the_saga_that_promoted_
 
     assert (False, False, "") == (serving.spare, serving.cordoned, serving.saga)
     assert cordoned == promoted_node(cordoned, ended)
+
+
+@pytest.mark.parametrize(
+    ("ending", "cordoned"),
+    [
+        (StepSucceeded(id="c", step="cordon", **ABOUT), True),
+        (StepFailed(id="c", step="cordon", reason="away", error=STOPPED, **ABOUT), True),
+        (StepExpired(id="c", step="cordon", **ABOUT), True),
+        (StepFailed(id="c", step="cordon", reason="no such node", **ABOUT), False),
+    ],
+)
+def test_a_node_that_may_be_cordoned_is_recorded_as_cordoned(
+    ending: SagaEntry, cordoned: bool
+) -> None:
+    """Whoever was to cordon it died, or was stopped, after the workload system had heard."""
+    begun = StepStarted(id="b", step="cordon", **ABOUT)
+    unwinding = SagaUnwinding(id="u", step="cordon", reason="r", cancelled=True, **ABOUT)
+    unwound = SagaUnwound(id="w", step="cordon", reason="r", **ABOUT)
+    node = NodeRecord(pool="training", node="n1", state="active")
+    left = leaving_node(node, log(begun, unwinding, ending, unwound))
+
+    assert left is not None
+    assert ("active", cordoned) == (left.state, left.cordoned)
 
 
 # --- on a real server ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from services.runtime.consumer import ConsumerLoop
 from services.runtime.instruments import Instruments
 from services.runtime.nats_bus import NatsBus
 from services.runtime.tracing import Tracing
-from services.saga.participant import STOPPED, Command, Participant
+from services.saga.participant import STOPPED_REASON, Command, Participant
 from services.saga.reading import append, read_state
 from tests.support.inprocess import eventually
 
@@ -112,7 +112,7 @@ async def test_an_action_under_way_is_stopped_when_its_saga_is_cancelled(
     await appended(bus, UNWINDING, after=last)
     reason = await eventually(failed(bus))
 
-    assert STOPPED == reason
+    assert STOPPED_REASON == reason
     assert ["begun", "stopped"] == workload.did
 
 
@@ -124,7 +124,7 @@ async def test_a_command_that_comes_after_the_cancellation_is_not_performed(
     taking_part.set()
     reason = await eventually(failed(bus))
 
-    assert STOPPED == reason
+    assert STOPPED_REASON == reason
     assert [] == workload.did
 
 
