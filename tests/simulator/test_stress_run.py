@@ -1,5 +1,6 @@
 """A whole stress run, small: the services live through it, and the report says what happened."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.sagas import WHOLE, SagaParams, SagaStarted, SagaUnwound
-from schemas.settings import BudgetSpec
+from schemas.settings import BudgetSpec, Settings
 from services.cli.app import app
 from services.runtime.bus import Stored
 from services.runtime.documents import read_document
@@ -123,23 +124,23 @@ print(hashlib.sha256(report.encode(found) + page.render(found).encode()).hexdige
 """
 
 
-def test_other_processes_make_the_same_report(tmp_path: Path) -> None:
+def test_another_process_makes_the_same_report(tmp_path: Path) -> None:
     """To the byte, whatever the order of sets and of memory addresses in them."""
     scenario = tmp_path / "small.yaml"
     short = SMALL.replace("5m", "1m", 1).replace("total_nodes: 40", "total_nodes: 12")
     short = short.replace("start_time: 2m", "start_time: 30s")
     indented = "".join(f"  {line}\n" for line in short.splitlines())
     scenario.write_text(f"name: small\nstress:\n{indented}")
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", HASHES, str(scenario)],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-        ).stdout
-        for seed in ("1", "777")
-    }
-    assert 1 == len(found)
+    there = subprocess.run(
+        [sys.executable, "-c", HASHES, str(scenario)],
+        env=os.environ | {"PYTHONHASHSEED": "777"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    here = entry.simulate(_spec(short), name="small", base=Settings())
+    data = report.encode(here) + page.render(here).encode()
+    assert hashlib.sha256(data).hexdigest() == there.strip()
 
 
 class _Links(HTMLParser):
