@@ -5,14 +5,12 @@ of the configuration, and none of this process's environment.
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from schemas.duration import decode_hook
-from schemas.records import PoolRecord
 from schemas.requests import ApplyRequest, RemoveRequest
 from schemas.settings import REMEDIATOR_PLUGINS, Settings
 from services.pool_manager import applying
@@ -20,14 +18,11 @@ from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.applying import Wanted
 from services.pool_manager.autoscaling.finding import Found
 from services.pool_manager.mending.remediation import BUILT_IN
-from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Store
 from services.runtime.clock import Clock
 from services.runtime.configuration import requested_pool
 from services.runtime.errors import ConfigurationError, Conflict, Retry
 from services.runtime.plugins import load_plugin
-from services.saga.coordinator import Coordinator
-from services.saga.decide import Impossible, cancel
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +40,12 @@ class PoolRequests:
         self,
         clock: Clock,
         store: Store,
-        coordinator: Callable[[], Coordinator],
         settings: Settings,
         file: Path | None,
     ) -> None:
         """`settings`: whose pools are nobody else's, and whose providers a pool may name."""
         self._clock = clock
         self._store = store
-        self._coordinator = coordinator
         self._settings = settings
         self._directory = file.parent if file else Path()
 
@@ -85,8 +78,6 @@ class PoolRequests:
                     await self._store.save_pool(answer.record, world.revision)
             except Conflict:
                 continue
-            if answer.record.removing:
-                await self._stop_launches(answer.record)
             return answer
         raise Retry(f"pool {asked.pool}: others keep deciding about it")
 
@@ -101,24 +92,6 @@ class PoolRequests:
             # Which file and line it is not in, nobody need know.
             return Wanted(request, None, str(error).rpartition(f"pools.{pool}.")[2])
         return Wanted(request, spec)
-
-    async def _stop_launches(self, record: PoolRecord) -> None:
-        """Cancel the launches that are under way: nobody waits for their nodes any more."""
-        coordinator = self._coordinator()
-        for saga, opened in record.open.items():
-            state = await coordinator.state(saga) if opened.kind == "scale-up" else None
-            if state is None:
-                continue
-            about, reason = DEFINITIONS[state.kind], f"pool {record.name} is being removed"
-            entry = cancel(about, state, self._clock.now(), reason=reason, cause=record.removing)
-            if isinstance(entry, Impossible):
-                continue  # its node comes, and leaves like the others
-            try:
-                await coordinator.intervene(state, entry)
-            except Conflict:
-                log.info("not cancelled: it went on", extra={"saga": saga})
-                continue
-            await coordinator.advance(saga)
 
 
 def _read(asked: Asked) -> ApplyRequest | RemoveRequest | str:

@@ -86,7 +86,6 @@ class PoolManager:
         self._pools = PoolRequests(
             context.clock,
             self.store,
-            lambda: self._coordinator,
             context.settings,
             context.settings_file,
         )

@@ -49,7 +49,7 @@ def test_another_seed_is_another_story():
 
 
 FOUND_AT = {
-    "save before publish": 79,
+    "save before publish": 101,
     "budget in memory": 4,
     "no adopt before retry": 10,
     "timer in process memory": 35,
