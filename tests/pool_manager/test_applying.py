@@ -170,6 +170,15 @@ def gone(bus: NatsBus, times: int = 1) -> Any:
     return look
 
 
+def forgotten(bus: NatsBus) -> Any:
+    """Whether its record is gone, which is after the word of it."""
+
+    async def look() -> bool:
+        return await bus.get(POOLS, pool_key("extra")) is None
+
+    return look
+
+
 def plain(**changes: Any) -> Settings:
     """A fleet whose configuration has one pool, of no node."""
     return settings(min_nodes=0, **changes)
@@ -191,7 +200,7 @@ async def test_a_pool_lives_from_its_apply_to_its_remove(
         assert (True, False, 2) == (view.requested, view.removing, view.desired)
         await ask(bus, "remove")
         await eventually(gone(bus))
-        assert await bus.get(POOLS, pool_key("extra")) is None
+        await eventually(forgotten(bus))
         assert set() == peers.instances
         await ask(bus, "apply", spec=RAW, nodes=2)
         second = await eventually(two(bus))
