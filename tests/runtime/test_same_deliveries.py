@@ -225,6 +225,9 @@ class Series:
     async def run(self, series: Any) -> Any:
         """Return the first call that differed, with both answers; None where none did."""
         stream, durable, calls = series
+        if stream["allow_msg_schedules"]:
+            # A timer that fires into a full stream makes the real server drop more than it need.
+            stream = {**stream, "max_bytes": -1}
         if stream["discard"] == "new":
             stream = {**stream, "allow_msg_schedules": False}
         self.config = {

@@ -175,7 +175,7 @@ def _consumer_create(state: ServerState, tokens: list[str], body: Json, now: dat
         found = ConsumerState(config=config, asked=asked, created=now)
         state.add_consumer(stream, found)
     else:
-        state.reconfigure_consumer(stream, found, config, asked)
+        state.reconfigure_consumer(Place(stream, name), config, asked, now)
     return found.info(held)
 
 

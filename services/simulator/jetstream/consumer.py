@@ -24,6 +24,8 @@ WANTED_MAX: Final = 20_000
 NAK_SECONDS: Final = 0.01
 """The server looks at what is overdue so long after the last message was handed back, and then
 takes all of it in the order of storing."""
+RECONFIGURED_SECONDS: Final = 0.1
+"""And so long after the acknowledgement wait was changed."""
 MAX_DELIVERIES_ADVISORY: Final = "io.nats.jetstream.advisory.v1.max_deliver"
 
 
@@ -125,7 +127,7 @@ class ConsumerState:
         return wanted
 
     def reconfigure(
-        self, config: ConsumerConfig, asked: dict[str, Any], stream: StreamState
+        self, config: ConsumerConfig, asked: dict[str, Any], stream: StreamState, now: datetime
     ) -> None:
         """Change what may be changed of a consumer that stands: what comes next, and the waits."""
         longer = timedelta(microseconds=(config.ack_wait - self.config.ack_wait) // 1000)
@@ -136,6 +138,7 @@ class ConsumerState:
             found = {each for one in config.filters for each in stream.sequences(one, self.passed)}
             self._ready = OrderedDict.fromkeys(sorted(found))
         if longer:
+            self._quiet_until = now + timedelta(seconds=RECONFIGURED_SECONDS)
             self.pending = {each: until + longer for each, until in self.pending.items()}
             self._overdue = [
                 (until, each) for each, until in self.pending.items() if each not in self._again

@@ -159,11 +159,12 @@ class ServerState:
             self._waiting[place] = dict(consumer.free)
 
     def reconfigure_consumer(
-        self, stream: str, consumer: ConsumerState, config: ConsumerConfig, asked: dict[str, Any]
+        self, place: Place, config: ConsumerConfig, asked: dict[str, Any], now: datetime
     ) -> None:
         """Change what may be changed of a consumer."""
-        self._changed(stream)
-        consumer.reconfigure(config, asked, self.streams[stream])
+        self._changed(place.stream)
+        consumer = self.consumers[place.stream][place.consumer]
+        consumer.reconfigure(config, asked, self.streams[place.stream], now)
 
     def purge(self, stream: str, filter_: str, keep: int, before: int) -> int:
         """Remove what a filter names; return how many."""
