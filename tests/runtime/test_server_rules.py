@@ -361,3 +361,14 @@ async def test_no_message_ends_before_its_marker_would(any_bus):
         await any_bus.publish(f"{name.lower()}.1", b"", headers={h.TTL: "30s"})
     lives = [(await any_bus.last(name, f"{name.lower()}.1")).headers for name in ("S", "B")]
     assert lives == [{h.TTL: "60"}, {h.TTL: "30s"}]
+
+
+async def test_a_tree_is_what_stands_under_a_subject_and_not_the_subject(any_bus):
+    """`>` is one token or more: reading, guarding and looking for the last agree on it."""
+    await make(any_bus)
+    await any_bus.publish("s.a.b", b"under")
+    await any_bus.publish("s.a", b"itself")
+    assert (await any_bus.last("S", "s.a.>")).sequence == 1
+    assert [each.sequence for each in await any_bus.read("S", "s.a.>")] == [1]
+    assert await any_bus.last_sequence("S", "s.a.>") == 1
+    assert await any_bus.append("s.a.b", b"", tree="s.a.>", expected=1) == 3
