@@ -14,11 +14,8 @@ from schemas.reasons import SagaKind
 from schemas.records import (
     HealthRecord,
     InstanceRecord,
-    NodeRecord,
-    PoolRecord,
     decoder,
     node_key,
-    pool_key,
 )
 from schemas.sagas import (
     SagaDone,
@@ -29,11 +26,13 @@ from schemas.sagas import (
     StepSucceeded,
     saga_codec,
 )
-from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, NODES, POOLS, SAGAS
+from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, SAGAS
 from services.provisioner.provider import Instance
 from services.runtime.bus import Stored
 from services.simulator.agents import Agents
 from services.simulator.cloud import Cloud
+from services.simulator.doubles import Doubles
+from services.simulator.records import Records
 from services.simulator.virtual import moment
 from services.simulator.workload import Workload
 from services.simulator.world import World
@@ -53,8 +52,6 @@ SILENT_SECONDS: Final = 15.0
 """A node that has not been heard for so long may be taken for lost."""
 
 _instances = decoder(InstanceRecord)
-_nodes = decoder(NodeRecord)
-_pools = decoder(PoolRecord)
 _health = decoder(HealthRecord)
 
 
@@ -79,6 +76,8 @@ class Checks:
         self._workload = workload
         self._agents = agents
         self._pool = pool
+        self._records = Records(world.server)
+        self.doubles = Doubles()
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
         self._begun_at: dict[str, datetime] = {}
@@ -159,7 +158,7 @@ class Checks:
     def _disrupts(self, entry: SagaStarted) -> None:
         """A node is taken out of service; one that was out already is taken out no more."""
         node = entry.params.node
-        record = self._node(node_key(entry.params.pool, node))
+        record = self._records.node(node_key(entry.params.pool, node))
         if record is not None and record.cordoned:
             self._out_before.add(entry.saga)
         machine = self._agents.named(node)
@@ -199,8 +198,7 @@ class Checks:
     def _instance(self, record: InstanceRecord) -> None:
         if record.state != "terminated":
             return
-        standing = [each for each in self._cloud.standing() if each.name == record.instance]
-        if standing:
+        if self._standing(record.instance):
             self._fail(f"{record.instance} is recorded as gone, and stands", record.instance)
 
     def _judged(self, record: HealthRecord) -> None:
@@ -226,10 +224,9 @@ class Checks:
     def made(self, instance: Instance) -> None:
         """A machine was made."""
         name = instance.name
-        same = [each for each in self._cloud.standing() if each.name == name]
-        if len(same) > 1:
-            self._fail(f"{name} stands {len(same)} times", name)
-        record = self._record(node_key(instance.pool, name))
+        if wrong := self.doubles.made(name, self._standing(name), self._world.now()):
+            self._fail(wrong, name)
+        record = self._records.instance(node_key(instance.pool, name))
         if record is None:
             self._fail(f"{name} was made without a record", name)
         elif record.state == "terminated":
@@ -238,11 +235,21 @@ class Checks:
         if name not in coming:
             self._fail(f"{name} was made, and no open saga brings it", name)
 
+    def _standing(self, name: str) -> int:
+        return sum(each.name == name for each in self._cloud.standing())
+
+    def look(self) -> None:
+        """Raise what has been found, or lasts too long."""
+        if wrong := self.doubles.look(self._standing, self._world.now()):
+            self._fail(wrong)
+        if self.broken is not None:
+            raise self.broken
+
     def ending(self, instance: Instance) -> None:
         """A machine is being ended; who allows it?"""
         name = instance.name
         node = self._agents.named(name)
-        record = self._node(node_key(instance.pool, name))
+        record = self._records.node(node_key(instance.pool, name))
         if node is None or record is None or record.admitted_at is None:
             return  # it never was in service
         now = self._world.now()
@@ -272,21 +279,6 @@ class Checks:
         barred = self._barred.get(saga.saga, self._world.now())
         return heard is not None and barred - heard > CALLED_OFF_WITHIN_SECONDS
 
-    def _latest(self, bucket: str, key: str) -> bytes:
-        stream = self._world.server.state.streams[f"KV_{bucket}"]
-        stored = stream.last(f"$KV.{bucket}.{key}")
-        return stored.data if stored is not None else b""
-
-    def _record(self, key: str) -> InstanceRecord | None:
-        value = self._latest(INSTANCES.name, key)
-        found: InstanceRecord | None = _instances.decode(value) if value else None
-        return found
-
-    def _node(self, key: str) -> NodeRecord | None:
-        value = self._latest(NODES.name, key)
-        found: NodeRecord | None = _nodes.decode(value) if value else None
-        return found
-
     # --- at rest ------------------------------------------------------------------------------
 
     def unrest(self) -> list[str]:
@@ -294,11 +286,10 @@ class Checks:
         return list(self._unrest())
 
     def _unrest(self) -> Iterator[str]:
-        value = self._latest(POOLS.name, pool_key(self._pool))
-        if not value:
+        pool = self._records.pool(self._pool)
+        if pool is None:
             yield f"pool {self._pool} is not recorded"
             return
-        pool: PoolRecord = _pools.decode(value)
         for saga in sorted(set(pool.open) | set(self.open)):
             yield f"{saga} is open"
         if pool.breaker.state != "closed":
@@ -307,12 +298,12 @@ class Checks:
         if len(standing) != pool.desired + self.spares:
             wanted = f"{pool.desired} and {self.spares} spares are wanted"
             yield f"{len(standing)} instances stand where {wanted}: {standing}"
-        spares = sum(each.spare for each in self._nodes_standing())
+        spares = sum(each.spare for each in self._records.nodes_standing())
         if spares != self.spares:
             yield f"{spares} nodes are spares where {self.spares} are wanted"
         for instance in self._cloud.standing():
             yield from self._of(instance)
-        for record in self._bucket_records():
+        for record in self._records.instances():
             if record.state not in ("running", "terminated"):
                 yield f"the instance {record.instance} is {record.state}: {record.error}"
             if record.state == "running" and record.instance not in standing:
@@ -321,7 +312,7 @@ class Checks:
 
     def _of(self, instance: Instance) -> Iterator[str]:
         name = instance.name
-        record = self._node(node_key(instance.pool, name))
+        record = self._records.node(node_key(instance.pool, name))
         truth = self._agents.named(name)
         if truth is None or not truth.ready or truth.broken:
             yield f"{name} stands and is not fit to serve"
@@ -334,11 +325,6 @@ class Checks:
         elif not record.spare and (record.cordoned or name in self._workload.cordoned):
             yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
 
-    def _bucket_records(self) -> list[InstanceRecord]:
-        stream = self._world.server.state.streams[f"KV_{INSTANCES.name}"]
-        found = [stream.messages[each] for each in stream.sequences(f"$KV.{INSTANCES.name}.>")]
-        return [_instances.decode(each.data) for each in found if each.data]
-
     def _left_behind(self, standing: list[str]) -> Iterator[str]:
         state = self._world.server.state
         for letter in state.streams[DEAD.name].sequences(subjects.DEAD):
@@ -349,30 +335,19 @@ class Checks:
             info = state.consumers[durable.stream][durable.name].info(stream)
             if durable.name in LISTENING and (info["num_pending"] or info["num_ack_pending"]):
                 yield f"{durable.name} has something left to do"
-        for record in self._nodes_standing():
+        for record in self._records.nodes_standing():
             if record.node not in standing:
                 yield f"{record.node} is {record.state} by its record, and does not stand"
 
-    def _nodes_standing(self) -> Iterator[NodeRecord]:
-        """Nodes that are not gone, by their records."""
-        stream = self._world.server.state.streams[f"KV_{NODES.name}"]
-        for sequence in stream.sequences(f"$KV.{NODES.name}.>"):
-            data = stream.messages[sequence].data
-            record: NodeRecord | None = _nodes.decode(data) if data else None
-            if record is not None and record.state != "terminated":
-                yield record
-
     def waits_for_a_person(self) -> int | None:
         """The size of a pool that launches no more, since its new nodes were refused; else None."""
-        value = self._latest(POOLS.name, pool_key(self._pool))
-        pool: PoolRecord | None = _pools.decode(value) if value else None
-        if pool is None or pool.refusals < pool.spec.admission.attempts:
-            return None
-        return pool.desired
+        pool = self._records.pool(self._pool)
+        given_up = pool is not None and pool.refusals >= pool.spec.admission.attempts
+        return pool.desired if pool is not None and given_up else None
 
     def cordoned(self) -> set[str]:
         """Nodes that are cordoned, are no spares, and that nothing is under way about."""
-        found = self._nodes_standing()
+        found = self._records.nodes_standing()
         busy: set[str] = set()
         for each in self.open.values():
             busy |= self._about(each)

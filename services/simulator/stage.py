@@ -6,7 +6,7 @@ it makes it happen, and says how things stand.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from schemas.records import (
     pool_key,
 )
 from schemas.sagas import SagaStarted, saga_codec
-from schemas.topology import EVENTS, HEALTH, NODES, POOLS, SAGAS
+from schemas.topology import EVENTS, POOLS, SAGAS
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.autoscaling.sources import Load
@@ -44,6 +44,7 @@ from services.simulator.hardware import Failure, Kind
 from services.simulator.machine import Machine
 from services.simulator.machines import Machines
 from services.simulator.member import Life
+from services.simulator.records import Records
 from services.simulator.running import Supervised
 from services.simulator.scenario import format as f
 from services.simulator.scenario.plan import Beginning
@@ -66,9 +67,7 @@ CRASH_SECONDS: Final = 1.0
 """Until a service that was killed is started again."""
 NOTICE_SECONDS: Final = 120.0
 
-_nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
-_health = decoder(HealthRecord)
 
 
 class Stage:
@@ -80,6 +79,7 @@ class Stage:
         self._tells = tells
         self.world = World(seed)
         WORLD.set(self.world)
+        self._records = Records(self.world.server)
         self.cloud = Cloud(self.world, idempotent=True, list_lag_seconds=0.0)
         self.workload = Workload(self.world)
         self.machines = Machines(self.world, self._kind_of)
@@ -356,24 +356,12 @@ class Stage:
 
     def pool(self, name: str) -> PoolRecord | None:
         """A pool's record."""
-        found: PoolRecord | None = self._latest(POOLS.name, pool_key(name), _pools)
-        return found
+        return self._records.pool(name)
 
     def nodes(self) -> list[NodeRecord]:
         """Every node's record, in the order in which they were recorded."""
-        return list(self._records(NODES.name, _nodes))
+        return list(self._records.nodes())
 
     def health(self) -> dict[str, HealthRecord]:
         """Node -> what the policy makes of it."""
-        return {each.node: each for each in self._records(HEALTH.name, _health)}
-
-    def _latest(self, bucket: str, key: str, of: "msgspec.json.Decoder[Any]") -> Any:
-        stored = self.world.server.state.streams[f"KV_{bucket}"].last(f"$KV.{bucket}.{key}")
-        return of.decode(stored.data) if stored is not None and stored.data else None
-
-    def _records(self, bucket: str, of: "msgspec.json.Decoder[Any]") -> Iterable[Any]:
-        stream = self.world.server.state.streams[f"KV_{bucket}"]
-        for sequence in stream.sequences(f"$KV.{bucket}.>"):
-            data = stream.messages[sequence].data
-            if data:
-                yield of.decode(data)
+        return {each.node: each for each in self._records.health()}
