@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
+NO_SUITABLE_PEERS: Final = 10005
+"""One of the servers is starting, or has missed a beat under load."""
 MORE_REPLICAS_THAN_STREAM: Final = 10126
 FIXED_STREAM_OPTIONS: Final = ("storage", "retention", "deny_delete")
 """Options that the server refuses to change on a stream that exists."""
@@ -38,6 +40,14 @@ async def _patiently(clock: Clock, call: Any) -> None:
         except Unavailable:
             if attempt == ATTEMPTS_MAX - 1:
                 raise
+        except Refused as error:
+            if error.code != NO_SUITABLE_PEERS:
+                raise
+            if attempt == ATTEMPTS_MAX - 1:
+                raise Unavailable(
+                    f"{error}; as many servers are needed as nats.replicas says: see nats server "
+                    "report jetstream for which of them answer, and start again when all do"
+                ) from error
         else:
             return
         await clock.sleep(ATTEMPT_SECONDS)

@@ -11,7 +11,7 @@ from schemas.topology import (
     STREAMS,
 )
 from services.runtime.clock import SystemClock
-from services.runtime.errors import SetupError
+from services.runtime.errors import Refused, SetupError
 from services.runtime.topology import differences, set_up
 
 CLOCK = SystemClock()
@@ -35,6 +35,21 @@ async def test_set_up_keeps_what_is_stored(any_bus):
     (stored,) = await any_bus.read(EVENTS.name, "navarch.v1.node.>")
     info = await any_bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
     assert (stored.sequence, info["num_pending"]) == (sequence, 1)
+
+
+async def test_a_server_that_is_not_there_yet_is_waited_for(memory_bus, monkeypatch):
+    """A cluster in which one is starting refuses to place anything on it; then it does."""
+    answering, refused = memory_bus.admin, []
+
+    async def admin(call, payload):
+        if ".CREATE." in call and len(refused) < 3:
+            refused.append(call)
+            raise Refused("no suitable peers for placement, peer offline (10005)", 10005)
+        return await answering(call, payload)
+
+    monkeypatch.setattr(memory_bus, "admin", admin)
+    await set_up(memory_bus, CLOCK, replicas=1)
+    assert len(refused) == 3
 
 
 async def test_a_drift_that_can_be_mended_is_mended(any_bus):
