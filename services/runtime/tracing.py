@@ -34,8 +34,11 @@ class Tracing:
         ids: IdGenerator | None = None,
     ) -> None:
         """Export through `processor`, or nowhere; `ids` None: at random."""
+        # Whoever made it closes it; at the interpreter's exit it would be kept until then.
         self._provider = TracerProvider(
-            resource=Resource.create({"service.name": service}), id_generator=ids
+            resource=Resource.create({"service.name": service}),
+            id_generator=ids,
+            shutdown_on_exit=False,
         )
         if processor is not None:
             self._provider.add_span_processor(processor)
