@@ -86,24 +86,24 @@ def fuzz(order: Order, say: Say) -> Tally:
 def _outcomes(order: Order) -> Iterator[Outcome]:
     jobs = min(order.jobs, len(order.seeds))
     if jobs <= 1:
-        _set_aside()
         try:
             for seed in order.seeds:
-                yield one(seed, order.minutes, order.only)
+                yield _apart(seed, order.minutes, order.only)
         finally:
             gc.unfreeze()
         return
-    with ProcessPoolExecutor(max_workers=jobs, initializer=_set_aside) as pool:
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
         count = len(order.seeds)
         yield from pool.map(
-            one, order.seeds, [order.minutes] * count, [order.only] * count, chunksize=4
+            _apart, order.seeds, [order.minutes] * count, [order.only] * count, chunksize=4
         )
 
 
-def _set_aside() -> None:
-    """Keep what is there for good out of the collections of every single seed."""
+def _apart(seed: str, minutes: float, only: tuple[int, ...] | None) -> Outcome:
+    """Simulate one seed; what is there before it is kept out of its collections of garbage."""
     gc.collect()
     gc.freeze()
+    return one(seed, minutes, only)
 
 
 def told(order: Order, outcome: Outcome) -> Iterator[str]:
