@@ -13,10 +13,12 @@ from schemas.reasons import Refusal
 from schemas.records import PoolRecord
 from schemas.requests import (
     REQUESTS,
+    ApplyRequest,
     BreakerRequest,
     DrainRequest,
     HoldRequest,
     NodeRequest,
+    RemoveRequest,
     Request,
     SagaRequest,
     ScaleRequest,
@@ -32,6 +34,8 @@ EXAMPLES: Final[dict[type[Request], str]] = {
     SagaRequest: '{"saga": "<id>"}',
     HoldRequest: '{"node": "<name>", "for": "2h", "reason": "<why>"}',
     BreakerRequest: '{"reason": "<why>"}',
+    ApplyRequest: ('{"spec": {"provider": "local", "instance_type": "simulated", "max_nodes": 2}}'),
+    RemoveRequest: '{"reason": "<why>"}',
 }
 """What to write instead of what cannot be read."""
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted, RequestRefused
+from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted
 from schemas.reasons import Refusal
 from schemas.records import PoolRecord
 from schemas.requests import ApplyRequest, CarriedOut, RemoveRequest
 from schemas.settings import HealthSpec, Mode, PoolSpec
 from services.pool_manager import overtaking
-from services.pool_manager.answers import Answer, Asked
+from services.pool_manager.answers import Answer, Asked, RefusedError, names, refused
 from services.pool_manager.world import World
 
 VERBS = ("apply", "remove")
@@ -153,15 +153,10 @@ def _going(record: PoolRecord) -> str:
     return f"pool {record.name} is being removed; wait until it is gone: navarch why {record.name}"
 
 
-def _names(asked: Asked, request: ApplyRequest | RemoveRequest, now: datetime) -> dict[str, Any]:
-    told = {"time": now, "cause": asked.id, "pool": asked.pool, "request": request.request}
-    return {**told, "verb": asked.verb}
-
-
 def _accepted(
     asked: Asked, request: ApplyRequest | RemoveRequest, note: str, now: datetime
 ) -> PoolEvent:
-    return RequestAccepted(id=f"accepted-{asked.id}", note=note, **_names(asked, request, now))
+    return RequestAccepted(**names(asked, request, now, "accepted"), verb=asked.verb, note=note)
 
 
 def _refused(
@@ -171,6 +166,4 @@ def _refused(
     reason: str,
     now: datetime,
 ) -> Answer:
-    names = _names(asked, request, now)
-    event = RequestRefused(id=f"refused-{asked.id}", refusal=refusal, reason=reason, **names)
-    return Answer(event=event)
+    return Answer(event=refused(asked, request, RefusedError(refusal, reason), now))

@@ -8,13 +8,10 @@ import logging
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from schemas.duration import decode_hook
 from schemas.requests import ApplyRequest, RemoveRequest
 from schemas.settings import REMEDIATOR_PLUGINS, Settings
 from services.pool_manager import applying
-from services.pool_manager.answers import Answer, Asked
+from services.pool_manager.answers import Answer, Asked, RefusedError, read
 from services.pool_manager.applying import Wanted
 from services.pool_manager.autoscaling.finding import Found
 from services.pool_manager.mending.remediation import BUILT_IN
@@ -27,10 +24,6 @@ from services.runtime.plugins import load_plugin
 log = logging.getLogger(__name__)
 
 TRIES_MAX: Final = 50
-EXAMPLES: Final = {
-    "apply": '{"spec": {"provider": "local", "instance_type": "simulated", "max_nodes": 2}}',
-    "remove": '{"reason": "<why>"}',
-}
 
 
 class PoolRequests:
@@ -96,9 +89,9 @@ class PoolRequests:
 
 def _read(asked: Asked) -> ApplyRequest | RemoveRequest | str:
     """The request, or what is wrong with it."""
-    kind: type[ApplyRequest | RemoveRequest]
-    kind = ApplyRequest if asked.verb == "apply" else RemoveRequest
     try:
-        return msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return f"{error}; write {EXAMPLES[asked.verb]}"
+        found = read(asked)
+    except RefusedError as error:
+        return error.reason
+    assert isinstance(found, ApplyRequest | RemoveRequest)
+    return found

@@ -38,14 +38,14 @@ class ServerClock:
         self._own = own
         self._instruments = instruments
         self._key = f"clock-{replica}"
-        self._ahead = timedelta()
         self._epoch = own.now() - timedelta(seconds=own.monotonic())
+        """The moment at which `monotonic` showed nought."""
         self._known = False
         self._told = False
 
     def now(self) -> datetime:
         """The moment at the server, in UTC."""
-        return self._epoch + self._ahead + timedelta(seconds=self._own.monotonic())
+        return self._epoch + timedelta(seconds=self._own.monotonic())
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
@@ -82,7 +82,7 @@ class ServerClock:
         if answered - asked > ROUND_TRIP_SECONDS_MAX and self._known:
             return True
         self._known = True
-        self._ahead = entry.time - self._epoch - timedelta(seconds=asked)
+        self._epoch = entry.time - timedelta(seconds=asked)
         self._tell()
         return True
 

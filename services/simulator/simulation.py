@@ -154,15 +154,12 @@ class Simulation:
     async def _until(self, at: float) -> None:
         while (left := at - self.world.now()) > 0:
             await asyncio.sleep(min(left, LOOK_SECONDS))
-            self._look()
-
-    def _look(self) -> None:
-        self.checks.look()
+            self.checks.look()
 
     async def _rest(self, seconds_max: float, *, steady_seconds: float) -> None:
         until, since = self.world.now() + seconds_max, None
         while True:
-            self._look()
+            self.checks.look()
             self._clear_up()
             unrest = self.checks.unrest()
             now = self.world.now()

@@ -74,3 +74,12 @@ async def ask(bus: NatsBus, verb: str, **payload: Any) -> None:
     """Publish a request to the pool, as a person does."""
     body = msgspec.json.encode({"by": "test", **payload})
     await bus.publish(subjects.pool_request("training", verb), body)
+
+
+def under_way(peers: Peers, step: str) -> Any:
+    """Whether somebody performs a step now."""
+
+    async def look() -> bool:
+        return bool(peers.count(step))
+
+    return look

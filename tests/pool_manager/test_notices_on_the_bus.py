@@ -20,7 +20,7 @@ from services.pool_manager.service import build
 from services.pool_manager.sizing import notices
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
-from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
+from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 from tests.support.settling import is_settled
@@ -106,10 +106,7 @@ async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
         before = await eventually(settled(bus, 3))
         await ask(bus, "replace", node=before[0])
 
-        async def draining() -> bool:
-            return bool(peers.count("drain"))
-
-        await eventually(draining)
+        await eventually(under_way(peers, "drain"))
         await peers.publish(spot(before[0], notices.MARGIN_SECONDS + 0.5))
         [replaced] = await eventually(lambda: events(bus, "node-replaced"))
         drained = await bus.read("EVENTS", subjects.node_event_wildcard("drained"))
@@ -185,10 +182,7 @@ async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(
         before = await eventually(settled(bus, 3))
         await ask(bus, "replace", node=before[0], mode="wait")
 
-        async def draining() -> bool:
-            return bool(peers.count("drain"))
-
-        await eventually(draining)
+        await eventually(under_way(peers, "drain"))
         about = {"time": datetime.now(UTC), "pool": "training", "node": before[0]}
         await peers.publish(Lost(id=f"lost-{before[0]}", **about))
         [replaced] = await eventually(lambda: events(bus, "node-replaced"))

@@ -35,7 +35,7 @@ from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.log import SagaState, fold
-from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
+from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
@@ -235,15 +235,6 @@ def test_a_node_that_may_be_cordoned_is_recorded_as_cordoned(
 
 
 # --- on a real server ----------------------------------------------------------------------------
-
-
-def under_way(peers: Peers, step: str) -> Any:
-    """Whether somebody performs a step now."""
-
-    async def look() -> bool:
-        return bool(peers.count(step))
-
-    return look
 
 
 @pytest.mark.parametrize("steps", [["cordon", "uncordon"], ["cordon", "drain", "uncordon"]])

@@ -16,7 +16,7 @@ from services.pool_manager.mending.recovering import recovered
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
-from tests.pool_manager.fleet import events, nodes, peers, settings, settled
+from tests.pool_manager.fleet import events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
@@ -69,9 +69,6 @@ async def test_a_node_that_is_heard_again_while_it_drains_is_put_back(
     """
     peers.hold["drain"] = asyncio.Event()
 
-    async def draining() -> bool:
-        return bool(peers.count("drain"))
-
     async def heard() -> None:
         await peers.publish(Returned(id="returned-1", **about(before[0])))
 
@@ -79,7 +76,7 @@ async def test_a_node_that_is_heard_again_while_it_drains_is_put_back(
         before = await eventually(settled(bus, 3))
         peers.calls.clear()
         await peers.publish(Lost(id="lost-1", **about(before[0])))
-        await eventually(draining)
+        await eventually(under_way(peers, "drain"))
         if not away:
             await heard()
             await eventually(lambda: events(bus, "saga-cancelled"))
@@ -150,15 +147,12 @@ async def test_a_spare_that_is_heard_again_stays_one(
     """It was never in service, so it is not put there."""
     peers.hold["drain"] = asyncio.Event()
 
-    async def draining() -> bool:
-        return bool(peers.count("drain"))
-
     async with Running(server.url, "pool-manager", build, SPARED):
         before = await eventually(settled(bus, 3))
         spare = await _spare(bus)
         peers.calls.clear()
         await peers.publish(Lost(id="lost-1", **about(spare)))
-        await eventually(draining)
+        await eventually(under_way(peers, "drain"))
         await peers.publish(Returned(id="returned-1", **about(spare)))
         await eventually(lambda: events(bus, "saga-cancelled"))
         after = await eventually(settled(bus, 3))
@@ -174,16 +168,13 @@ async def test_a_node_whose_place_a_spare_has_taken_is_the_one_too_many(
     """Its work was told to leave already, so no other node is disturbed for it."""
     peers.hold["drain"] = asyncio.Event()
 
-    async def draining() -> bool:
-        return bool(peers.count("drain"))
-
     async with Running(server.url, "pool-manager", build, SPARED):
         before = await eventually(settled(bus, 3))
         spare = await _spare(bus)
         silent, other = (each for each in before if each != spare)
         peers.calls.clear()
         await peers.publish(Lost(id="lost-1", **about(silent)))
-        await eventually(draining)
+        await eventually(under_way(peers, "drain"))
         await peers.publish(Returned(id="returned-1", **about(silent)))
         await eventually(lambda: events(bus, "saga-cancelled"))
         peers.hold["drain"].set()

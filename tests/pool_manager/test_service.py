@@ -14,7 +14,7 @@ from schemas.sagas import WHOLE, TimerDue
 from services.pool_manager.service import build
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
-from tests.pool_manager.fleet import events, nodes, peers, settings, settled
+from tests.pool_manager.fleet import events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
@@ -258,10 +258,7 @@ async def test_a_restarted_server_loses_no_saga(
         before = await eventually(settled(bus, 3))
         await peers.sicken("training", before[0])
 
-        async def draining() -> bool:
-            return bool(peers.count("drain"))
-
-        await eventually(draining)
+        await eventually(under_way(peers, "drain"))
         await server.restart()
         peers.hold["drain"].set()
 
