@@ -99,7 +99,7 @@ def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any
         text = str(error)
         inside: Path_ = ()
         if found := _AT.search(text):
-            inside = _parse_path(value, found.group(1))
+            inside = _parse_path(found.group(1))
             text = text[: found.start()]
         if unknown := _UNKNOWN.search(text):
             inside = (*inside, unknown.group(1))
@@ -113,12 +113,11 @@ def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any
         raise document.error((*path, *inside), in_words(text)) from error
 
 
-def _parse_path(value: Any, text: str) -> Path_:
+def _parse_path(text: str) -> Path_:
     """Turn `.a[0][...].b` into a path; `[...]` is a mapping's unnamed key, where the path ends."""
     path: list[str | int] = []
     for name, index in re.findall(r"\.([^.\[\]]+)|\[([^\]]*)\]", text):
         if index == "...":
             break
         path.append(name or int(index))
-    del value
     return tuple(path)
