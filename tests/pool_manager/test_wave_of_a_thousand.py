@@ -190,5 +190,8 @@ async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_
     assert begun <= allowed
     assert len(after.open) <= limit(SPEC.budget.max_unavailable, SIZE)
     incidents = [each for each in await facts(bus) if isinstance(each, Incident)]
-    assert ["opened"] == [each.status for each in incidents]
+    assert "opened" == incidents[0].status
+    # It may be over by now: all of its nodes were replaced before anybody looked.
+    assert ["closed"][: len(incidents) - 1] == [each.status for each in incidents[1:]]
+    assert 1 == len({each.incident for each in incidents})
     assert begun <= len(await bus.read(SAGAS.name, subjects.saga_step_wildcard("saga", "started")))
