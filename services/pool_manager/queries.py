@@ -17,7 +17,7 @@ from services.pool_manager.mending.sickness import sick
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.safety.budget import allowance, others
 from services.pool_manager.store import Store
-from services.pool_manager.world import busy
+from services.pool_manager.world import Nodes, busy
 from services.runtime.bus import Endpoint, Headers
 from services.runtime.clock import Clock
 
@@ -108,7 +108,7 @@ def _moment(value: datetime | None) -> str:
 
 def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> PoolView:
     """Put a pool together as people see it."""
-    nodes = tuple(nodes)
+    nodes = Nodes(nodes)
     breaker, taken = record.breaker, busy(record)
     allowed = allowance(record, nodes, None, now)
     active = [node for node in nodes if node.state == "active"]

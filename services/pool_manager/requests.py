@@ -66,7 +66,7 @@ def saga_asked_about(asked: Asked, world: World) -> str:
     if isinstance(payload, SagaRequest):
         return payload.saga if SAGA_TOKEN.match(payload.saga) else ""
     if asked.verb == "uncordon" and isinstance(payload, NodeRequest):
-        node = next((each for each in world.nodes if each.node == payload.node), None)
+        node = world.nodes.by_name.get(payload.node)
         opened = _open_saga(world.record, node) if node is not None else None
         return opened[0] if opened else ""
     return ""
@@ -177,7 +177,7 @@ def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer
 
 
 def _node(world: World, name: str) -> NodeRecord:
-    node = next((each for each in world.nodes if each.node == name), None)
+    node = world.nodes.by_name.get(name)
     if node is None:
         raise RefusedError(
             "unknown-node", f"pool {world.record.name} has no node {name!r}; see navarch list"
@@ -303,7 +303,7 @@ def _about_saga(
 def _afterwards(log: SagaState, world: World) -> str:
     """What the pool does once the saga is unwound, for whoever cancelled it."""
     name = log.params.node
-    node = next((each for each in world.nodes if each.node == name), None)
+    node = world.nodes.by_name.get(name)
     match log.kind:
         case "replace" | "reset-gpu" | "reboot" if log.params.restores:
             return f"it leaves behind: {DEFINITIONS[log.kind].left(log.params)}"

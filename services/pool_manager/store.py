@@ -26,7 +26,7 @@ from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
 from services.pool_manager import overtaking
 from services.pool_manager.safety.budget import lifted, others
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 from services.runtime.bus import Bus
 from services.runtime.errors import Conflict, Retry
 from services.runtime.views import BucketView
@@ -83,6 +83,11 @@ class Store:
     def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
         """A pool's nodes that are not gone."""
         return (record for record in self.nodes.of(pool) if record.state != "terminated")
+
+    def nodes_named(self, pool: str, names: Iterable[str]) -> dict[str, NodeRecord]:
+        """Those of a pool's nodes that have these names and are not gone."""
+        found = ((name, self.nodes.records.get(node_key(pool, name))) for name in names)
+        return {name: each for name, each in found if each and each.state != "terminated"}
 
     async def change_node(self, pool: str, node: str, change: Change) -> NodeRecord | None:
         """Change a node's record; return it as it then is."""
@@ -210,7 +215,7 @@ class Store:
             fleet=self.fleet,
             record=found[0],
             revision=found[1],
-            nodes=tuple(self.nodes_of(pool)),
+            nodes=Nodes(self.nodes_of(pool)),
             others=others(self.fleet_budget, claims, pool),
             claims=claims,
             claims_revision=claims_revision,

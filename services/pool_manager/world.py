@@ -1,14 +1,17 @@
 """What a decision about a pool looks at, what comes of it, and how nodes are counted. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.pool_events import PoolEvent
-from schemas.reasons import SagaKind
+from schemas.reasons import IncidentScope, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.sickness import shared
 from services.pool_manager.mending.remediation import REPLACE, Remediator
 
 if TYPE_CHECKING:
@@ -24,6 +27,53 @@ CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
 """Kinds that try to cure a node in its place; its record remembers them as attempts."""
 REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
 """Kinds whose node will be gone."""
+AILING: Final = frozenset({"degraded", "unhealthy"})
+
+
+class Nodes:
+    """A pool's nodes, sorted out once for all that one decision asks of them.
+
+    Of thousands nearly all are plainly in service, and nearly all questions are about the others.
+    """
+
+    def __init__(self, nodes: Iterable[NodeRecord] = ()) -> None:
+        """All of a pool's nodes, terminated ones left out."""
+        self._all = tuple(nodes)
+        self._shares: dict[IncidentScope, Counter[str]] = {}
+
+    def __iter__(self) -> Iterator[NodeRecord]:
+        """All of them."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    @cached_property
+    def astir(self) -> "tuple[NodeRecord, ...]":
+        """Those that anything is to be said of: ill, silent, cordoned, spare, announced, held."""
+        return tuple(
+            node
+            for node in self._all
+            if node.health in AILING
+            or node.lost
+            or node.cordoned
+            or node.spare
+            or node.notices
+            or node.held_until is not None
+        )
+
+    @cached_property
+    def by_name(self) -> "dict[str, NodeRecord]":
+        """Each by its name."""
+        return {node.node: node for node in self._all}
+
+    def shares(self, scope: IncidentScope) -> "Counter[str]":
+        """How many have what in common, the unknown under the empty text."""
+        found = self._shares.get(scope)
+        if found is None:
+            found = self._shares[scope] = Counter(shared(node, scope) for node in self._all)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +82,7 @@ class World:
 
     fleet: str
     record: PoolRecord
-    nodes: tuple[NodeRecord, ...]
-    """The pool's nodes, terminated ones left out."""
+    nodes: Nodes
     others: "Others | None" = None
     """The other pools' share of the fleet's budget; None: it cannot bind."""
     claims: FleetBudgetRecord = field(default_factory=FleetBudgetRecord)
@@ -70,22 +119,29 @@ def busy(record: PoolRecord) -> set[str]:
     }
 
 
-def size(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
+def size(record: PoolRecord, nodes: Nodes) -> int:
     """How many nodes the pool will have when what is open has come to its end, spares left out."""
+    present = len(nodes) - sum(1 for node in nodes.astir if node.spare)
+    if not record.open:
+        return present
     leaving = {each.node for each in record.open.values() if each.kind in REMOVING}
     coming = {each.new_node for each in record.open.values() if each.new_node and not each.spare}
     promoted = {each.promotes for each in record.open.values() if each.promotes}
-    present = {node.node for node in nodes if not node.spare} | coming | promoted
-    return len(present - leaving)
+
+    def counts(name: str) -> bool:
+        node = nodes.by_name.get(name)
+        return node is not None and not node.spare
+
+    more = sum(1 for name in (coming | promoted) - leaving if not counts(name))
+    return present + more - sum(1 for name in leaving if counts(name))
 
 
-def unavailable(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
+def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     """How many of the pool's nodes are out of service by our own doing, or missing.
 
     A sick node that nobody has touched does not count: else two sick nodes in a small pool would
     forbid each other's repair. A gap that a failed replacement left does count.
     """
-    nodes = tuple(nodes)
     # A spare is in nobody's service, so to replace it takes nothing out.
     disrupted = sum(
         1
@@ -94,7 +150,7 @@ def unavailable(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
     )
     taken = busy(record)
     cordoned = sum(
-        1 for node in nodes if node.cordoned and not node.spare and node.node not in taken
+        1 for node in nodes.astir if node.cordoned and not node.spare and node.node not in taken
     )
     return disrupted + cordoned + max(0, record.desired - size(record, nodes))
 

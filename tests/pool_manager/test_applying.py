@@ -25,7 +25,7 @@ from schemas.topology import POOLS
 from services.pool_manager.answers import Asked
 from services.pool_manager.applying import Wanted, applied, is_empty, removed
 from services.pool_manager.service import build
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import events, nodes, peers, pools, settings
@@ -44,7 +44,7 @@ def world(**changes: Any) -> World:
     record = PoolRecord(name="extra", spec=SPEC, desired=2, serial=2, applied="request-3")
     record = msgspec.structs.replace(record, **changes)
     both = tuple(NodeRecord(pool="extra", node=each, state="active") for each in ("n1", "n2"))
-    return World(fleet="f", record=record, revision=1, nodes=both)
+    return World(fleet="f", record=record, revision=1, nodes=Nodes(both))
 
 
 def wants(nodes: int | None = None, **changes: Any) -> Wanted:

@@ -25,7 +25,7 @@ from services.pool_manager.safety.breaker import (
     settled,
 )
 from services.pool_manager.safety.budget import counted, noted, rate, room_at
-from services.pool_manager.world import Plan, World
+from services.pool_manager.world import Nodes, Plan, World
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -137,7 +137,7 @@ def nodes(count: int, sick: int = 0) -> list[NodeRecord]:
 
 def decided(record: PoolRecord, fleet: list[NodeRecord], after: float = 0) -> Plan:
     """What is decided `after` seconds."""
-    world = World(fleet="f", record=record, nodes=tuple(fleet), revision=7)
+    world = World(fleet="f", record=record, nodes=Nodes(fleet), revision=7)
     return plan(world, NOW + timedelta(seconds=after))
 
 
@@ -215,10 +215,10 @@ def test_the_rate_bounds_what_is_begun_within_the_window(rated: int | str, begun
 def test_what_a_person_asks_for_counts_and_is_not_refused_by_the_rate() -> None:
     """A spent rate refuses no person; what they drain is one less that begins by itself."""
     record = budgeted(10, "100%", 1)
-    world = World(fleet="f", record=record, nodes=tuple(nodes(10, 2)), revision=7)
+    world = World(fleet="f", record=record, nodes=Nodes(nodes(10, 2)), revision=7)
     answer = decide(asked("drain", node="n005"), world, NOW)
     assert answer.record is not None
-    after = World(fleet="f", record=answer.record, nodes=tuple(nodes(10, 2)), revision=8)
+    after = World(fleet="f", record=answer.record, nodes=Nodes(nodes(10, 2)), revision=8)
     again = decide(asked("drain", node="n006"), after, NOW)
 
     assert {} == plan(after, NOW).start
@@ -236,7 +236,7 @@ def asked(verb: str, **payload: str) -> Asked:
 
 def answered(record: PoolRecord, verb: str, **payload: str) -> Answer:
     """What comes of it."""
-    world = World(fleet="f", record=record, nodes=tuple(nodes(3)), revision=7)
+    world = World(fleet="f", record=record, nodes=Nodes(nodes(3)), revision=7)
     return decide(asked(verb, **payload), world, NOW)
 
 

@@ -16,7 +16,7 @@ from services.pool_manager.mending.sickness import sick
 from services.pool_manager.safety.budget import limit
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing.opening import node_name
-from services.pool_manager.world import DISRUPTIVE, World, busy, size, unavailable
+from services.pool_manager.world import DISRUPTIVE, REMOVING, Nodes, World, busy, size, unavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -44,7 +44,7 @@ def node(name: str, **changes: object) -> NodeRecord:
 
 def world(record: PoolRecord, *nodes: NodeRecord) -> World:
     """A pool and its nodes."""
-    return World(fleet="f", record=record, nodes=nodes, revision=7)
+    return World(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
 
 
 @pytest.mark.parametrize(
@@ -295,3 +295,15 @@ def test_never_more_nodes_than_wanted(given_world: World) -> None:
 
     assert after <= max(before, given_world.record.desired)
     assert waits or after >= given_world.record.desired
+
+
+@given(worlds(), st.data())
+def test_sorting_nodes_out_once_changes_no_count(given_world: World, data: st.DataObject) -> None:
+    """A pool's size is that of the set of names that stay, whichever of them are spare."""
+    spare = data.draw(st.sets(st.sampled_from([each.node for each in given_world.nodes] or [""])))
+    nodes = [msgspec.structs.replace(each, spare=each.node in spare) for each in given_world.nodes]
+    opened = given_world.record.open.values()
+    leaving = {each.node for each in opened if each.kind in REMOVING}
+    staying = {each.node for each in nodes if not each.spare} | {each.new_node for each in opened}
+
+    assert len(staying - leaving - {""}) == size(given_world.record, Nodes(nodes))

@@ -27,7 +27,7 @@ from services.pool_manager.requests import decide
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.steps import IMMEDIATE_SECONDS
 from services.pool_manager.service import build
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.decide import Impossible, Waiting, next_entry, proceed
@@ -149,7 +149,7 @@ def test_a_request_says_how_long_this_once(
     spec = msgspec.structs.replace(SPEC, drain=pool)
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
     world = World(
-        fleet="f", record=PoolRecord(name="training", spec=spec, desired=1), nodes=(node,)
+        fleet="f", record=PoolRecord(name="training", spec=spec, desired=1), nodes=Nodes([node])
     )
     body = msgspec.json.encode({"node": "n1", **payload})
     answer = decide(Asked(id="r", time=NOW, pool="training", verb=verb, payload=body), world, NOW)

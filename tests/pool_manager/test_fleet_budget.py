@@ -22,7 +22,7 @@ from services.pool_manager.mending.remediation import Ladder
 from services.pool_manager.safety.breaker import in_ramp
 from services.pool_manager.safety.breaking import breaking
 from services.pool_manager.safety.budget import claimed, claiming, others
-from services.pool_manager.world import CURING, DISRUPTIVE, World, unavailable
+from services.pool_manager.world import CURING, DISRUPTIVE, Nodes, World, unavailable
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WINDOW_SECONDS = 60
@@ -127,7 +127,7 @@ class Bus:
     def ask(self, pool: str, number: int, *, shut: bool) -> None:
         """A person opens or closes the breaker."""
         record, revision = self.pools[pool]
-        world = World(fleet="f", record=record, nodes=tuple(self.nodes[pool].values()))
+        world = World(fleet="f", record=record, nodes=Nodes(self.nodes[pool].values()))
         names = {"id": "x", "time": self.now, "cause": f"request-{number}", "pool": pool}
         asked = BreakerRequest(reason="r")
         made = breaking(asked, world, self.now, names, close=shut)
@@ -149,7 +149,7 @@ def decision(bus: Bus, pool: str) -> Iterator[None]:
     world = World(
         fleet="f",
         record=record,
-        nodes=tuple(bus.nodes[pool].values()),
+        nodes=Nodes(bus.nodes[pool].values()),
         revision=revision,
         others=others(FLEET, claims, pool),
         claims=claims,
@@ -176,7 +176,7 @@ def holds(bus: Bus) -> None:
     """What must be so at every moment."""
     out = dict.fromkeys(POOLS, 0)
     for name, (record, _) in bus.pools.items():
-        out[name] = unavailable(record, bus.nodes[name].values())
+        out[name] = unavailable(record, Nodes(bus.nodes[name].values()))
         assert out[name] <= LEVEL
         if record.breaker.state == "half-open":
             tried = [each for each in record.open.values() if in_ramp(record.breaker, each)]

@@ -12,7 +12,7 @@ from schemas.settings import PoolSpec
 from services.pool_manager.answers import Asked
 from services.pool_manager.requests import decide
 from services.pool_manager.service import build
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
@@ -48,7 +48,7 @@ def test_which_nodes_are_given_back(
     world = World(
         fleet="f",
         record=PoolRecord(name="training", spec=SPEC, desired=1),
-        nodes=(msgspec.structs.replace(node, **changes), *others),
+        nodes=Nodes([msgspec.structs.replace(node, **changes), *others]),
     )
     payload = msgspec.json.encode({"node": "n1"})
     asked = Asked(id="request-5", time=NOW, pool="training", verb=verb, payload=payload)

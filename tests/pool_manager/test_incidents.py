@@ -16,7 +16,7 @@ from schemas.sickness import SILENCE, in_words
 from services.pool_manager.core import close, plan
 from services.pool_manager.safety.incidents import room, until
 from services.pool_manager.safety.waves import fell_at
-from services.pool_manager.world import Plan, World
+from services.pool_manager.world import Nodes, Plan, World
 from tests.pool_manager.test_core import worlds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -58,7 +58,7 @@ def silent(number: int, *, after: float = 0, says: Any = "present") -> NodeRecor
 
 def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> Plan:
     """What is decided `after` seconds."""
-    world = World(fleet="f", record=record, nodes=tuple(nodes), revision=7)
+    world = World(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
     return plan(world, NOW + timedelta(seconds=after))
 
 

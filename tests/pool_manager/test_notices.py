@@ -16,7 +16,7 @@ from services.pool_manager.reconciler import saga_params
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing import notices
 from services.pool_manager.sizing.opening import begin, open_for
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 from tests.pool_manager.fleet import peers
 
 __all__ = ["peers"]
@@ -54,7 +54,7 @@ def world(*found: NodeRecord, **changes: Any) -> World:
     """A pool of these nodes."""
     record = PoolRecord(name="training", spec=SPEC, desired=len(found), serial=100)
     record = msgspec.structs.replace(record, **changes)
-    return World(fleet="f", record=record, nodes=found, revision=7)
+    return World(fleet="f", record=record, nodes=Nodes(found), revision=7)
 
 
 def gone(**changes: Any) -> NodeRecord:

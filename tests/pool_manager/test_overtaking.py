@@ -16,7 +16,7 @@ from services.pool_manager import overtaking
 from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.applying import Wanted, applied, removed
 from services.pool_manager.requests import decide
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=9)
@@ -40,7 +40,7 @@ def asked(sequence: int, verb: str, **payload: Any) -> Asked:
 
 def answered(request: Asked, record: PoolRecord) -> Answer:
     """What comes of it, some time later."""
-    world = World(fleet="f", record=record, revision=1, nodes=NODES)
+    world = World(fleet="f", record=record, revision=1, nodes=Nodes(NODES))
     return decide(request, world, NOW + timedelta(minutes=5))
 
 
@@ -149,7 +149,7 @@ def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None
         fleet="f",
         record=applied(fresh, wanted, None, NOW, configured=False).record or POOL,
         revision=1,
-        nodes=(),
+        nodes=Nodes(),
     )
     told = [
         applied(stale, wanted, None, NOW, configured=False, removal=removal).event,

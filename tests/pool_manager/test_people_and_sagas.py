@@ -31,7 +31,7 @@ from services.pool_manager.core import close
 from services.pool_manager.projection import follow_up, leaving_node, promoted_node
 from services.pool_manager.requests import decide, saga_asked_about
 from services.pool_manager.service import build
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.log import SagaState, fold
@@ -86,7 +86,7 @@ def world(kind: Any = "replace", **changes: Any) -> World:
     return World(
         fleet="f",
         record=PoolRecord(name="training", spec=spec, desired=1, open=opened),
-        nodes=(msgspec.structs.replace(node, **changes),),
+        nodes=Nodes([msgspec.structs.replace(node, **changes)]),
     )
 
 

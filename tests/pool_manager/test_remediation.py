@@ -24,7 +24,7 @@ from services.pool_manager.mending.remediation import (
     Replace,
 )
 from services.pool_manager.mending.remediators import Remediators
-from services.pool_manager.world import World
+from services.pool_manager.world import Nodes, World
 from services.runtime.configuration import load_settings, parse_settings
 from services.runtime.errors import ConfigurationError
 from tests.pool_manager.test_core import NOW, node, pool, spec, world
@@ -178,7 +178,7 @@ def test_failing_launches_hold_back_replacements_alone() -> None:
 
 def under_with(decided: World, record: object, *nodes: NodeRecord) -> World:
     """The same with another record and other nodes."""
-    return replace(decided, record=record, nodes=nodes)
+    return replace(decided, record=record, nodes=Nodes(nodes))
 
 
 def test_alert_tells_once_and_touches_nothing() -> None:
@@ -186,7 +186,7 @@ def test_alert_tells_once_and_touches_nothing() -> None:
     decided = under(Alert(options=Alert.Options()), sick(health_fault="f1"), node("b"))
     first = plan(decided, NOW)
     second = plan(replace(decided, record=first.record), NOW)
-    worse = replace(decided, record=first.record, nodes=(sick(health_fault="f2"), node("b")))
+    worse = replace(decided, record=first.record, nodes=Nodes([sick(health_fault="f2"), node("b")]))
 
     (event,) = first.events
     assert isinstance(event, PersonNeeded)
@@ -195,7 +195,7 @@ def test_alert_tells_once_and_touches_nothing() -> None:
     assert ({}, (), {}) == (first.start, second.events, second.start)
     assert "closed" == first.record.breaker.state
     assert 1 == len(plan(worse, NOW).events)
-    well = plan(replace(decided, record=first.record, nodes=(node("a"), node("b"))), NOW)
+    well = plan(replace(decided, record=first.record, nodes=Nodes([node("a"), node("b")])), NOW)
     assert {} == well.record.told
 
 
@@ -205,7 +205,7 @@ def test_what_is_to_be_inspected_is_cordoned_and_told() -> None:
     first = plan(decided, NOW)
     cordoned = (sick("inspect", health_fault="f1", cordoned=True), node("b"))
     record = msgspec.structs.replace(first.record, open={})
-    then = plan(replace(decided, record=record, nodes=cordoned), NOW)
+    then = plan(replace(decided, record=record, nodes=Nodes(cordoned)), NOW)
 
     assert ["cordon"] == [each.kind for each in first.start.values()]
     assert [True] == [e.cordoned for e in first.events if isinstance(e, PersonNeeded)]

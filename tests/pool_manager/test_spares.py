@@ -13,7 +13,7 @@ from schemas.records import CloudNotice, NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
 from services.pool_manager.sizing.spares import reserve
-from services.pool_manager.world import Plan, World, size, unavailable
+from services.pool_manager.world import Nodes, Plan, World, size, unavailable
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 
@@ -53,7 +53,7 @@ def sick(name: str, **changes: object) -> NodeRecord:
 
 def begun(record: PoolRecord, *nodes: NodeRecord) -> list[tuple[str, str, str, bool]]:
     """What is begun: kind, node that leaves or is acted on, spare promoted, for the reserve."""
-    decided = plan(World(fleet="f", record=record, nodes=nodes, revision=7), NOW)
+    decided = plan(World(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
     return [(each.kind, each.node, each.promotes, each.spare) for each in decided.start.values()]
 
 
@@ -117,7 +117,12 @@ def test_a_spare_is_in_nobodys_service() -> None:
     """Cordoned as it is, it takes nothing of the budget, and is no part of the size."""
     record, nodes = pool(1, 2), (node("a"), spare("s"), spare("t"))
 
-    assert (1, 2, 0) == (size(record, nodes), reserve(record, nodes), unavailable(record, nodes))
+    counted = Nodes(nodes)
+    assert (1, 2, 0) == (
+        size(record, counted),
+        reserve(record, counted),
+        unavailable(record, counted),
+    )
 
 
 # --- a pool through its life ---------------------------------------------------------------------
@@ -135,7 +140,7 @@ class Life:
         """Reconcile."""
         self.now += timedelta(minutes=20)
         decided = plan(
-            World(fleet="f", record=self.record, nodes=tuple(self.nodes.values()), revision=7),
+            World(fleet="f", record=self.record, nodes=Nodes(self.nodes.values()), revision=7),
             self.now,
         )
         self.record = decided.record
@@ -176,7 +181,7 @@ class Life:
 
     def counts(self) -> tuple[int, int]:
         """How many nodes there will be in service, and in reserve."""
-        nodes = self.nodes.values()
+        nodes = Nodes(self.nodes.values())
         return size(self.record, nodes), reserve(self.record, nodes)
 
 
@@ -217,7 +222,7 @@ def test_a_pool_with_spares_keeps_its_bounds_and_returns_to_its_size(
         assert {} == life.look().start
 
     life.settle()
-    nodes = life.nodes.values()
+    nodes = Nodes(life.nodes.values())
 
     assert life.record.desired == sum(1 for each in nodes if not each.spare)
     assert life.record.spec.spares == sum(1 for each in nodes if each.spare)
@@ -241,4 +246,4 @@ def test_with_a_spare_ready_nobody_is_missing_in_service(
     assert min(ill, spares, desired) == sum(
         1 for each in life.record.open.values() if each.promotes
     )
-    assert desired == size(life.record, life.nodes.values())
+    assert desired == size(life.record, Nodes(life.nodes.values()))

@@ -91,7 +91,7 @@ def leave_to_people(
                 events.append(_person(world, node, choice, now))
             told[node.node] = about
     # Of a node that is being acted on, or kept as it is, what was told stays told.
-    ailing = {node.node for node in world.nodes if node.health == "unhealthy" or node.lost}
+    ailing = {node.node for node in world.nodes.astir if node.health == "unhealthy" or node.lost}
     told |= {name: about for name, about in record.told.items() if name in ailing - set(told)}
     if told != record.told:
         record = msgspec.structs.replace(record, told=told)
@@ -128,7 +128,7 @@ def mendable(world: World, record: PoolRecord, now: datetime) -> list[tuple[Node
         return []
     taken = busy(record)
     found: list[tuple[NodeRecord, Choice]] = []
-    for node in sorted(world.nodes, key=lambda each: (each.health_at or now, each.node)):
+    for node in sorted(world.nodes.astir, key=lambda each: (each.health_at or now, each.node)):
         idle = node.state == "active" and node.node not in taken and not node.lost
         idle = idle and not node.spare
         if not idle or node.health != "degraded" or node.health_action in ("none", "restart_app"):

@@ -38,7 +38,7 @@ def rehearse(
     )
     answer = decide(asked, world, now)
     allowed = allowance(world.record, world.nodes, world.others, now)
-    node = next((each for each in world.nodes if each.node == request.node), None)
+    node = world.nodes.by_name.get(request.node)
     told = Rehearsal(
         verb=request.verb,
         node=request.node,

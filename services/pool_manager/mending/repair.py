@@ -89,7 +89,7 @@ def _waiting(world: World, record: PoolRecord, now: datetime) -> Sequence[NodeRe
     return sorted(
         (
             node
-            for node in world.nodes
+            for node in world.nodes.astir
             if node.node not in taken
             and sick(node, record, now)
             and not touching.kept(node, record, now)
@@ -274,7 +274,7 @@ def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
     """When to look again though nothing happens."""
     record = acted.record
     at = earlier(_next_loss(world, record, now), incidents.next_end(record, now))
-    at = earlier(at, notices.next_moment(record, world.nodes, now))
+    at = earlier(at, notices.next_moment(record, world.nodes.astir, now))
     if not acted.left:
         return at
     if record.breaker.cause == "launches-fail":
@@ -291,7 +291,7 @@ def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
 def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | None:
     """When the next silent node becomes a lost one."""
     soonest: datetime | None = None
-    for node in world.nodes:
+    for node in world.nodes.astir:
         if node.lost and node.lost_at is not None and not sick(node, record, now):
             due = node.lost_at + timedelta(seconds=patience_seconds(node, record))
             soonest = earlier(soonest, to_come(due, now))

@@ -8,7 +8,7 @@ moment it stands for has left the window.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -17,9 +17,9 @@ import msgspec
 
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.reasons import BreakerCause, SagaKind
-from schemas.records import NodeRecord, PoolRecord
+from schemas.records import PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
-from services.pool_manager.world import CURING, World, unavailable
+from services.pool_manager.world import CURING, Nodes, World, unavailable
 
 LEVEL_MIN: Final = 1
 """A percentage allows so many at least, or nothing is ever repaired."""
@@ -199,7 +199,7 @@ def claiming(world: World, decided: PoolRecord) -> Claiming:
     return Claiming(FleetBudgetRecord(claims={**world.claims.claims, pool: claim}))
 
 
-def claim_of(record: PoolRecord, nodes: Iterable[NodeRecord], revision: int) -> BudgetClaim:
+def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
     """What a pool takes of the fleet's budget, as decided on this revision of its record."""
     return BudgetClaim(
         desired=record.desired,
@@ -294,9 +294,7 @@ class Allowance:
         )
 
 
-def allowance(
-    record: PoolRecord, nodes: Iterable[NodeRecord], fleet: Others | None, now: datetime
-) -> Allowance:
+def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datetime) -> Allowance:
     """What may be begun in a pool now."""
     spec: BudgetSpec = record.spec.budget
     out = unavailable(record, nodes)

@@ -6,7 +6,6 @@ nothing. While an incident is fresh the breaker is open for it. Silent nodes are
 network's trouble even after that: they are replaced one at a time until it has ended.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -16,9 +15,10 @@ import msgspec
 from schemas.breaker import OpenIncident
 from schemas.duration import format_duration
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
-from schemas.records import NodeRecord, PoolRecord
+from schemas.records import PoolRecord
 from schemas.sickness import SILENCE, in_words
 from services.pool_manager.safety.waves import Ill, Wave, belongs, find, ill_nodes
+from services.pool_manager.world import Nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,8 @@ class Seen:
     events: tuple[PoolEvent, ...] = ()
 
 
-def observe(record: PoolRecord, nodes: Iterable[NodeRecord], revision: int, now: datetime) -> Seen:
+def observe(record: PoolRecord, nodes: Nodes, revision: int, now: datetime) -> Seen:
     """Open, and close, incidents by what the nodes have."""
-    nodes = tuple(nodes)
     ill = ill_nodes(nodes)
     incidents: dict[str, OpenIncident] = {}
     events: list[PoolEvent] = []

@@ -7,8 +7,7 @@ of a pool have the same driver, that all sick ones have it says nothing.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -19,6 +18,7 @@ from schemas.records import NodeRecord
 from schemas.settings import IncidentSpec
 from schemas.sickness import SILENCE, called, shared
 from services.pool_manager.sizing import notices
+from services.pool_manager.world import Nodes
 
 WHOLE_POOL_NODES: Final = 3
 """From this size on, a pool that falls ill as a whole is a wave however small it is."""
@@ -68,12 +68,12 @@ def fell_at(node: NodeRecord) -> datetime | None:
     return node.health_at if node.health == "unhealthy" else node.lost_at
 
 
-def ill_nodes(nodes: Iterable[NodeRecord]) -> tuple[Ill, ...]:
+def ill_nodes(nodes: Nodes) -> tuple[Ill, ...]:
     """The nodes in service, or leaving it, that have something; those that fell first, first."""
     found = []
-    for node in nodes:
+    for node in nodes.astir:
         if node.health != "unhealthy" and not node.lost:
-            continue  # nearly all, in every decision
+            continue
         what, since = sickness(node), fell_at(node)
         if what and since is not None and node.state in ("active", "leaving"):
             found.append(Ill(node=node, what=what, since=since))
@@ -89,7 +89,7 @@ def belongs(each: Ill, what: str, incident: OpenIncident) -> bool:
 
 def find(
     spec: IncidentSpec,
-    nodes: tuple[NodeRecord, ...],
+    nodes: Nodes,
     ill: tuple[Ill, ...],
     known: Mapping[str, OpenIncident],
     now: datetime,
@@ -155,7 +155,7 @@ def _run(
 
 
 def _by_cause(
-    spec: IncidentSpec, nodes: tuple[NodeRecord, ...], rest: tuple[Ill, ...], now: datetime
+    spec: IncidentSpec, nodes: Nodes, rest: tuple[Ill, ...], now: datetime
 ) -> Wave | None:
     """The cause that explains most of the nodes that nothing explains yet."""
     best: Wave | None = None
@@ -166,14 +166,18 @@ def _by_cause(
         for each in rest:
             members.setdefault(shared(each.node, scope), []).append(each)
         unknown = members.pop("", [])
-        large = {value: found for value, found in members.items() if len(found) >= spec.nodes}
+        large = {
+            value: tuple(found)
+            for value, found in members.items()
+            if _run(tuple(found), spec, spec.nodes, now)
+        }
         if not large:
             continue  # nothing here can be a wave: the pool's nodes need not be counted
-        sizes = Counter(shared(node, scope) for node in nodes)
-        known = sum(sizes.values()) - sizes.pop("", 0)
+        sizes = nodes.shares(scope)
+        known = len(nodes) - sizes[""]
         for value, found in large.items():
             wanted = max(spec.nodes, _threshold(spec, sizes[value]))
-            wave = _run(tuple(found), spec, wanted, now)
+            wave = _run(found, spec, wanted, now)
             if len(wave) <= (len(best.members) if best else 0):
                 continue
             first, last = wave[0].since, wave[-1].since

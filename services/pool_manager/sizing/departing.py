@@ -46,7 +46,7 @@ class Departures:
             for saga, opened in record.open.items():
                 if opened.kind == "scale-up":
                     await self._call_off(saga, record)
-        nodes = {each.node: each for each in self._store.nodes_of(record.name)}
+        nodes = self._store.nodes_named(record.name, {each.node for each in record.open.values()})
         concerned = [each for each in nodes.values() if each.notices or each.lost]
         now = self._clock.now()
         for hurry in notices.hurries(record, concerned):

@@ -4,7 +4,6 @@ While a saga is open the withdrawal of its notice unwinds it (`departing`). One 
 then has left its node cordoned, which was right as long as the notice stood.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -14,17 +13,17 @@ import msgspec
 from schemas.records import NodeRecord, PoolRecord
 from services.pool_manager.sizing import notices
 from services.pool_manager.sizing.opening import begin, with_open
-from services.pool_manager.world import Plan, World, busy
+from services.pool_manager.world import Nodes, Plan, World, busy
 
 WITHDRAWN: Final = "the cloud has withdrawn its notice"
 
 
-def returning(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+def returning(record: PoolRecord, nodes: Nodes) -> list[NodeRecord]:
     """Nodes that are out of service for a notice alone, which stands no more."""
     taken = busy(record)
     return [
         node
-        for node in nodes
+        for node in nodes.astir
         if node.ahead_of
         and node.cordoned
         and node.health != "unhealthy"

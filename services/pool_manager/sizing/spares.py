@@ -4,28 +4,27 @@ A pool's size and its reserve are counted apart. A spare goes into service by an
 that a replacement takes seconds; the node that is launched meanwhile becomes the new spare.
 """
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from schemas.records import NodeRecord, PoolRecord
 from services.pool_manager.safety import touching
 from services.pool_manager.sizing import notices
-from services.pool_manager.world import REMOVING, busy
+from services.pool_manager.world import REMOVING, Nodes, busy
 
 
-def reserve(record: PoolRecord, nodes: Iterable[NodeRecord]) -> int:
+def reserve(record: PoolRecord, nodes: Nodes) -> int:
     """How many spares the pool will have when what is open has come to its end."""
     opened = record.open.values()
     leaving = {each.node for each in opened if each.kind in REMOVING}
     promoted = {each.promotes for each in opened if each.promotes}
     coming = {each.new_node for each in opened if each.new_node and each.spare}
-    present = {node.node for node in nodes if node.spare} | coming
+    present = {node.node for node in nodes.astir if node.spare} | coming
     return len(present - leaving - promoted)
 
 
-def ready(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[NodeRecord]:
+def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
     """Spares that may take a place now, the longest proven first."""
-    kept = [node for node in nodes if node.spare]
+    kept = [node for node in nodes.astir if node.spare]
     if not kept:
         return []
     taken = busy(record)
@@ -42,9 +41,7 @@ def ready(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> lis
     return sorted(found, key=lambda node: (node.health != "healthy", _since(node, now), node.node))
 
 
-def substitute(
-    record: PoolRecord, nodes: Iterable[NodeRecord], node: NodeRecord, now: datetime
-) -> str:
+def substitute(record: PoolRecord, nodes: Nodes, node: NodeRecord, now: datetime) -> str:
     """The spare that takes a node's place; empty: there is none, or it is a spare itself."""
     if node.spare:
         return ""
@@ -53,7 +50,7 @@ def substitute(
 
 
 def covered(
-    record: PoolRecord, nodes: Iterable[NodeRecord], waiting: list[NodeRecord], now: datetime
+    record: PoolRecord, nodes: Nodes, waiting: list[NodeRecord], now: datetime
 ) -> list[NodeRecord]:
     """Of nodes that wait to be replaced, those for which a spare is ready."""
     serving = [node for node in waiting if not node.spare]
