@@ -114,6 +114,8 @@ LaunchRefusal = Literal[
 ]
 """Why nothing is launched though it could be. nothing-offered: no provider of the pool has what it
 asks for; price-unknown: its price is not known, and what it costs is limited."""
+OVER_CAP: Final = frozenset({"above-pool-cap", "above-fleet-cap"})
+"""Of these, what another node that leaves makes room for."""
 
 # --- refusals ------------------------------------------------------------------------------------
 

@@ -114,6 +114,9 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Under mode observe: what would be under way."""
     failures: int = 0
     """Launches that failed one after the other; sets the wait before the next."""
+    over_cap: bool = False
+    """All of those were to make the pool larger, and refused for a spend_cap: what replaces a node
+    gives back what it costs, and goes on."""
     retry_at: UtcTime | None = None
     refusals: int = 0
     """New nodes that were refused at admission, one after the other."""

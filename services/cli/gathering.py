@@ -53,16 +53,19 @@ async def open_sagas(bus: Bus, pool: str = "") -> list[SagaState]:
     return sorted(states, key=lambda each: (each.started_at, each.saga))
 
 
-async def why(fleet: Fleet, name: str) -> Answer:
-    """Answer for whatever has this name: a node, a pool or a saga, looked for in that order."""
-    bus = fleet.bus
+async def why(fleet: Fleet, name: str, at: datetime | None = None) -> Answer:
+    """Answer for whatever has this name: a node, a pool or a saga, looked for in that order.
+
+    `at`: the time there; None: the time here.
+    """
+    bus, at = fleet.bus, at or datetime.now(UTC)
     if TOKEN.match(name):
         nodes = await bus.entries(NODES, f"*.{name}")
         if nodes:
-            return await _node(fleet, _nodes.decode(nodes[0].value))
+            return await _node(fleet, _nodes.decode(nodes[0].value), at)
         pool = await bus.get(POOLS, pool_key(name))
         if pool is not None:
-            return await _pool(bus, _pools.decode(pool.value))
+            return await _pool(bus, _pools.decode(pool.value), at)
     try:
         state, entries = await saga_log(bus, name)
     except NavarchError:
@@ -73,7 +76,7 @@ async def why(fleet: Fleet, name: str) -> Answer:
     return await _saga(bus, state, entries)
 
 
-async def _node(fleet: Fleet, node: NodeRecord) -> Answer:
+async def _node(fleet: Fleet, node: NodeRecord, at: datetime) -> Answer:
     pool, story, objects, facts = await asyncio.gather(
         fleet.bus.get(POOLS, pool_key(node.pool)),
         fleet.story(node.node),
@@ -86,7 +89,7 @@ async def _node(fleet: Fleet, node: NodeRecord) -> Answer:
     held = [each for each in facts if _holds_back(each, node.node)]
     found = [state for state in states if state is not None]
     kept = any(each.metadata.get("node") == node.node for each in objects)
-    return why_node(node, record, [*story, *held], found, kept=kept, at=datetime.now(UTC))
+    return why_node(node, record, [*story, *held], found, kept=kept, at=at)
 
 
 def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:
@@ -105,15 +108,13 @@ def _holds_back(stored: Stored, node: str) -> bool:
             return False
 
 
-async def _pool(bus: Bus, pool: PoolRecord) -> Answer:
+async def _pool(bus: Bus, pool: PoolRecord, at: datetime) -> Answer:
     nodes, facts, sagas = await asyncio.gather(
         bus.entries(NODES, f"{pool.name}.*"),
         bus.read(EVENTS.name, subjects.pool_events_of(pool.name)),
         open_sagas(bus, pool.name),
     )
-    return why_pool(
-        pool, [_nodes.decode(each.value) for each in nodes], facts, sagas, at=datetime.now(UTC)
-    )
+    return why_pool(pool, [_nodes.decode(each.value) for each in nodes], facts, sagas, at=at)
 
 
 async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> Answer:

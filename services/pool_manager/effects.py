@@ -9,6 +9,7 @@ from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas import subjects
 from schemas.messages import Message, encode
+from schemas.reasons import OVER_CAP
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sagas import SagaDone, SagaEntry, SagaUnwound, StepStarted, StepSucceeded
 from services.pool_manager.admitting import admission
@@ -94,6 +95,7 @@ class Effects:
                 now=entry.time,
                 how=_how(state, entry),
                 exhausted=state.step("provision").error == "CAPACITY",
+                over_cap=state.step("provision").error in OVER_CAP,
             )
             left = admission.noted(old, left, state, entry.time)
             return follow_up(old, left, state, entry.time)

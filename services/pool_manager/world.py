@@ -140,7 +140,8 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     """How many of the pool's nodes are out of service by our own doing, or missing.
 
     A sick node that nobody has touched does not count: else two sick nodes in a small pool would
-    forbid each other's repair. A gap that a failed replacement left does count.
+    forbid each other's repair. A gap that a failed replacement left does count, and nodes that were
+    never paid for do not.
     """
     # A spare is in nobody's service, so to replace it takes nothing out.
     disrupted = sum(
@@ -152,7 +153,8 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     cordoned = sum(
         1 for node in nodes.astir if node.cordoned and not node.spare and node.node not in taken
     )
-    return disrupted + cordoned + max(0, record.desired - size(record, nodes))
+    gap = 0 if record.over_cap else max(0, record.desired - size(record, nodes))
+    return disrupted + cordoned + gap
 
 
 def automatic(opened: OpenSaga) -> bool:

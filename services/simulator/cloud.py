@@ -5,18 +5,21 @@ not anybody remembers them. The campaign makes it fail: before an effect, after 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import msgspec
 
+from schemas.capacity import Offering
 from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
 from services.provisioner.errors import ProviderError
 from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
 from services.provisioner.tags import made_for
 from services.simulator.member import Life
+from services.simulator.place import ANYWHERE, Place
 from services.simulator.virtual import MEMBER
 from services.simulator.world import WORLD, World
 
@@ -38,6 +41,8 @@ class Trouble:
     """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes."""
     until: float = 0.0
     """0: the next call alone."""
+    place: Place = ANYWHERE
+    """Launches there alone."""
 
 
 @dataclass(slots=True)
@@ -49,6 +54,8 @@ class Machine:
     """From when on it is listed."""
     provider: str = ""
     """Whose account it is in: no other provider lists it."""
+    offering: Offering | None = None
+    """What was asked for."""
     stopping: bool = False
 
 
@@ -63,6 +70,8 @@ class Cloud:
     tokens: dict[str, str] = field(default_factory=dict)
     """Token -> the machine that was made for it last."""
     troubles: list[Trouble] = field(default_factory=list)
+    asked: Counter[tuple[str, Offering]] = field(default_factory=Counter)
+    """Pool and offering -> how many launches have asked for it, whatever came of that."""
     on_made: Callable[[Instance], None] = lambda _: None
     on_ending: Callable[[Instance], None] = lambda _: None
     on_gone: Callable[[Instance], None] = lambda _: None
@@ -83,12 +92,12 @@ class Cloud:
         """What costs money now."""
         return [each.instance for each in self.machines.values()]
 
-    def trouble(self, call: Call) -> Trouble | None:
-        """What is wrong with a call that is made now."""
+    def trouble(self, call: Call, about: Offering | None = None) -> Trouble | None:
+        """What is wrong with a call that is made now; `about`: what a launch asks for."""
         now = self.world.now()
         self.troubles = [each for each in self.troubles if not each.until or each.until > now]
         for each in self.troubles:
-            if each.call == call:
+            if each.call == call and (about is None or each.place.covers(about)):
                 if not each.until:
                     self.troubles.remove(each)
                 return each
@@ -176,6 +185,7 @@ class SimulatedProvider:
         """As this simulation's cloud is."""
         return Capabilities(
             idempotency_token=self._cloud.idempotent,
+            spot=True,
             list_lag_seconds=self._cloud.list_lag_seconds,
             reboot=self._cloud.on_rebooted is not None,
         )
@@ -187,10 +197,19 @@ class SimulatedProvider:
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make a machine, or return the one that this token has made."""
         await self._take_time()
-        trouble = self._cloud.trouble("provision")
+        offering = Offering(
+            provider=self._name,
+            region=request.region,
+            zone=request.zone,
+            instance_type=request.instance_type,
+            market=request.market or self.capabilities.market,
+        )
+        self._cloud.asked[request.pool, offering] += 1
+        trouble = self._cloud.trouble("provision", offering)
         await self._fail(trouble, "before", "hang")
         made = self._cloud.make(request)
-        self._cloud.machines[made.provider_id].provider = self._name
+        machine = self._cloud.machines[made.provider_id]
+        machine.provider, machine.offering = self._name, offering
         await self._life.effect("a launch")
         await self._take_time()
         await self._fail(trouble, "after", "hang-after")
@@ -231,4 +250,5 @@ class SimulatedProvider:
         if trouble.how == hanging:
             await asyncio.Event().wait()
         if trouble.how == failing:
-            raise ProviderError(trouble.kind, f"simulated, {failing} its effect")
+            where = f" of {trouble.place}" if str(trouble.place) else ""
+            raise ProviderError(trouble.kind, f"simulated{where}, {failing} its effect")

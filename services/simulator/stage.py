@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
+from schemas.capacity import Offering
 from schemas.messages import Message, encode
 from schemas.node_events import node_codec
 from schemas.pool_events import pool_codec
@@ -39,13 +40,14 @@ from services.runtime.errors import BusError
 from services.runtime.process import Build
 from services.runtime.topology import set_up
 from services.simulator.agents import BOOT_SECONDS
-from services.simulator.cloud import Cloud, Trouble
+from services.simulator.cloud import Cloud
 from services.simulator.hardware import Failure, Kind
 from services.simulator.machine import Machine
 from services.simulator.machines import Machines
 from services.simulator.member import Life
 from services.simulator.records import Records
 from services.simulator.running import Supervised
+from services.simulator.scenario import clouding
 from services.simulator.scenario import format as f
 from services.simulator.scenario.plan import Beginning
 from services.simulator.workload import Workload
@@ -123,12 +125,14 @@ class Stage:
             self.break_node(instance.name, params)
 
     def _dress(self, instance: Instance) -> Instance:
-        kind = self._kind_of(instance)
+        """Where a machine stands: as the file says of its node, else as the launch asks."""
+        kind, named = self._kind_of(instance), instance.name in self._beginning.kinds
+        asked = instance.region or instance.zone
         return msgspec.structs.replace(
             instance,
-            region=instance.region or kind.region,
-            zone=instance.zone or kind.zone,
-            instance_type=kind.instance_type or instance.instance_type,
+            region=instance.region or ("" if asked else kind.region),
+            zone=instance.zone or ("" if asked else kind.zone),
+            instance_type=(kind.instance_type if named else "") or instance.instance_type,
         )
 
     def _stored(self, stream: str, stored: Stored) -> None:
@@ -181,6 +185,8 @@ class Stage:
 
     def inject(self, target: str, params: f.FailureParams) -> str:
         """Something breaks; why nothing does, where nothing does."""
+        if target == f.CLOUD and params.failure_type == "preemption":
+            return self._take_some(params)
         if target in f.FAILURES_OF:
             self._trouble(target, params)
             return ""
@@ -219,6 +225,14 @@ class Stage:
             self.later(seconds, partial(self.mend, machine, failure))
         return True
 
+    def _take_some(self, params: f.FailureParams) -> str:
+        """The cloud announces that it takes some of its machines; why it takes fewer."""
+        named = clouding.taken(self.cloud, params)
+        for name in named:
+            self.break_node(name, params)
+        short = len(named) < params.count
+        return f"{len(named)} stand there, and {params.count} were to go" if short else ""
+
     def _take(self, machine: Machine, failure: Failure) -> None:
         """The cloud takes a machine, unless it has withdrawn what it announced."""
         if machine.failures.get(failure.name) is failure:
@@ -231,8 +245,10 @@ class Stage:
 
     def recover(self, target: str, kind: str = "") -> None:
         """A failure is over, or everything that is wrong with the target."""
+        if target == f.CLOUD and kind == "preemption":
+            target = f.ALL
         if target in f.FAILURES_OF:
-            self._trouble_over(target)
+            self._trouble_over(target, kind)
         for name in self._names(target):
             if (machine := self.machines.named(name)) is not None:
                 self.machines.recover(machine, kind)
@@ -252,7 +268,7 @@ class Stage:
         self.world.note(f"{target}: {kind}")
         until = self.world.now() + seconds
         if target == f.CLOUD:
-            self._cloud_trouble(params, seconds if lasts is not None else 0.0)
+            clouding.order(self.cloud, self.machines, params)
         elif target == f.WORKLOAD:
             if kind == "network":
                 self.workload.away_until = until
@@ -269,31 +285,10 @@ class Stage:
             if lasts is not None:
                 self.later(seconds, partial(self._trouble_over, target))
 
-    def _cloud_trouble(self, params: f.FailureParams, seconds: float) -> None:
-        match params.failure_type:
-            case "stillborn":
-                self.machines.stillborn += params.count
-            case "boot_failure":
-                self.machines.faulty += params.count
-            case "no_capacity":
-                lasts = seconds or f.TIME_SECONDS_MAX
-                self.cloud.order(Trouble("provision", "CAPACITY"), lasts)
-            case "launch_error":
-                self._order(Trouble("provision"), params.count, seconds)
-            case "terminate_error":
-                self._order(Trouble("terminate"), params.count, seconds)
-            case _:
-                self._order(Trouble("list"), params.count, seconds)
-
-    def _order(self, trouble: Trouble, count: int, seconds: float) -> None:
-        for _ in range(1 if seconds else count):
-            self.cloud.order(trouble, seconds)
-
-    def _trouble_over(self, target: str) -> None:
+    def _trouble_over(self, target: str, kind: str = "") -> None:
         self.world.note(f"{target} is well again")
         if target == f.CLOUD:
-            self.cloud.troubles.clear()
-            self.machines.stillborn = self.machines.faulty = 0
+            clouding.over(self.cloud, self.machines, kind)
         elif target == f.WORKLOAD:
             self.workload.away_until = self.workload.endless_until = 0.0
             self.workload.let_go()
@@ -361,6 +356,19 @@ class Stage:
     def nodes(self) -> list[NodeRecord]:
         """Every node's record, in the order in which they were recorded."""
         return list(self._records.nodes())
+
+    def standing(self) -> list[tuple[str, Offering]]:
+        """Each machine that stands at the cloud: its pool, and where and what it is."""
+        machines = self.cloud.machines.values()
+        return [(each.instance.pool, clouding.standing_at(each)) for each in machines]
+
+    def dollars(self) -> dict[str, float]:
+        """Pool -> what its instances cost an hour, by their records."""
+        found: dict[str, float] = {}
+        for each in self._records.instances():
+            if each.state != "terminated":
+                found[each.pool] = found.get(each.pool, 0.0) + each.dollars_per_hour
+        return found
 
     def health(self) -> dict[str, HealthRecord]:
         """Node -> what the policy makes of it."""

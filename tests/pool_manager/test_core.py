@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.breaker import Breaker
 from schemas.duration import Duration
+from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
@@ -125,6 +126,38 @@ def test_while_launches_fail_no_sick_node_is_taken_out() -> None:
     )
     assert "launches fail (3 in a row)" in decided.events[0].reason  # type: ignore[attr-defined]
     assert failing.retry_at == decided.wake_at
+
+
+def test_a_pool_that_may_not_cost_more_still_has_its_sick_nodes_replaced() -> None:
+    """What a spend_cap forbids says nothing about launches, and its gap was never in service."""
+    opened = {"s": OpenSaga(kind="scale-up", new_node="c", since=NOW)}
+    capped = close(pool(3, open=opened), "s", failed=True, now=NOW, over_cap=True)
+    decided = plan(world(capped, node("a", health="unhealthy"), node("b")), NOW)
+
+    assert (1, True) == (capped.failures, capped.over_cap)
+    assert ["replace-a-1"] == list(decided.start)
+    assert "closed" == decided.record.breaker.state
+
+
+@pytest.mark.parametrize(
+    ("kind", "failures", "over_cap", "holds_back"),
+    [
+        ("scale-up", 0, True, False),
+        ("scale-up", 0, False, True),
+        ("scale-up", 2, True, True),
+        ("replace", 0, True, True),
+    ],
+    ids=["a cap alone", "no capacity", "others failed before", "what was given back is gone"],
+)
+def test_only_growth_that_a_cap_alone_forbids_lets_repairs_go_on(
+    kind: SagaKind, failures: int, over_cap: bool, holds_back: bool
+) -> None:
+    """Whatever else keeps nodes from coming up would leave a gap."""
+    opened = {"s": OpenSaga(kind=kind, new_node="c", since=NOW)}
+    before = pool(2, open=opened, failures=failures)
+    ended = close(before, "s", failed=True, now=NOW, over_cap=over_cap)
+
+    assert holds_back == (not ended.over_cap)
 
 
 def test_a_sick_node_that_is_cordoned_already_is_replaced_though_the_budget_is_spent() -> None:

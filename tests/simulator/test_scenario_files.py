@@ -64,6 +64,41 @@ WRONG = {
         COUNT % ", saga: replace",
         "a.yaml:6: assertions.0.saga: says nothing about node_count, but about saga_count",
     ),
+    "a place of a node": (
+        START + "  - {action: inject_failure, target: a, params: "
+        "{failure_type: preemption, market: spot}}",
+        "a.yaml:5: events.1.params.market: says nothing about a, but about 'cloud'",
+    ),
+    "a place of a failure that has none": (
+        START + "  - {action: inject_failure, target: cloud, params: "
+        "{failure_type: list_error, zone: a}}",
+        "a.yaml:5: events.1.params.zone: says nothing about list_error, but about launch_error",
+    ),
+    "a zone that no pool names": (
+        START + "  - {action: inject_failure, target: cloud, params: "
+        "{failure_type: no_capacity, zone: mars}}",
+        "a.yaml:5: events.1.params.zone: no pool may launch mars; there are: fake gpu_8x on-demand",
+    ),
+    "a place that counts nothing": (
+        START + "assertions:\n  - {type: instance_count, market: spot, expected: 1}",
+        "a.yaml:6: assertions.0.market: no pool may launch spot; there are: fake gpu_8x on-demand",
+    ),
+    "an assertion after the end": (
+        START + "duration: 5m\nassertions:\n  - {type: node_count, expected: 1, at: 6m}",
+        "a.yaml:7: assertions.0.at: is after the scenario's `duration`; make that longer",
+    ),
+    "why without words": (
+        START + "assertions:\n  - {type: why, target: a}",
+        "a.yaml:6: assertions.0: expects nothing; add `contains: words of the answer`",
+    ),
+    "why of everybody": (
+        START + "assertions:\n  - {type: why, contains: capacity}",
+        "a.yaml:6: assertions.0.target: `why` is asked of a node or a pool; there are: fleet, a, b",
+    ),
+    "a type that stands for nothing": (
+        START + "settings:\n  instance_types: {abstract: {big: {aws: [p9]}}}",
+        "a.yaml:6: settings.instance_types.abstract.big.aws: ",
+    ),
     "an alias of itself": ("name: a\nfleet: &x [*x]", "a.yaml:2: fleet.0.0: is more than 64 deep"),
     "a control character": ("name: a\nfleet: [\x07]", "a.yaml:2: not valid YAML: the character"),
 }
@@ -176,6 +211,19 @@ def test_the_original_s_files_keep_their_meaning():
     outcome = run(read_text("a.yaml", ORIGINAL))
     assert [] == [each for each in outcome.steps if not each.ok]
     assert outcome.ok
+
+
+def test_an_assertion_has_its_moment():
+    """It is looked at then, after what happens then; one that was not reached holds no more."""
+    text = START + (
+        "  - {at: 10s, action: issue_command, target: a, params: {command_type: cordon}}\n"
+        "duration: 20s\nassertions:\n"
+        "  - {type: node_count, status: cordoned, expected: 1}\n"
+        "  - {type: node_count, status: cordoned, expected: 0, at: 9s}\n"
+        "  - {type: node_count, status: cordoned, expected: 0, at: 15s}\n"
+    )
+    outcome = run(read_text("a.yaml", text))
+    assert [(True, None), (True, 9.0), (False, 15.0)] == [(c.ok, c.at) for c in outcome.checks]
 
 
 def commanded(command):

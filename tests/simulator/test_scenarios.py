@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.simulating.scenarios import why
 from services.simulator.scenario.reading import ScenarioError, read_file, read_text
 from services.simulator.scenario.runner import run
 
@@ -70,7 +71,7 @@ WHERE = [
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_what_the_product_promises(file):
     """Every scenario that ships with Navarch is in order, and everything in it holds."""
-    outcome = run(read_file(file))
+    outcome = run(read_file(file), why=why)
     wrong = [step for step in outcome.steps if not step.ok]
     wrong += [check for check in outcome.checks if not check.ok]
     assert ([], (), True) == (wrong, outcome.defects, outcome.ok)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -14,8 +14,13 @@ from services.cli.simulating import stress
 from services.cli.text import describe, render
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from services.runtime.bus import Bus
     from services.simulator.scenario.format import Scenario
-    from services.simulator.scenario.outcome import Outcome
+    from services.simulator.scenario.outcome import Checked, Outcome
+
+FOUND_CHARS_MAX: Final = 80
 
 
 def run(files: Sequence[Path], seed: str, output: Format, *, quiet: bool) -> int:
@@ -81,7 +86,16 @@ def _read(file: Path) -> "Scenario":
 def _play(scenario: "Scenario", seed: str) -> "Outcome":
     from services.simulator.scenario.runner import run as play  # noqa: PLC0415
 
-    return play(scenario, seed)
+    return play(scenario, seed, why)
+
+
+async def why(bus: "Bus", name: str, at: "datetime") -> str:
+    """What `navarch why` answers."""
+    from services.cli import gathering  # noqa: PLC0415
+    from services.cli.client import Fleet  # noqa: PLC0415
+    from services.cli.text.why import page  # noqa: PLC0415
+
+    return page(await gathering.why(Fleet(bus), name, at))
 
 
 # --- words ---------------------------------------------------------------------------------------
@@ -120,7 +134,7 @@ def lines(scenario: "Scenario", outcome: "Outcome", *, colour: bool, quiet: bool
     yield ""
     marks = {True: "holds", False: "FAILS"}
     checked = [
-        (marks[each.ok], each.text, "" if each.ok else f"found: {each.found}")
+        (marks[each.ok], _when(each) + each.text, "" if each.ok else _found(each))
         for each in outcome.checks
     ]
     if checked:
@@ -150,8 +164,21 @@ def story(outcome: "Outcome", *, colour: bool) -> Iterator[str]:
 
 def _wrong(outcome: "Outcome") -> Iterator[str]:
     yield from (f"FAILED at {clock(e.at)}: {e.text}: {e.detail}" for e in outcome.steps if not e.ok)
-    yield from (f"FAILED: {e.text}; found: {e.found}" for e in outcome.checks if not e.ok)
+    for each in (each for each in outcome.checks if not each.ok):
+        yield f"FAILED{_when(each, ' at ')}: {each.text}; found: {each.found}"
     yield from (f"FAILED: {each}" for each in outcome.defects)
+
+
+def _found(each: "Checked") -> str:
+    """What was found instead, where it fits on a line; below it is told whole."""
+    return f"found: {each.found}" if len(each.found) <= FOUND_CHARS_MAX else "found: see below"
+
+
+def _when(each: "Checked", before: str = "") -> str:
+    """When an assertion was looked at, where that was not the end."""
+    if each.at is None:
+        return ""
+    return f"{before}{clock(each.at)}" + ("" if before else " ")
 
 
 def clock(seconds: float) -> str:

@@ -146,7 +146,7 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
                 f"It waits to be heard of again, silent since {moment(node.lost_at)}; the pool "
                 f"counts it lost at {moment(due)}, or later where its provider cannot confirm it."
             )
-    if pool.failures and pool.retry_at is not None:
+    if pool.failures and pool.retry_at is not None and not pool.over_cap:
         return f"It waits for the next try: {_failing(pool, told)}"
     if pool.breaker.state != "closed":
         out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
@@ -228,7 +228,7 @@ def _waiting(
         if _sick(node):
             kept = keeping.node_kept(node, pool) or (_held_back(node, pool, told),)
             # What holds all of them back stands above, once.
-            above = pool.breaker.state != "closed" or pool.failures
+            above = pool.breaker.state != "closed" or (pool.failures and not pool.over_cap)
             why = "It waits for that" if above else kept[0]
             named.append(f"{node.node}: {_illness(node)}. {why}")
         elif node.cordoned:

@@ -121,8 +121,8 @@ def _trouble(
 
 
 def _launches_fail(record: PoolRecord, now: datetime) -> bool:
-    """Whether the last launch failed and no later one has succeeded yet."""
-    if not record.failures:
+    """Whether the last launch failed, for more than a spend_cap, and no later one has succeeded."""
+    if not record.failures or record.over_cap:
         return False
     trying = any(each.kind == "scale-up" for each in record.open.values())
     return trying or (record.retry_at is not None and now < record.retry_at)

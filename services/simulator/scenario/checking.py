@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.capacity import Offering
 from schemas.duration import decode_hook
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.pool_events import FACTS as POOL_FACTS
@@ -30,6 +31,7 @@ VERBS: Final[dict[str, str]] = {
     "release": "release",
 }
 """Command -> the request that it is, in a pool that has its own mind."""
+SHOWN_MAX: Final = 10
 FREE: Final = frozenset({"wait", "log", "stop_fleet", "start_fleet"})
 """Actions without a target."""
 
@@ -42,6 +44,8 @@ class Known:
     pools: Collection[str]
     started: bool = False
     """Whether the fleet may be started by something that could not be read."""
+    offered: Collection[Offering] = ()
+    """What there is to launch; none: that is not known."""
 
 
 def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
@@ -54,6 +58,7 @@ def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
         yield ("duration",), "must be 720h at most"
     started = known.started or scenario.stress is not None
     gpus = {node.id: node.gpu_count for node in scenario.fleet}
+    offers = () if pools != {*known.pools} else known.offered
     for number, event in in_order(scenario.events):
         here: Place = ("events", number)
         if event.at > f.TIME_SECONDS_MAX:
@@ -62,12 +67,20 @@ def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
             started = True
         elif not started and event.action not in FREE:
             yield here, "nothing runs before `action: start_fleet`; add that, with `at: 0s`"
-        found = (*event_problems(event, ids, pools), *_gpu(event, gpus))
+        found = (
+            *event_problems(event, ids, pools),
+            *_gpu(event, gpus),
+            *((("params", *inside), text) for inside, text in _placed(event.params, offers)),
+        )
         yield from (((*here, *inside), text) for inside, text in found)
     if scenario.assertions and not started:
         yield ("assertions",), "nothing runs without an event `action: start_fleet`; add it"
     for number, each in enumerate(scenario.assertions):
-        of_it = assertion_problems(each, ids, pools)
+        of_it = (
+            *assertion_problems(each, ids, pools),
+            *_moment(each, scenario),
+            *_placed(each, offers),
+        )
         yield from ((("assertions", number, *inside), text) for inside, text in of_it)
 
 
@@ -156,6 +169,25 @@ def _gpu(event: f.Event, gpus: Mapping[str, int]) -> Iterator[Problem]:
         yield ("params", "gpu_index"), f"{event.target} has {count} GPUs; {last}"
 
 
+def _placed(where: f.Params | f.Assertion, offers: Collection[Offering]) -> Iterator[Problem]:
+    """Whether anything can be launched where something is to happen, or to be counted."""
+    if not isinstance(where, f.Placed) or not offers or any(map(where.place.covers, offers)):
+        return
+    key = next(key for key in f.PLACE_KEYS if getattr(where, key))
+    there = ", ".join(map(str, list(offers)[:SHOWN_MAX]))
+    more = f" and {len(offers) - SHOWN_MAX} more" if len(offers) > SHOWN_MAX else ""
+    yield (key,), f"no pool may launch {where.place}; there are: {there}{more}"
+
+
+def _moment(each: f.Assertion, scenario: f.Scenario) -> Iterator[Problem]:
+    if each.at is None:
+        return
+    if each.at > f.TIME_SECONDS_MAX:
+        yield ("at",), "must be 720h at most"
+    elif scenario.duration is not None and each.at > scenario.duration:
+        yield ("at",), "is after the scenario's `duration`; make that longer"
+
+
 def _command(params: f.CommandParams, target: str) -> Iterator[Problem]:
     if params.command_type == "run_diagnostic":
         return
@@ -170,7 +202,7 @@ def _command(params: f.CommandParams, target: str) -> Iterator[Problem]:
 def _node(target: str, ids: Collection[str], more: str = "") -> Iterator[Problem]:
     if target in ids:
         return
-    known = ", ".join(sorted(ids)[:10]) or "none"
+    known = ", ".join(sorted(ids)[:SHOWN_MAX]) or "none"
     rest = f" {more}" if more else ""
     if not target:
         yield (), f"`target` is missing: name a node ({known}){rest}"
@@ -194,6 +226,12 @@ def assertion_problems(
                 yield from _node(each.target, ids, f"or {f.ALL!r}")
         case "desired" | "breaker" | "advice":
             yield from _pool(each.target, pools)
+        case "why":
+            if each.target not in (*ids, *pools):
+                known = ", ".join((*sorted(pools), *sorted(ids)[:SHOWN_MAX]))
+                yield ("target",), f"`why` is asked of a node or a pool; there are: {known}"
+            if not each.contains:
+                yield (), "expects nothing; add `contains: words of the answer`"
         case _:
             if each.target not in (f.ALL, *pools) and not (
                 each.type == "event_count" and each.target in ids
@@ -216,6 +254,6 @@ def _expected(each: f.Assertion) -> Iterator[Problem]:
             yield (), "expects nothing; add `expected: 2`, `at_least` or `at_most`"
         elif not isinstance(each.expected, int | None):
             yield ("expected",), f"{each.expected!r} is no number"
-    elif each.expected not in f.WORDS[each.type]:
+    elif each.type in f.WORDS and each.expected not in f.WORDS[each.type]:
         words = ", ".join(f.WORDS[each.type])
         yield ("expected",), f"must be one of {words}"

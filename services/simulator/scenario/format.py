@@ -9,9 +9,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.advice import KeptBy
+from schemas.capacity import Market
 from schemas.duration import Duration
 from schemas.reasons import BreakerState, HealthStatus, SagaKind
 from schemas.settings import Percent, Setting, Settings
+from services.simulator.place import Place
 
 FLEET_MAX: Final = 10_000
 EVENTS_MAX: Final = 10_000
@@ -39,9 +41,17 @@ NodeFailure = Literal[
 """power_off: the machine is dead and its instance stands; preemption: the cloud announces that it
 takes the node."""
 CloudFailure = Literal[
-    "no_capacity", "launch_error", "terminate_error", "list_error", "stillborn", "boot_failure"
+    "no_capacity",
+    "no_quota",
+    "launch_error",
+    "terminate_error",
+    "list_error",
+    "stillborn",
+    "boot_failure",
+    "preemption",
 ]
-"""stillborn: machines that are made next never boot; boot_failure: their boot checks fail."""
+"""stillborn: machines that are made next never boot; boot_failure: their boot checks fail;
+preemption: the cloud announces that it takes some of its machines."""
 FailureType = Literal[
     NodeFailure,
     CloudFailure,
@@ -59,20 +69,25 @@ FAILURES_OF: Final[dict[str, frozenset[str]]] = {
 }
 """What can go wrong with what is no node."""
 COUNTED: Final = frozenset(
-    {"memory_error", "nvlink_error", "boot_failure", "stillborn"}
+    {"memory_error", "nvlink_error", "boot_failure", "stillborn", "preemption"}
     | {"launch_error", "terminate_error", "list_error"}
 )
+PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "preemption"})
+"""What may befall a part of the cloud alone: a provider's, a region's, a zone's, a market's."""
+PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")
 PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "xid_code": frozenset({"xid_error"}),
     "temperature": frozenset({"temperature"}),
     "count": COUNTED,
     "cured_by": NODE_FAILURES - {"network", "power_off", "preemption"},
+    **dict.fromkeys(PLACE_KEYS, PLACED),
 }
 """Parameter -> the failures that it says something about; the other parameters fit all."""
 OF_A_GPU: Final = frozenset({"xid_error", "temperature", "memory_error", "nvlink_error"})
 
 SECTIONS: Final = frozenset(
-    {"agent", "alerts", "budget", "defaults", "health_policy", "mode", "server"}
+    {"agent", "alerts", "budget", "defaults", "health_policy", "instance_types", "mode", "server"}
+    | {"spend_cap"}
 )
 """Of the configuration: what `settings` may hold. The rest is the simulation's own."""
 
@@ -121,7 +136,23 @@ class NoParams(Setting, frozen=True, kw_only=True):
     """Of an action that takes none."""
 
 
-class FailureParams(Setting, frozen=True, kw_only=True):
+class Placed(Setting, frozen=True, kw_only=True):
+    """Which offerings are meant; what is empty may be anything."""
+
+    provider: str = ""
+    region: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    """As the provider calls it."""
+    market: Market | Literal[""] = ""
+
+    @property
+    def place(self) -> Place:
+        """The same, by itself."""
+        return Place(**{key: getattr(self, key) for key in PLACE_KEYS})
+
+
+class FailureParams(Placed, frozen=True, kw_only=True):
     """Of `inject_failure`: what breaks, and for how long."""
 
     failure_type: FailureType
@@ -130,7 +161,7 @@ class FailureParams(Setting, frozen=True, kw_only=True):
     message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)] = ""
     temperature: Annotated[int, msgspec.Meta(ge=0, le=200)] = 96
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
-    """Of what is counted: errors, or the cloud's calls that fail."""
+    """Of what is counted: errors, the cloud's calls that fail, the machines that it takes."""
     duration: Duration | None = None
     """After it the failure is over by itself; absent: it stays until `recover_failure`. Of
     `preemption`: how long before the cloud takes the node."""
@@ -260,18 +291,23 @@ AssertionType = Literal[
     "health_status",
     "node_count",
     "instance_count",
+    "launch_count",
     "desired",
+    "dollars",
     "breaker",
     "advice",
     "saga_count",
     "event_count",
+    "why",
 ]
 
 
-class Assertion(Setting, frozen=True, kw_only=True):
-    """What must hold at the end: `expected`, or a number of at least or at most so much."""
+class Assertion(Placed, frozen=True, kw_only=True):
+    """What must hold: `expected`, or a number of at least or at most so much."""
 
     type: AssertionType
+    at: Duration | None = None
+    """When it is looked at, after what happens at that moment; absent: at the end."""
     target: str = ALL
     """A node, a pool, or `all`."""
     expected: str | int | None = None
@@ -284,12 +320,15 @@ class Assertion(Setting, frozen=True, kw_only=True):
     """Of `saga_count`: of this kind alone."""
     event: str = ""
     """Of `event_count`: the fact, as in the event's subject: `node-replaced`."""
+    contains: str = ""
+    """Of `why`: words that the answer has in it."""
     message: str = ""
     """What it means when it does not hold."""
 
 
 COUNTS: Final[frozenset[str]] = frozenset(
-    {"node_count", "instance_count", "desired", "saga_count", "event_count"}
+    {"node_count", "instance_count", "launch_count", "desired", "dollars", "saga_count"}
+    | {"event_count"}
 )
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "node_status": NodeStatus.__args__,  # type: ignore[attr-defined]
@@ -303,6 +342,8 @@ ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {
     "health": frozenset({"node_count"}),
     "saga": frozenset({"saga_count"}),
     "event": frozenset({"event_count"}),
+    "contains": frozenset({"why"}),
+    **dict.fromkeys(PLACE_KEYS, frozenset({"instance_count", "launch_count"})),
     "at_least": COUNTS,
     "at_most": COUNTS,
 }

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schemas.capacity import Offering
 from schemas.messages import Message
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import NodeEvent
@@ -25,8 +26,12 @@ class View:
 
     nodes: Mapping[str, Standing]
     pools: Mapping[str, PoolRecord]
-    machines: Mapping[str, int]
-    """Pool -> how many machines stand at the cloud."""
+    machines: Sequence[tuple[str, Offering]]
+    """Each machine that stands at the cloud: its pool, and where and what it is."""
+    launches: Mapping[tuple[str, Offering], int]
+    """Pool and offering -> how often the cloud was asked for it."""
+    dollars: Mapping[str, float]
+    """Pool -> what its instances cost an hour."""
     sagas: Sequence[SagaStarted]
     story: Sequence[tuple[float, Message]]
 
@@ -74,7 +79,14 @@ def judged(each: f.Assertion, view: View) -> Checked:
     return Checked(text=text, ok=not wrong, found=wrong)
 
 
-def _counted(each: f.Assertion, count: int) -> Checked:
+def answered_why(each: f.Assertion, answer: str) -> Checked:
+    """Whether what people are told has these words in it."""
+    text = each.message or f"why {each.target} tells: {each.contains}"
+    told = " ".join(answer.split())
+    return Checked(text=text, ok=each.contains in told, found=told)
+
+
+def _counted(each: f.Assertion, count: float) -> Checked:
     bounds = []
     ok = True
     if isinstance(each.expected, int):
@@ -83,16 +95,16 @@ def _counted(each: f.Assertion, count: int) -> Checked:
         ok, bounds = ok and count >= each.at_least, [*bounds, f"is {each.at_least} or more"]
     if each.at_most is not None:
         ok, bounds = ok and count <= each.at_most, [*bounds, f"is {each.at_most} or fewer"]
-    words = (each.status, each.health, each.saga, each.event)
+    words = (each.status, each.health, each.saga, each.event, str(each.place))
     what = " ".join(word for word in words if word)
     about = "" if each.target == f.ALL else f" of {each.target}"
     text = (
         each.message or f"{each.type}{f' ({what})' if what else ''}{about} {' and '.join(bounds)}"
     )
-    return Checked(text=text, ok=ok, found=str(count))
+    return Checked(text=text, ok=ok, found=f"{count:g}")
 
 
-def _count(each: f.Assertion, view: View) -> int:
+def _count(each: f.Assertion, view: View) -> float:
     everywhere = each.target == f.ALL
     match each.type:
         case "node_count":
@@ -104,8 +116,18 @@ def _count(each: f.Assertion, view: View) -> int:
             )
         case "instance_count":
             return sum(
-                count for pool, count in view.machines.items() if everywhere or pool == each.target
+                (everywhere or pool == each.target) and each.place.covers(offering)
+                for pool, offering in view.machines
             )
+        case "launch_count":
+            return sum(
+                count
+                for (pool, offering), count in view.launches.items()
+                if (everywhere or pool == each.target) and each.place.covers(offering)
+            )
+        case "dollars":
+            found = (of for pool, of in view.dollars.items() if everywhere or pool == each.target)
+            return round(sum(found), 2)
         case "desired":
             record = view.pools.get(each.target)
             return record.desired if record else 0

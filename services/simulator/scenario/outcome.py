@@ -31,6 +31,8 @@ class Checked:
     text: str
     ok: bool
     found: str = ""
+    at: float | None = None
+    """When it was looked at; None: at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,20 @@ POOL_DEFAULTS: Final[dict[str, Any]] = {
 def pool_text(spec: dict[str, Any]) -> dict[str, Any]:
     """A pool as it stands in the file, with what a simulation adds. Pure."""
     asks = "autoscaling" in spec or "autoscaler" in spec or "scaling" in spec
-    return {**POOL_DEFAULTS, **({"metrics": {"type": METRICS_TYPE}} if asks else {}), **spec}
+    defaults = dict(POOL_DEFAULTS)
+    if "providers" in spec:
+        del defaults["provider"]
+    return {**defaults, **({"metrics": {"type": METRICS_TYPE}} if asks else {}), **spec}
+
+
+def named_providers(spec: Any) -> set[str]:
+    """The providers that a pool names, as far as it can be read. Pure."""
+    if not isinstance(spec, dict):
+        return set()
+    listed = spec.get("providers")
+    entries = listed if isinstance(listed, list) else []
+    named = [each.get("name") for each in entries if isinstance(each, dict)]
+    return {each for each in (spec.get("provider"), *named) if isinstance(each, str) and each}
 
 
 def own_pools(fleet: tuple[f.FleetNode, ...], *, replace: bool) -> dict[str, dict[str, Any]]:

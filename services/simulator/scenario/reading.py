@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.capacity import Offering
 from schemas.duration import Duration
 from schemas.names import InvalidNameError, token
 from schemas.requests import REQUESTS
@@ -21,7 +22,8 @@ from services.runtime.documents import Document, Path_, convert, read_document
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario import format as f
 from services.simulator.scenario.checking import Known, problems
-from services.simulator.scenario.pools import own_pools, pool_text
+from services.simulator.scenario.offered import offered
+from services.simulator.scenario.pools import named_providers, own_pools, pool_text
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PROVIDER_TYPE: Final = "services.simulator.cloud:SimulatedProvider"
@@ -118,7 +120,9 @@ class _Reading:
         whole = len(scenario.events) == len(events)
         named = [each.get("id") for each in fleet if isinstance(each, dict)]
         ids = {each for each in named if isinstance(each, str)}
-        known = Known(ids=ids, pools=self._known, started=not whole)
+        known = Known(
+            ids=ids, pools=self._known, started=not whole, offered=self._offered(scenario)
+        )
         if scenario.stress is None:
             found = problems(scenario, known)
         else:
@@ -129,6 +133,14 @@ class _Reading:
             if len(path) > 1 and isinstance(path[1], int):
                 path = (path[0], self._numbers[str(path[0])][path[1]], *path[2:])  # noqa: PLW2901
             self._wrong.append(self._error(path, text))
+
+    def _offered(self, scenario: f.Scenario) -> tuple[Offering, ...]:
+        try:
+            return offered(scenario.configuration, scenario.fleet)
+        except ConfigurationError as error:
+            key, _, problem = (str(error).partition(": ")[2]).partition(": ")
+            self._wrong.append(self._error(("settings", *key.split(".")), problem))
+            return ()
 
     @staticmethod
     def _shaped(raw: dict[str, Any]) -> bool:
@@ -240,6 +252,8 @@ class _Reading:
             for name, spec in self._mapping(raw, "pools").items()
         }
         providers = {f.CLOUD, *(node.provider for node in fleet)}
+        for spec in pools.values():
+            providers.update(named_providers(spec))
         base: dict[str, Any] = {
             "fleet": FLEET,
             "providers": {name: {"type": PROVIDER_TYPE} for name in sorted(providers)},
@@ -332,7 +346,7 @@ def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Eve
     if isinstance(failure, str):
         params["failure_type"] = f.FAILURE_ALIASES.get(failure, failure)
     read = convert(document, params, f.PARAMS[text.action], (*path, "params"))
-    _check_params(document, text.action, params, path)
+    _check_params(document, text, params, path)
     if text.action == "request" and read.verb not in REQUESTS:
         known = ", ".join(REQUESTS)
         raise document.error((*path, "params", "verb"), f"no such request; known: {known}")
@@ -341,18 +355,24 @@ def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Eve
 
 
 def _check_params(
-    document: Document, action: f.Action, params: dict[str, Any], path: Path_
+    document: Document, text: f.EventText, params: dict[str, Any], path: Path_
 ) -> None:
     """Refuse what says nothing where it stands: its writer means something by it."""
+    action = text.action
     if action == "assert" and "timeout" in params:
-        text = "an assert looks once; write `action: wait_for_status`, or take it out"
-        raise document.error((*path, "params", "timeout"), text)
+        told = "an assert looks once; write `action: wait_for_status`, or take it out"
+        raise document.error((*path, "params", "timeout"), told)
     if action != "inject_failure":
         return
     for key, failures in f.PARAM_OF.items():
         if key in params and params["failure_type"] not in failures:
-            text = f"says nothing about {params['failure_type']}, but about "
-            raise document.error((*path, "params", key), text + ", ".join(sorted(failures)))
+            told = f"says nothing about {params['failure_type']}, but about "
+            raise document.error((*path, "params", key), told + ", ".join(sorted(failures)))
+    of_cloud = (*f.PLACE_KEYS, "count") if params["failure_type"] == "preemption" else f.PLACE_KEYS
+    for key in of_cloud:
+        if key in params and text.target != f.CLOUD:
+            told = f"says nothing about {text.target or 'no target'}, but about {f.CLOUD!r}"
+            raise document.error((*path, "params", key), told)
 
 
 def _line(problem: str) -> tuple[int, str]:

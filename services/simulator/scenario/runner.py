@@ -1,7 +1,9 @@
 """Plays a scenario on a stage, event by event in virtual time, and says what came of it."""
 
 import asyncio
-from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -10,12 +12,13 @@ from schemas import subjects
 from schemas.duration import Duration, format_duration
 from schemas.messages import encode
 from schemas.requests import DiagnoseRequest, Diagnosis
-from services.runtime.errors import BusError
+from services.runtime.bus import Bus
+from services.runtime.errors import BusError, NavarchError
 from services.runtime.logs import silenced
 from services.simulator import virtual
 from services.simulator.scenario import format as f
 from services.simulator.scenario.checking import VERBS, applied, in_order
-from services.simulator.scenario.judging import View, answered, expected, judged
+from services.simulator.scenario.judging import View, answered, answered_why, expected, judged
 from services.simulator.scenario.outcome import Checked, Outcome, Step
 from services.simulator.scenario.plan import beginning
 from services.simulator.scenario.status import Standing, standing
@@ -28,35 +31,56 @@ DIAGNOSE_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 0.05
 """Between an event and the next at the same time."""
 
+AskWhy = Callable[[Bus, str, datetime], Awaitable[str]]
+"""What people are told who ask why a node or pool is as it is at that moment."""
 
-def run(scenario: f.Scenario, seed: str = "") -> Outcome:
-    """Play a scenario; the same file and seed have the same outcome, to the byte."""
+
+async def _nobody(bus: Bus, name: str, at: datetime) -> str:
+    del bus, name, at
+    raise NavarchError("the scenario asks why something is so, and nobody is there to tell it")
+
+
+def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _nobody) -> Outcome:
+    """Play a scenario; the same file and seed have the same outcome, to the byte.
+
+    `why` answers what assertions of that type ask.
+    """
     with silenced():
-        return virtual.run(lambda: Player(scenario, seed or str(scenario.seed)).play_all())
+        return virtual.run(lambda: Player(scenario, seed or str(scenario.seed), why).play_all())
 
 
 class Player:
     """One play of a scenario. To be used inside a virtual loop."""
 
-    def __init__(self, scenario: f.Scenario, seed: str) -> None:
+    def __init__(self, scenario: f.Scenario, seed: str, why: AskWhy = _nobody) -> None:
         """Put the stage up; nothing moves yet."""
         self._scenario = scenario
         self._seed = seed
+        self._why = why
         self.stage = Stage(seed, beginning(scenario, moment(0.0)))
         self.steps: list[Step] = []
 
     async def play_all(self) -> Outcome:
-        """Play everything, then look at the assertions."""
+        """Play everything, and look at each assertion when its moment has come."""
         await self.stage.open()
-        for _, event in in_order(self._scenario.events):
-            await self.until(float(event.at))
-            if not await self.play(event) and event.action == "wait_for_status":
-                break  # what comes after it would meet what it was not meant for
-            await asyncio.sleep(SETTLE_SECONDS)
+        looked: dict[int, Checked] = {}
+        for what in timeline(self._scenario):
+            if isinstance(what, f.Event):
+                await self.until(float(what.at))
+                if not await self.play(what) and what.action == "wait_for_status":
+                    break  # what comes after it would meet what it was not meant for
+                await asyncio.sleep(SETTLE_SECONDS)
+            else:
+                each = self._scenario.assertions[what]
+                await self.until(float(each.at or 0))
+                looked[what] = await self._judged(each)
         else:
             if self._scenario.duration is not None:
                 await self.until(float(self._scenario.duration))
-        outcome = self.outcome()
+        for number, each in enumerate(self._scenario.assertions):
+            if number not in looked:
+                looked[number] = await self._judged(each)
+        outcome = self.outcome(tuple(looked[number] for number in sorted(looked)))
         self.stage.close()
         return outcome
 
@@ -65,7 +89,7 @@ class Player:
         if (left := at - self.stage.world.now()) > 0:
             await asyncio.sleep(left)
 
-    def outcome(self) -> Outcome:
+    def outcome(self, checks: tuple[Checked, ...]) -> Outcome:
         """How it stands now."""
         world, view = self.stage.world, self.view()
         return Outcome(
@@ -74,7 +98,7 @@ class Player:
             seconds=round(world.now(), 3),
             digest=world.history.digest,
             steps=tuple(answered(each, self.stage.story) for each in self.steps),
-            checks=tuple(self._judged(each, view) for each in self._scenario.assertions),
+            checks=checks,
             nodes=tuple(view.nodes.values()),
             story=tuple(self.stage.story),
             defects=tuple(
@@ -84,9 +108,18 @@ class Player:
             ),
         )
 
-    @staticmethod
-    def _judged(each: f.Assertion, view: View) -> Checked:
-        return judged(each, view)
+    async def _judged(self, each: f.Assertion) -> Checked:
+        """Whether an assertion holds now."""
+        now = self.stage.world.now()
+        if each.type == "why":
+            stage = self.stage
+            clock = stage.world.clock
+            checked = answered_why(
+                each, await self._why(stage.operator.bus, each.target, clock.now())
+            )
+        else:
+            checked = judged(each, self.view())
+        return replace(checked, at=None if each.at is None else round(now, 3))
 
     def standings(self) -> dict[str, Standing]:
         """Node -> how it stands."""
@@ -102,11 +135,12 @@ class Player:
         """How everything stands."""
         names = dict.fromkeys((*self._scenario.configuration.pools, *applied(self._scenario)))
         records = {name: self.stage.pool(name) for name in names}
-        machines = Counter(each.pool for each in self.stage.cloud.standing())
         return View(
             nodes=self.standings(),
             pools={name: record for name, record in records.items() if record is not None},
-            machines=machines,
+            machines=self.stage.standing(),
+            launches=self.stage.cloud.asked,
+            dollars=self.stage.dollars(),
             sagas=self.stage.sagas,
             story=self.stage.story,
         )
@@ -211,6 +245,20 @@ class Player:
         """The pool that a node is in."""
         found = next((each.pool for each in self.stage.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
+
+
+def timeline(scenario: f.Scenario) -> list[f.Event | int]:
+    """The events, and the numbers of assertions that have their moment, after what is then."""
+    found: list[tuple[float, int, int, f.Event | int]] = [
+        (float(event.at), 0, place, event)
+        for place, (_, event) in enumerate(in_order(scenario.events))
+    ]
+    found += [
+        (float(each.at), 1, number, number)
+        for number, each in enumerate(scenario.assertions)
+        if each.at is not None
+    ]
+    return [what for *_, what in sorted(found, key=lambda each: each[:3])]
 
 
 def words(event: f.Event) -> str:

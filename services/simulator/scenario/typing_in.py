@@ -106,7 +106,7 @@ start                                 start the fleet (again: what was stopped o
 step 30s                              let time pass; an empty line: ten seconds
 inject node-1 xid_error xid_code=48   break something, for good or with duration=1m; types:
                                       {", ".join(sorted(f.NODE_FAILURES))}
-inject cloud no_capacity              cloud: {", ".join(sorted(f.CLOUD_FAILURES))}
+inject cloud no_capacity market=spot  cloud: {", ".join(sorted(f.CLOUD_FAILURES))}
                                       broker, workload or a service: network; a service: crash
 recover node-1                        whatever is wrong with it is over
 command node-1 drain timeout=1m       {", ".join((*VERBS, "run_diagnostic"))}
