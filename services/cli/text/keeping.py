@@ -60,6 +60,24 @@ def windows_told(pool: PoolRecord, now: datetime | None) -> tuple[str, ...]:
     return tuple(told)
 
 
+def degraded_told(node: NodeRecord, pool: PoolRecord | None, now: datetime | None) -> str:
+    """What a degraded node waits for that a reset or a reboot would mend; empty: nothing."""
+    verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action)
+    if node.health != "degraded" or verb is None or pool is None or now is None:
+        return ""
+    found = f"It keeps its work, and {verb} would mend it ({node.health_reason})"
+    by_hand = f"by hand: navarch {verb} {node.node}"
+    if pool.spec.health.remediation.type in ("replace", "alert"):
+        return f"{found}: the pool's remediation leaves that to people; {by_hand}"
+    if windows.opening(pool.spec.windows, "service", now) is not None:
+        return f"{found}: its turn comes while the pool's window for service is open."
+    coming = windows.next_opening(pool.spec.windows, "service", now)
+    if coming is None:
+        return f"{found}: the pool has no window of kind service to do it in; {by_hand}"
+    since = f"{coming.start.astimezone():%m-%d %H:%M}"
+    return f"{found}: that waits for the window {coming.window.name}, at {since}; {by_hand}"
+
+
 def pool_kept(pool: PoolRecord) -> tuple[str, ...]:
     """What a pool that only observes would have begun."""
     if pool.spec.mode != "observe":

@@ -64,6 +64,8 @@ def why_node(
     keeps = keeping.node_kept(node, pool, at)
     now, then = _node_now(node, pool, sagas, told, keeps)
     now = (*keeps, *now)
+    if not now and (waits := keeping.degraded_told(node, pool, at)):
+        now = (waits,)
     return _answer(
         Answer(
             about=node.node,
