@@ -90,7 +90,7 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     drain: DrainMode = "deadline"
     drain_timeout_seconds: float = 3600.0
     drain_until: UtcTime | None = None
-    """No drain lasts longer: the cloud takes the node then."""
+    """Not written any more: a notice that stands ends the drain itself, when its moment comes."""
     launch_timeout_seconds: float = 1200.0
     diagnostic: str = ""
     """What a new node must pass before it is admitted; empty: nothing beyond its boot checks."""

@@ -7,10 +7,8 @@ of it lives in a temporary directory and is gone when the demo ends, however it 
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -27,6 +25,7 @@ from schemas.records import NodeRecord, decoder
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.cli import printing
+from services.cli.clearing import DATA_FOLDER, cleared_directory
 from services.cli.client import Fleet, connected
 from services.cli.serve import LOCAL_FOLDER, Serving, locked
 from services.cli.text import describe, render
@@ -100,10 +99,9 @@ async def _until_told_to_stop() -> Outcome:
 @asynccontextmanager
 async def _serving() -> AsyncIterator[tuple[Serving, Path]]:
     """A fleet in a directory of its own, which is gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="navarch-demo-"))
-    try:
+    with cleared_directory("navarch-demo-") as directory:
         config = directory / CONFIG
-        data = directory / "data"
+        data = directory / DATA_FOLDER
         shipped = resource(CONFIG).read_text("utf-8")
         config.write_text(f"{shipped}\ndata_dir: {data}\n", encoding="utf-8")
         # Whatever fleet the caller's environment names, the demo leaves it alone.
@@ -117,8 +115,6 @@ async def _serving() -> AsyncIterator[tuple[Serving, Path]]:
             settings = load_settings(config, environment)
             async with Serving(settings, config, environment, tell) as serving:
                 yield serving, file
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _story(serving: Serving) -> Outcome:

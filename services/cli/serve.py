@@ -79,19 +79,12 @@ class Serving:
         (self.directory / SERVE_FILE).unlink(missing_ok=True)
 
     async def _clear(self) -> None:
-        file = self.directory / SERVE_FILE
-        try:
-            before = msgspec.json.decode(file.read_bytes(), type=Running)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return
-        if ended := await end_left_behind(before.processes):
-            self._tell("serve", f"ended {ended} processes that a killed serve had left behind")
-        await asyncio.to_thread(self._stop_instances)
+        if ended := await clear(self.directory):
+            what = "process" if ended == 1 else "processes"
+            self._tell("serve", f"ended {ended} {what} that a killed serve had left behind")
 
     def _stop_instances(self) -> None:
-        from services.provisioner.providers.local import stop_all  # noqa: PLC0415
-
-        stop_all(self.directory / LOCAL_FOLDER)
+        _stop_instances(self.directory)
 
     def _write(self) -> None:
         """Tell the other commands what runs; the file is whole at every moment."""
@@ -106,6 +99,23 @@ class Serving:
         )
         text = msgspec.json.format(msgspec.json.encode(running), indent=2) + b"\n"
         write_whole(self.directory / SERVE_FILE, text)
+
+
+async def clear(directory: Path) -> int:
+    """End what a killed serve has left running; return how many processes, agents not counted."""
+    try:
+        before = msgspec.json.decode((directory / SERVE_FILE).read_bytes(), type=Running)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return 0
+    ended = await end_left_behind(before.processes)
+    await asyncio.to_thread(_stop_instances, directory)
+    return ended
+
+
+def _stop_instances(directory: Path) -> None:
+    from services.provisioner.providers.local import stop_all  # noqa: PLC0415
+
+    stop_all(directory / LOCAL_FOLDER)
 
 
 @contextmanager

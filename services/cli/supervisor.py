@@ -2,7 +2,8 @@
 
 One that dies is started again, after a wait that doubles up to a bound. Stopping is in order:
 services first, because they still need the bus to finish what they hold. Each process has a session
-of its own, so that Ctrl-C in a terminal reaches this one alone, which then stops the others.
+of its own, so that Ctrl-C in a terminal reaches this one alone, which then stops the others. On
+Linux they end with this one even where it is killed; elsewhere the next one ends them.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import msgspec
 from services.cli.running import NATS_URL_VARIABLE, ProcessId, started_ticks
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.errors import NavarchError
+from services.runtime.parent import ending_with_us
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 SERVER: Final = "nats-server"
@@ -171,8 +173,9 @@ class Supervisor:
 
     async def _run(self, child: Child) -> int:
         """Run a service once, passing on what it writes; return its exit status."""
+        module = f"services.{child.service.replace('-', '_')}"
         child.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", f"services.{child.service.replace('-', '_')}"),
+            *ending_with_us((sys.executable, "-m", module)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

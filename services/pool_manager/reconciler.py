@@ -256,7 +256,6 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
             if opened.drain_timeout_seconds is None
             else opened.drain_timeout_seconds
         ),
-        drain_until=opened.drain_until,
         launch_timeout_seconds=float(spec.launch_timeout),
         diagnostic=spec.admission.diagnostic if opened.new_node or opened.kind in CURING else "",
         diagnostic_timeout_seconds=float(spec.admission.timeout),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from services.runtime.errors import SetupError
+from services.runtime.parent import ending_with_us
 
 READY_SECONDS_MAX: Final = 15.0
 STOP_SECONDS_MAX: Final = 10.0
@@ -56,7 +57,7 @@ class EmbeddedServer:
         ports.mkdir(parents=True)
         log = (self._directory / "nats-server.log").open("ab")
         self._process = await asyncio.create_subprocess_exec(
-            *(*self._through, str(server_binary())),
+            *ending_with_us((*self._through, str(server_binary()))),
             *("-a", "127.0.0.1", "-p", str(self._port), "-m", "-1"),
             *(("-c", str(self._config)) if self._config else ()),
             *("-js", "-sd", str(self._directory / "js"), "--ports_file_dir", str(ports)),

@@ -93,15 +93,9 @@ def _start(state: SagaState, step: Step, now: datetime) -> StepStarted:
         saga=state.saga,
         step=step.name,
         inputs=msgspec.to_builtins(step.inputs(state.params, state.outputs)),
-        deadline=_deadline(step, state, now),
+        deadline=_after(now, step.deadline_seconds(state.params)),
         overdue=_after(now, step.overdue_seconds(state.params) if step.overdue_seconds else None),
     )
-
-
-def _deadline(step: Step, state: SagaState, now: datetime) -> datetime | None:
-    own = _after(now, step.deadline_seconds(state.params))
-    until = step.until(state.params) if step.until is not None else None
-    return min((each for each in (own, until and max(until, now)) if each), default=None)
 
 
 def _after(now: datetime, seconds: float | None) -> datetime | None:

@@ -5,7 +5,6 @@ Declared one file per saga in `services/pool_manager/sagas/`; read by `decide`. 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +19,6 @@ Outputs = Mapping[str, Mapping[str, Any]]
 Inputs = Callable[[SagaParams, Outputs], msgspec.Struct]
 Seconds = Callable[[SagaParams], float | None]
 """None: there is no such bound."""
-Moment = Callable[[SagaParams], datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +49,6 @@ class Step:
     deadline_seconds: Seconds
     undo: bool = False
     """Whether unwinding takes the action back."""
-    until: Moment | None = None
-    """A moment that the deadline must not pass, however long the step might take."""
     overdue_seconds: Seconds | None = None
     """After how long people are told that it lasts, where it has no deadline."""
     on_deadline: Literal["fail", "proceed"] = "fail"

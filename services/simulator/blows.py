@@ -150,13 +150,23 @@ class Blows:
         return failure
 
     def _announce(self, machine: Machine, blow: Blow) -> None:
-        """The cloud takes a machine in so many seconds, or withdraws its word in half of them."""
+        """The cloud takes a machine in so many seconds, or withdraws its word in half of them.
+
+        By then the machine may have a failure of its own.
+        """
         self._checks.announced.add(machine.name)
         failure = self._break(machine, "preemption", seconds=blow.seconds)
-        if blow.how == "withdrawn":
-            self._in(blow.seconds / 2, partial(self._withdraw, machine, failure))
-        else:
+        if not blow.how:
             self._in(blow.seconds, partial(self._cloud.vanish, machine.instance.provider_id))
+            return
+        self._in(blow.seconds / 2, partial(self._withdraw, machine, failure))
+        if blow.how == "withdrawn-broken":
+            self._in(blow.seconds / 4, partial(self._break_standing, machine, blow))
+
+    def _break_standing(self, machine: Machine, blow: Blow) -> None:
+        if machine.instance in self._cloud.standing() and not machine.life.dead:
+            self._checks.struck.add(machine.name)
+            self._break(machine, "xid_error", xid_code=blow.number)
 
     def _withdraw(self, machine: Machine, failure: Failure) -> None:
         if machine.failures.get(failure.kind) is failure and not machine.life.dead:

@@ -204,9 +204,13 @@ _DRAWS: Final[dict[Kind, Callable[[Random, float], Blow]]] = {
     "repeats": lambda c, at: Blow(at, "repeats", number=c.randint(1, REPEATS_MAX)),
     "workload-away": lambda c, at: Blow(at, "workload-away", seconds=c.uniform(1, 40)),
     "endless-drain": lambda c, at: Blow(at, "endless-drain", seconds=c.uniform(1, 60)),
-    # Withdrawn after a while, or the machine is taken at the end of it.
+    # Withdrawn after a while, by when the machine may be broken; or it is taken at the end of it.
     "notice": lambda c, at: Blow(
-        at, "notice", seconds=c.uniform(5, 150), how=c.choice(("", "", "withdrawn"))
+        at,
+        "notice",
+        seconds=c.uniform(5, 150),
+        number=c.choice(FATAL),
+        how=c.choice(("", "", "withdrawn", "withdrawn-broken")),
     ),
     "drain": lambda _, at: Blow(at, "drain"),
     "cordon": lambda c, at: Blow(at, "cordon", seconds=c.uniform(5, 60)),

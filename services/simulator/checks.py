@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas import subjects
-from schemas.node_events import Lost, Returned, Verdict, node_codec
+from schemas.node_events import Lost, Preempting, Returned, Verdict, node_codec
 from schemas.reasons import SagaKind
 from schemas.records import (
     HealthRecord,
@@ -22,6 +22,7 @@ from schemas.sagas import (
     SagaEntry,
     SagaStarted,
     SagaUnwound,
+    StepExpired,
     StepStarted,
     StepSucceeded,
     saga_codec,
@@ -30,6 +31,7 @@ from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, SAGAS
 from services.provisioner.provider import Instance
 from services.runtime.bus import Stored
 from services.simulator.agents import Agents
+from services.simulator.announced import Announced
 from services.simulator.cloud import Cloud
 from services.simulator.doubles import Doubles
 from services.simulator.records import Records
@@ -48,6 +50,8 @@ STORED_WITHIN_SECONDS: Final = 15.0
 CALLED_OFF_WITHIN_SECONDS: Final = 45.0
 """So long after a silent node was told to be back its replacement may still go on: whoever is to
 call it off may be away."""
+CLOCK_SECONDS: Final = 1.0
+"""So much may lie between a service's look at the clock and what it then has stored."""
 SILENT_SECONDS: Final = 15.0
 """A node that has not been heard for so long may be taken for lost."""
 
@@ -107,6 +111,9 @@ class Checks:
         """Nodes whose hardware has ever failed."""
         self.announced: set[str] = set()
         """Nodes that the cloud has ever said it would take."""
+        self._notices = Announced()
+        self._drains_since: dict[str, datetime] = {}
+        """Saga -> when its drain began."""
         self.broken: ViolationError | None = None
         """The first violation."""
         world.watchers.append(self._stored)
@@ -141,6 +148,7 @@ class Checks:
                 self.left_cordoned[ended.params.node] = None
         if isinstance(entry, StepSucceeded) and entry.step == "promote":
             self._promoted.add(entry.saga)
+        self._drained(entry, stored.time)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
             self._barred.setdefault(entry.saga, self._world.now())
@@ -154,6 +162,20 @@ class Checks:
         self._begun_at[entry.saga] = stored.time
         if entry.kind in DISRUPTIVE and not params.by:
             self._disrupts(entry)
+
+    def _drained(self, entry: SagaEntry, at: datetime) -> None:
+        """The work is waited for until its time is over, or the cloud takes the node."""
+        if isinstance(entry, StepStarted) and entry.step == "drain":
+            self._drains_since[entry.saga] = at
+        if not isinstance(entry, StepExpired) or entry.step != "drain":
+            return
+        saga = self.open[entry.saga]
+        node, lasted = saga.params.node, at - self._drains_since[saga.saga]
+        full = lasted >= timedelta(seconds=saga.params.drain_timeout_seconds - CLOCK_SECONDS)
+        cut = saga.params.drain == "deadline" and not full and self._standing(node)
+        if cut and not self._notices.takes(node, at):
+            seconds = lasted.total_seconds()
+            self._fail(f"the drain of {node} was cut short after {seconds:.0f} s", node, saga.saga)
 
     def _disrupts(self, entry: SagaStarted) -> None:
         """A node is taken out of service; one that was out already is taken out no more."""
@@ -214,6 +236,8 @@ class Checks:
             told = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
             if told != event.id:
                 self._fail(f"two verdicts on {event.fault}: {told} and {event.id}", event.node)
+        if isinstance(event, Preempting):
+            self._notices.told(event, stored.time)
         if isinstance(event, Returned):
             self._heard[event.node] = self._world.now()
         if isinstance(event, Lost):
@@ -269,7 +293,7 @@ class Checks:
         begun = self._begun_at[by.saga]
         waited = ordered is not None and moment(now) >= begun + patience
         late = moment(now) - begun >= patience
-        # Ahead of the cloud there is less time; a notice that is withdrawn gives it back to nobody.
+        # Ahead of the cloud there is less time; whether a drain was cut for that is looked at then.
         if not (drained or waited or late or name in self.announced):
             self._fail(f"{name} is ended before it was drained", name, by.saga)
 

@@ -66,3 +66,26 @@ def test_a_fleet_of_its_own_comes_breaks_and_leaves_nothing(tmp_path):
     assert summary["replaced"] >= 1
     assert 0 < summary["fault_to_cordon_ms_p50"] < 60_000
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_fleet_of_its_own_leaves_nothing_when_it_is_killed(tmp_path, processes_naming):
+    """Nobody is there any more who could stop its services and its server in order."""
+    fleet = subprocess.Popen(
+        [sys.executable, *FLEET, "--nodes", "1"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert fleet.stdout is not None
+    with fleet.stdout as said:
+        assert said.readline().startswith("a fleet of our own: the bus is nats://")
+        running = processes_naming(tmp_path)
+        fleet.kill()
+        assert fleet.wait(timeout=10) == -signal.SIGKILL
+        # The process that clears up holds its end of the pipe until it is done.
+        assert said.read() == ""
+    assert any("nats-server" in each for each in running)
+    assert processes_naming(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

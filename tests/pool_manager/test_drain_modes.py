@@ -71,16 +71,12 @@ def begun(state: SagaState) -> tuple[StepStarted, SagaState]:
         ({}, after(600), None, True),
         ({"drain": "wait"}, None, after(600), True),
         ({"drain": "immediate"}, after(IMMEDIATE_SECONDS), None, False),
-        ({"drain_until": after(90)}, after(90), None, True),
-        ({"drain_until": after(900)}, after(600), None, True),
-        ({"drain_until": after(-5)}, NOW, None, True),
-        ({"drain": "wait", "drain_until": after(90)}, after(90), after(600), True),
     ],
 )
 def test_a_mode_sets_how_long_the_work_is_waited_for(
     params: dict[str, Any], deadline: datetime | None, overdue: datetime | None, wait: bool
 ) -> None:
-    """Deadline ends, wait does not but tells, immediate gives the order; a notice bounds all."""
+    """Deadline ends, wait does not but tells, immediate gives the order."""
     entry, _ = begun(draining(**params))
 
     assert (deadline, overdue, wait) == (entry.deadline, entry.overdue, entry.inputs["wait"])

@@ -63,37 +63,34 @@ def gone(**changes: Any) -> NodeRecord:
 
 
 @pytest.mark.parametrize(
-    ("found", "order", "drain", "until"),
+    ("found", "order", "drain"),
     [
-        (node(), "terminate_first", "deadline", None),
-        (node(notices={"a": notice(120)}), "launch_ahead", "deadline", after(115)),
-        (node(notices={"a": notice(120)}, health="unhealthy"), "launch_ahead", "deadline", None),
-        (node(notices={"a": notice(None)}), "launch_ahead", "deadline", None),
-        (node(notices={"a": notice(8)}), "terminate_first", "deadline", after(3)),
-        (node(notices={"a": notice(-1)}), "terminate_first", "immediate", None),
-        (node(notices={"a": notice(86_400)}), "terminate_first", "deadline", after(86_395)),
-        (node(notices={"a": notice(120, withdrawn=True)}), "terminate_first", "deadline", None),
-        (
-            node(notices={"a": notice(900), "b": notice(120)}),
-            "launch_ahead",
-            "deadline",
-            after(115),
-        ),
-        (gone(), "terminate_first", "immediate", None),
-        (gone(notices={"a": notice(120)}), "terminate_first", "immediate", None),
-        (node(lost=True, lost_at=NOW), "terminate_first", "deadline", None),
+        (node(), "terminate_first", "deadline"),
+        (node(notices={"a": notice(120)}), "launch_ahead", "deadline"),
+        (node(notices={"a": notice(120)}, health="unhealthy"), "launch_ahead", "deadline"),
+        (node(notices={"a": notice(None)}), "launch_ahead", "deadline"),
+        (node(notices={"a": notice(8)}), "terminate_first", "deadline"),
+        (node(notices={"a": notice(-1)}), "terminate_first", "immediate"),
+        (node(notices={"a": notice(86_400)}), "terminate_first", "deadline"),
+        (node(notices={"a": notice(120, withdrawn=True)}), "terminate_first", "deadline"),
+        (node(notices={"a": notice(900), "b": notice(120)}), "launch_ahead", "deadline"),
+        (gone(), "terminate_first", "immediate"),
+        (gone(notices={"a": notice(120)}), "terminate_first", "immediate"),
+        (node(lost=True, lost_at=NOW), "terminate_first", "deadline"),
     ],
 )
-def test_how_a_node_leaves(
-    found: NodeRecord, order: str, drain: str, until: datetime | None
-) -> None:
-    """Ahead of the cloud where there is time; without waiting where nothing is left to wait for."""
+def test_how_a_node_leaves(found: NodeRecord, order: str, drain: str) -> None:
+    """Ahead of the cloud where there is time; without waiting where nothing is left to wait for.
+
+    The drain's own time is the pool's: a notice may yet be withdrawn.
+    """
     opened = msgspec.structs.replace(
         OpenSaga(kind="replace", node="n1", since=NOW), **notices.departure(found, SPEC, NOW)
     )
     params = saga_params("f", world(found).record, opened)
 
-    assert (order, drain, until) == (params.order, params.drain, params.drain_until)
+    assert (order, drain) == (params.order, params.drain)
+    assert SPEC.drain_timeout == params.drain_timeout_seconds
 
 
 @pytest.mark.parametrize(
@@ -218,6 +215,8 @@ def opened(**changes: Any) -> dict[str, OpenSaga]:
         (gone(state="leaving", drained=True), None),
         (node(state="leaving", notices={"a": notice(120)}), after(115)),
         (node(state="leaving", notices={"a": notice(120, withdrawn=True)}), None),
+        (node(notices={"a": notice(120, withdrawn=True)}, health="unhealthy"), None),
+        (node(notices={"a": notice(120, withdrawn=True), "b": notice(300)}), after(295)),
     ],
 )
 def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
@@ -296,8 +295,8 @@ def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKin
     _, asked, _ = open_for("f", record, kind, NOW, announced)
     _, own, _ = begin("f", record, kind, NOW, node=announced)
 
-    assert ("", "", None) == (asked.notice, asked.ahead_of, asked.drain_until)
-    assert (kind == "replace") == (own.drain_until is not None) == bool(own.notice)
+    assert ("", "") == (asked.notice, asked.ahead_of)
+    assert (kind == "replace") == bool(own.notice) == bool(own.ahead_of)
 
 
 def test_a_replacement_that_failed_leaves_word_of_the_notice_it_was_ahead_of() -> None:

@@ -1,6 +1,7 @@
 """Notices of the cloud on a real server, with scripted peers for everybody else."""
 
 import asyncio
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -41,6 +42,11 @@ def spot(name: str, seconds: float, *, withdrawn: bool = False) -> Preempting:
         message="AWS takes the spot instance back",
         withdrawn=withdrawn,
     )
+
+
+async def two(found: Awaitable[list[Any]]) -> bool:
+    """Whether there are two by now."""
+    return len(await found) == 2
 
 
 async def test_a_notice_has_a_node_replaced_ahead_whatever_the_pools_order(
@@ -155,6 +161,36 @@ async def test_a_drain_of_a_sick_node_is_cut_short_by_a_notice_only_when_its_mom
         peers.hold["drain"].set()
 
     assert before[1] == replaced["old_node"]
+
+
+async def test_a_node_that_falls_ill_ahead_of_a_notice_has_its_time_back_when_that_is_withdrawn(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Its replacement goes on for the fault, and the drain is no shorter for what stands no more.
+
+    The other node's notice stands: its drain ends when the moment comes, which both had alike.
+    """
+    peers.hold["drain"] = asyncio.Event()
+    wide = settings(budget=BudgetSpec(max_unavailable=3))
+    async with Running(server.url, "pool-manager", build, wide):
+        before = await eventually(settled(bus, 3))
+        for name in before[:2]:
+            await peers.publish(spot(name, notices.MARGIN_SECONDS + 1.5))
+
+        async def draining() -> bool:
+            return {each for step, each in peers.calls if step == "drain"} == set(before[:2])
+
+        await eventually(draining)
+        await peers.sicken("training", before[0])
+        await peers.publish(spot(before[0], 0, withdrawn=True))
+        await eventually(lambda: events(bus, "node-replaced"))
+        ended = await bus.read("SAGAS", subjects.saga_step_wildcard("drain", "expired"))
+        peers.hold["drain"].set()
+        await eventually(lambda: two(events(bus, "node-replaced")))
+
+    [cut] = [msgspec.json.decode(each.data) for each in ended]
+    assert cut["saga"].startswith(f"replace-{before[1]}")
+    assert [] == await events(bus, "saga-cancelled")
 
 
 async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(

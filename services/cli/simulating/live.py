@@ -7,10 +7,8 @@ pool is put back to its size before the agents fall silent.
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,6 +28,7 @@ from schemas.requests import ScaleRequest
 from schemas.settings import AgentSettings, NatsSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, POOLS
 from services.cli import printing
+from services.cli.clearing import DATA_FOLDER, cleared_directory
 from services.cli.running import find_bus, served_settings, settings_of
 from services.cli.serve import Serving, locked
 from services.runtime.configuration import load_settings
@@ -123,9 +122,8 @@ def _settings(order: Order) -> Settings:
 @asynccontextmanager
 async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, str]]:
     """A fleet of our own, in a directory that is gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="navarch-simulated-"))
-    try:
-        config, data = directory / "navarch.yaml", directory / "data"
+    with cleared_directory("navarch-simulated-") as directory:
+        config, data = directory / "navarch.yaml", directory / DATA_FOLDER
         config.write_text(_configuration(nodes, data), "utf-8")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         settings = load_settings(config, environment)
@@ -141,8 +139,6 @@ async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, s
                 async with asyncio.timeout(READY_SECONDS_MAX):
                     await serving.supervisor.ready()
                 yield NatsSettings(url=url), settings.agent, "simulated"
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _configuration(nodes: int, data: Path) -> str:

@@ -73,10 +73,6 @@ def _drain_overdue(params: SagaParams) -> float | None:
     return params.drain_timeout_seconds if params.drain == "wait" else None
 
 
-def _drain_until(params: SagaParams) -> datetime | None:
-    return params.drain_until
-
-
 def _terminate(params: SagaParams, _: Outputs) -> TerminateInputs:
     return TerminateInputs(pool=params.pool, node=params.node, reason=params.reason)
 
@@ -212,7 +208,6 @@ DRAIN: Final = Step(
     name="drain",
     inputs=_drain,
     deadline_seconds=_drain_seconds,
-    until=_drain_until,
     overdue_seconds=_drain_overdue,
     on_deadline="proceed",
     cut_short=True,

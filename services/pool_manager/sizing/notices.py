@@ -90,15 +90,19 @@ def gone(node: NodeRecord, now: datetime) -> bool:
 
 
 def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]:
-    """How a node leaves, as fields of the saga's opening; empty: as the pool says."""
+    """How a node leaves, as fields of the saga's opening; empty: as the pool says.
+
+    Its drain has the pool's time, whatever the notice says: a notice may be withdrawn after the
+    node has fallen ill, and then the saga goes on without it. While one stands, `hurries` ends the
+    drain when the moment comes.
+    """
     found = standing(node)
     fields: dict[str, Any] = {}
-    alone = node.health != "unhealthy" or node.health_kind in ANNOUNCED
     if found is not None:
         fields["notice"] = found[0]
         if not node.cordoned or node.ahead_of:
             fields["ahead_of"] = found[0]
-        if alone:
+        if node.health != "unhealthy" or node.health_kind in ANNOUNCED:
             # It is for no fault of its hardware, which must not be remembered as bad.
             fields["action"] = "none"
     if gone(node, now):
@@ -106,10 +110,6 @@ def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]
     if found is None:
         return {}
     _, notice = found
-    if alone:
-        # What is begun for something else outlasts the notice's withdrawal: it drains as long as it
-        # would without, and is hurried when the moment comes and the notice still stands.
-        fields["drain_until"] = _drained_by(notice)
     left = notice.deadline - now if notice.deadline is not None else None
     if urgent(node, spec, now) and (left is None or left.total_seconds() >= AHEAD_SECONDS_MIN):
         fields["order"] = LAUNCH_AHEAD

@@ -64,7 +64,7 @@ def begin(
 
 def _for_no_notice(opened: OpenSaga) -> OpenSaga:
     """The same, where a notice that stands is not what it is begun for: it outlasts it."""
-    return msgspec.structs.replace(opened, notice="", ahead_of="", drain_until=None)
+    return msgspec.structs.replace(opened, notice="", ahead_of="")
 
 
 def _renews(kind: SagaKind, node: NodeRecord | None) -> bool:

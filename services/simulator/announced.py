@@ -1,0 +1,48 @@
+"""What the cloud has announced of nodes, by the log, and which drains that may cut short. Pure.
+
+While a notice stands the drain of its node ends shortly before the cloud's moment. Once it is
+withdrawn nothing is left that bounds the drain, whatever else the saga goes on for.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.node_events import Preempting
+
+MARGIN: Final = timedelta(seconds=6)
+"""So long before the cloud's moment, at most, a drain is cut short."""
+HEARD: Final = timedelta(seconds=10)
+"""So long after a withdrawal somebody may still cut a drain who has not taken it in."""
+
+
+@dataclass(slots=True)
+class _Notice:
+    deadline: datetime | None
+    withdrawn_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Announced:
+    """The notices of all nodes."""
+
+    nodes: dict[str, dict[str, _Notice]] = field(default_factory=dict)
+
+    def told(self, event: Preempting, at: datetime) -> None:
+        """Take in what was stored at a moment."""
+        notices = self.nodes.setdefault(event.node, {})
+        if not event.withdrawn:
+            # Who repeats an announcement that is withdrawn already tells nothing new.
+            notices.setdefault(event.notice, _Notice(event.deadline))
+        elif (known := notices.get(event.notice)) is None:
+            notices[event.notice] = _Notice(event.deadline, at)
+        elif known.withdrawn_at is None:
+            known.withdrawn_at = at
+
+    def takes(self, node: str, at: datetime) -> bool:
+        """Whether the cloud's moment for a node was so near that its drain could end."""
+        return any(
+            (each.deadline is None or at >= each.deadline - MARGIN)
+            and (each.withdrawn_at is None or at < each.withdrawn_at + HEARD)
+            for each in self.nodes.get(node, {}).values()
+        )
