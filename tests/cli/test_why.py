@@ -10,7 +10,6 @@ import pytest
 
 from schemas import subjects
 from schemas.breaker import Breaker
-from schemas.duration import Duration
 from schemas.messages import Message, encode
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import Fault, NodeEvent, Verdict
@@ -33,7 +32,7 @@ from schemas.sagas import (
     StepSucceeded,
     UndoStarted,
 )
-from schemas.settings import HealthSpec, PluginSettings, PoolSpec, WindowSpec
+from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import NODES, POOLS
 from services.cli.client import Fleet
 from services.cli.gathering import why
@@ -235,42 +234,6 @@ def test_a_node_that_nothing_is_done_about_says_why(
     answer = why_node(node, pool, stored(FAULT, VERDICT, HELD), [])
 
     assert answer.now[0].startswith(now)
-
-
-LADDER = HealthSpec(remediation=PluginSettings(type="ladder"))
-NIGHTLY = WindowSpec(name="nightly", kind="service", start="0 2 * * *", duration=Duration(3600))
-
-
-@pytest.mark.parametrize(
-    ("health", "windows", "at", "told"),
-    [
-        (LADDER, (NIGHTLY,), 1, ": that waits for the window nightly, at "),
-        (LADDER, (NIGHTLY,), 2, ": its turn comes while the pool's window for service is open."),
-        (LADDER, (), 1, ": the pool has no window of kind service to do it in; by hand: "),
-        (HealthSpec(), (NIGHTLY,), 1, ": the pool's remediation leaves that to people; by hand: "),
-    ],
-    ids=["before the window", "in it", "no window", "no ladder"],
-)
-def test_a_degraded_node_says_when_it_is_mended(
-    health: HealthSpec, windows: tuple[WindowSpec, ...], at: int, told: str
-) -> None:
-    """Or who has to do it: it keeps its work until then, and nothing else would tell of it."""
-    node = NodeRecord(
-        pool="training",
-        node="n1",
-        state="active",
-        health="degraded",
-        health_action="reset_gpu",
-        health_reason="XID 156",
-    )
-    spec = msgspec.structs.replace(SPEC, health=health, windows=windows)
-    pool = PoolRecord(name="training", spec=spec, desired=1)
-    answer = why_node(node, pool, [], [], at=NOW.replace(hour=at))
-
-    assert 1 == len(answer.now)
-    assert answer.now[0].startswith(
-        f"It keeps its work, and reset-gpu would mend it (XID 156){told}"
-    )
 
 
 def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() -> None:

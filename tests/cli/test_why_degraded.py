@@ -1,0 +1,46 @@
+"""What is said of a node that is degraded, works on, and would be mended."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas.duration import Duration
+from schemas.records import NodeRecord, PoolRecord
+from schemas.settings import HealthSpec, PluginSettings, PoolSpec, WindowSpec
+from services.cli.text.why import why_node
+
+NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
+LADDER = HealthSpec(remediation=PluginSettings(type="ladder"))
+NIGHTLY = WindowSpec(name="nightly", kind="service", start="0 2 * * *", duration=Duration(3600))
+
+
+@pytest.mark.parametrize(
+    ("health", "windows", "at", "told"),
+    [
+        (LADDER, (NIGHTLY,), 1, ": that waits for the window nightly, at "),
+        (LADDER, (NIGHTLY,), 2, ": its turn comes while the pool's window for service is open."),
+        (LADDER, (), 1, ": the pool has no window of kind service to do it in; by hand: "),
+        (HealthSpec(), (NIGHTLY,), 1, ": the pool's remediation leaves that to people; by hand: "),
+    ],
+    ids=["before the window", "in it", "no window", "no ladder"],
+)
+def test_a_degraded_node_says_when_it_is_mended(
+    health: HealthSpec, windows: tuple[WindowSpec, ...], at: int, told: str
+) -> None:
+    """Or who has to do it: it keeps its work until then, and nothing else would tell of it."""
+    node = NodeRecord(
+        pool="training",
+        node="n1",
+        state="active",
+        health="degraded",
+        health_action="reset_gpu",
+        health_reason="XID 156",
+    )
+    spec = PoolSpec(min_nodes=1, max_nodes=2, health=health, windows=windows)
+    pool = PoolRecord(name="training", spec=spec, desired=1)
+    answer = why_node(node, pool, [], [], at=NOW.replace(hour=at))
+
+    assert 1 == len(answer.now)
+    assert answer.now[0].startswith(
+        f"It keeps its work, and reset-gpu would mend it (XID 156){told}"
+    )
