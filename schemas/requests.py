@@ -323,11 +323,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     next: str = ""
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Query(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A question about the fleet."""
 
     pool: str = ""
     node: str = ""
+    nodes: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
+    """Of instances: these alone."""
     after: str = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     terminated: bool = False

@@ -33,7 +33,8 @@ AGAIN_SECONDS: Final = 15.0
 ASK_SECONDS_MAX: Final = 5.0
 NOTED_AT_ONCE: Final = 64
 """Records that are written side by side."""
-PAGES_MAX: Final = 1_000
+ASKED_AT_ONCE_MAX: Final = 500
+"""Nodes of one question: their records fit into one answer."""
 
 Says = Literal["", "present", "gone"]
 
@@ -136,20 +137,16 @@ class Verifier:
 
     async def _instances(self, pool: str, nodes: list[str]) -> dict[str, InstanceRecord]:
         """The instances of these nodes, finished ones included, as the provisioner knows them."""
-        one = nodes[0] if len(nodes) == 1 else ""
-        query = Query(pool=pool, node=one, terminated=True)
         found: dict[str, InstanceRecord] = {}
-        for _ in range(PAGES_MAX):
+        for start in range(0, len(nodes), ASKED_AT_ONCE_MAX):
+            some = tuple(nodes[start : start + ASKED_AT_ONCE_MAX])
+            query = Query(pool=pool, nodes=some, limit=len(some), terminated=True)
             reply = await self._bus.request(
                 subjects.query("instances"), encode(query), timeout_seconds=ASK_SECONDS_MAX
             )
             if error := reply.headers.get(SERVICE_ERROR):
                 raise Unavailable(error)
-            page = _page.decode(reply.data)
-            for item in page.items:
+            for item in _page.decode(reply.data).items:
                 record: InstanceRecord = _instance.decode(item)
                 found[record.instance] = record
-            if not page.next:
-                return found
-            query = msgspec.structs.replace(query, after=page.next)
-        raise Unavailable(f"more than {PAGES_MAX} pages of instances")
+        return found

@@ -21,7 +21,7 @@ from schemas.records import InstanceRecord, node_key
 from schemas.sagas import LaunchSpec
 from services.provisioner.errors import RULES
 from services.provisioner.provider import Capabilities, Instance
-from services.provisioner.seeing import may_stand, out_of_sight
+from services.provisioner.seeing import hidden, may_stand, out_of_sight
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
@@ -227,7 +227,7 @@ def is_absent(
     and where that never was, from when it was given up.
     """
     listed = tuple(listed)
-    if any(is_of(record, each) for each in listed) or may_stand(record, listed):
+    if any(is_of(record, each) for each in listed) or may_stand(record, hidden(listed)):
         return False
     known_at = record.running_at if record.provider_id else None
     return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag
@@ -324,12 +324,15 @@ def sweep(seen: Sighting, removals_max: int) -> tuple[SweepAction, ...]:
             action = _judge(seen, provider, instance)
             if action is not None:
                 actions.append(action)
+    unseen = {provider: hidden(instances) for provider, instances in seen.listed.items()}
     for key, record in seen.records.items():
-        hidden = may_stand(record, seen.listed.get(record.provider, ()))
         can = seen.can.get(record.provider, Capabilities())
-        hidden = hidden or bool(out_of_sight(record, can))
-        shown_there = (record.provider, key) in shown
-        action = _judge_record(seen, key, record, listed=shown_there or hidden)
+        listed = (
+            (record.provider, key) in shown
+            or may_stand(record, unseen.get(record.provider, ()))
+            or bool(out_of_sight(record, can))
+        )
+        action = _judge_record(seen, key, record, listed=listed)
         if action is not None:
             actions.append(action)
     return _bounded(actions, removals_max)

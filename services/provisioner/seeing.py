@@ -6,14 +6,18 @@ from schemas.records import InstanceRecord
 from services.provisioner.provider import Capabilities, Instance
 
 
-def may_stand(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
-    """Whether the record's instance may stand where its provider could not look.
+def hidden(listed: Iterable[Instance]) -> tuple[str, ...]:
+    """Where a provider could not look: how the ids begin of what may stand there."""
+    return tuple(each.may_hold for each in listed if each.may_hold)
+
+
+def may_stand(record: InstanceRecord, unseen: Iterable[str]) -> bool:
+    """Whether the record's instance may stand where its provider could not look (`hidden`).
 
     One whose id was never learnt may stand in any such place.
     """
     known = record.provider_id
-    hidden = (each.may_hold for each in listed if each.may_hold)
-    return any(not known or known.startswith(each) for each in hidden)
+    return any(not known or known.startswith(each) for each in unseen)
 
 
 def out_of_sight(record: InstanceRecord, can: Capabilities) -> str:

@@ -136,13 +136,12 @@ def answer_instances(store: InstanceStore) -> Endpoint:
     async def answer(data: bytes, headers: Headers) -> bytes:
         del headers
         query = msgspec.json.decode(data or b"{}", type=Query)
-        records = await store.all(query.pool)
+        names = {each for each in (query.node, *query.nodes) if each}
+        records = await store.all(query.pool, names)
         found = sorted(
             key
             for key, record in records.items()
-            if key > query.after
-            and query.node in {"", record.instance}
-            and (query.terminated or record.state != "terminated")
+            if key > query.after and (query.terminated or record.state != "terminated")
         )
         page = found[: query.limit]
         items = tuple(msgspec.Raw(encode(records[key])) for key in page)

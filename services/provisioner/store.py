@@ -4,7 +4,7 @@ Whatever asks for a change reads the record again on each conflict, so that of t
 later one always decides on what the earlier one wrote.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
@@ -37,10 +37,14 @@ class InstanceStore:
         record, _ = await self._read(key)
         return record
 
-    async def all(self, pool: str = "") -> dict[str, InstanceRecord]:
-        """Every readable record, by key."""
+    async def all(self, pool: str = "", names: Collection[str] = ()) -> dict[str, InstanceRecord]:
+        """Every readable record, or those of these `names`, by key."""
         entries = await self._bus.entries(INSTANCES, f"{pool}.>" if pool else ">")
-        return {each.key: _decode(each.key, each.value) for each in entries}
+        return {
+            each.key: _decode(each.key, each.value)
+            for each in entries
+            if not names or each.key.rpartition(".")[2] in names
+        }
 
     async def create(self, record: InstanceRecord) -> bool:
         """Write the record of an intention; False where one stands already."""

@@ -107,7 +107,14 @@ def header_bytes(headers: Mapping[str, str]) -> int:
     """What headers add to a message on the wire, where its size is limited and counted."""
     if not headers:
         return 0
-    return 12 + sum(len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
+    size = 12
+    for name, value in headers.items():
+        size += _bytes(name) + _bytes(value) + 4
+    return size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def refuse_too_large(

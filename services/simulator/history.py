@@ -48,8 +48,7 @@ class History:
 
     def _add(self, at: float, what: bytes) -> None:
         self.events += 1
-        self._hash.update(b"%.6f %d " % (at, len(what)))
-        self._hash.update(what)
+        self._hash.update(b"%.6f %d %b" % (at, len(what), what))
 
     @property
     def digest(self) -> str:

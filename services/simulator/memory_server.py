@@ -72,7 +72,8 @@ class MemoryServer:
         """Store a message; return its sequence."""
         now = self.clock.now()
         # By itself, and before: what came due must not be lost with a message that is refused.
-        self._carry_out(self.state.tick(now))
+        if self.state.is_due(now):
+            self._carry_out(self.state.tick(now))
         sequence, effects = self.state.publish(subject, data, headers, now)
         self._carry_out(effects)
         return sequence
@@ -91,7 +92,9 @@ class MemoryServer:
 
     def fresh(self) -> ServerState:
         """The state, with everything done that is due."""
-        self._carry_out(self.state.tick(self.clock.now()))
+        now = self.clock.now()
+        if self.state.is_due(now):
+            self._carry_out(self.state.tick(now))
         return self.state
 
     def begin(self, receiver: Receiver) -> int:

@@ -14,6 +14,7 @@ import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ COLLECT_SECONDS: Final = 600.0
 """Garbage is collected at fixed virtual moments: what finalizers do must not depend on chance."""
 
 
+MOMENTS_MAX: Final = 16
+"""Moments that are remembered: the present one is asked for again and again."""
 CANCELLED_MIN: Final = 100
 """Fewer dead timers than this are left where they lie."""
 
@@ -198,6 +201,7 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
 
+@lru_cache(maxsize=MOMENTS_MAX)
 def moment(seconds: float) -> datetime:
     """The moment so many seconds after the beginning."""
     return EPOCH + timedelta(seconds=seconds)

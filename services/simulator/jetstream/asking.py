@@ -7,6 +7,7 @@ guard is looked at, and only then is it asked whether it is a repetition.
 import math
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Final, Protocol
 
 from schemas import headers as h
@@ -16,6 +17,8 @@ from services.runtime.wire import header_bytes
 from services.simulator.jetstream.index import ANY, REST, matches
 
 ROLLUP: Final = "Nats-Rollup"
+LIVES_MAX: Final = 1_024
+"""Times to live whose meaning is remembered; the same few are asked for all the time."""
 
 WRONG_LAST_SEQUENCE: Final = 10071
 MESSAGE_TOO_LARGE: Final = 10054
@@ -102,7 +105,12 @@ def check_rollup(stream: Allowed, subject: str, headers: Mapping[str, str]) -> N
 
 def ttl_seconds(headers: Mapping[str, str]) -> float | None:
     """A message's own time to live; 0 for one that never ends; None: it has none that is valid."""
-    text = headers.get(h.TTL, "")
+    text = headers.get(h.TTL)
+    return None if text is None else _life(text)
+
+
+@lru_cache(maxsize=LIVES_MAX)
+def _life(text: str) -> float | None:
     if text == "never":
         return 0.0
     try:

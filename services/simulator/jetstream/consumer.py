@@ -172,7 +172,10 @@ class ConsumerState:
         return found
 
     def _turn(self) -> int | None:
-        return next((puller for puller, free in self.free.items() if free > 0), None)
+        for puller, free in self.free.items():
+            if free > 0:
+                return puller
+        return None
 
     def _next(self, stream: StreamState) -> Stored | None:
         while self._again:

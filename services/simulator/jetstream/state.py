@@ -212,11 +212,15 @@ class ServerState:
     def _changed(self, name: str) -> None:
         self._stale[name] = None
 
+    def is_due(self, now: datetime) -> bool:
+        """Whether anything is due."""
+        first = self.next_moment()
+        return first is not None and first <= now
+
     def tick(self, now: datetime) -> Effects:
         """Do what is due."""
         effects = Effects()
-        first = self.next_moment()
-        if first is None or first > now:
+        if not self.is_due(now):
             return effects
         for name in list(self.streams):
             if name in self._stale:
@@ -232,7 +236,10 @@ class ServerState:
         return effects
 
     def _tick_stream(self, name: str, now: datetime, effects: Effects) -> None:
-        self._took(name, self.streams[name].tick(now), now, effects)
+        stream = self.streams[name]
+        made = stream.tick(now)
+        if made or stream.removed:
+            self._took(name, made, now, effects)
 
     def _tick_consumer(self, place: Place, now: datetime, effects: Effects) -> None:
         consumer = self.consumers[place.stream][place.consumer]
@@ -261,14 +268,15 @@ class ServerState:
     def _took(self, name: str, stored: Iterable[Stored], now: datetime, effects: Effects) -> None:
         """Offer what was stored to every consumer, and deal it out where it is wanted."""
         stream = self.streams[name]
+        consumers = self.consumers[name]
         changed: dict[str, ConsumerState] = {}
         for each in stored:
             effects.stored.append((name, each))
             if each.sequence in stream.messages:
-                changed |= {at: c for at, c in self.consumers[name].items() if c.offer(each)}
+                changed |= {at: c for at, c in consumers.items() if c.offer(each)}
         if stream.removed:
             removed, stream.removed = stream.removed, []
-            changed |= {at: c for at, c in self.consumers[name].items() if c.gone(removed)}
+            changed |= {at: c for at, c in consumers.items() if c.gone(removed)}
         for at, consumer in changed.items():
             self._deal(Place(name, at), consumer, now, effects)
 

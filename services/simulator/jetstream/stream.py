@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ LOOK: Final = timedelta(milliseconds=250)
 """Between two looks at what is due."""
 RECORD_BYTES: Final = 30
 """What a file store spends on a message beside subject, headers and data."""
+SPANS_MAX: Final = 1_024
 HEADERS_BYTES: Final = 4
 """And on saying how long its headers are, where it has any."""
 
@@ -135,8 +137,7 @@ class StreamState:
         self._check_room(subject, data, headers)
         stored = self._put(subject, data, dict(headers), now)
         if msg_id := headers.get(h.MSG_ID):
-            window = timedelta(microseconds=self.config.duplicate_window // 1000)
-            self._ids[msg_id] = now + window, stored.sequence
+            self._ids[msg_id] = now + _span(self.config.duplicate_window), stored.sequence
         return stored.sequence, True
 
     def _check_room(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
@@ -156,9 +157,11 @@ class StreamState:
 
     def _put(self, subject: str, data: bytes, headers: dict[str, str], now: datetime) -> Stored:
         self.last_sequence += 1
+        life = ttl_seconds(headers)
         shortest = self.config.subject_delete_marker_ttl // 1_000_000_000
-        if self.config.max_msgs_per_subject != 1 and 0 < (ttl_seconds(headers) or 0) < shortest:
+        if self.config.max_msgs_per_subject != 1 and 0 < (life or 0) < shortest:
             # Outside of buckets no message has a shorter life than its marker.
+            life = shortest
             headers[h.TTL] = str(shortest)
         if h.SCHEDULE in headers:
             # One timer a subject: the newer one takes the older one's place.
@@ -169,8 +172,8 @@ class StreamState:
         self.messages[stored.sequence] = stored
         same = self.index.add(subject, stored.sequence)
         self.stored_bytes += _size(subject, data, headers)
-        if (seconds := ttl_seconds(headers)) is not None and seconds > 0:
-            heapq.heappush(self._ends, (now + timedelta(seconds=seconds), stored.sequence))
+        if life:
+            heapq.heappush(self._ends, (now + timedelta(seconds=life), stored.sequence))
             self._expires.set(self._ends[0][0], now)
         if self.config.max_age:
             self._expires.set(self._aged(stored), now)
@@ -235,12 +238,11 @@ class StreamState:
 
     def next_moment(self) -> datetime | None:
         """When something is due; None: nothing ever."""
-        looks = []
-        if self._next_timer() is not None:
-            looks.append(self._fires.at)
-        if self._next_end() is not None:
-            looks.append(self._expires.at)
-        return min((each for each in looks if each is not None), default=None)
+        fires = self._fires.at if self._next_timer() is not None else None
+        ends = self._expires.at if self._next_end() is not None else None
+        if fires is None or ends is None:
+            return fires or ends
+        return min(fires, ends)
 
     def _next_timer(self) -> datetime | None:
         while self._timers and not self._stands(self._timers[0][1]):
@@ -262,7 +264,7 @@ class StreamState:
         return stored is not None and self.index.last(stored.subject) == timer
 
     def _aged(self, stored: Stored) -> datetime:
-        return stored.time + timedelta(microseconds=self.config.max_age // 1000)
+        return stored.time + _span(self.config.max_age)
 
     def tick(self, now: datetime) -> list[Stored]:
         """Fire what is due and let go of what is over; return what was stored in doing so."""
@@ -338,6 +340,11 @@ class StreamState:
                 "last_seq": self.last_sequence,
             },
         }
+
+
+@lru_cache(maxsize=SPANS_MAX)
+def _span(nanoseconds: int) -> timedelta:
+    return timedelta(microseconds=nanoseconds // 1000)
 
 
 def _size(subject: str, data: bytes, headers: Mapping[str, str]) -> int:
