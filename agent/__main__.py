@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-import agent.light  # noqa: F401 - before whatever loads the bus's client
+import services.runtime.light  # noqa: F401 - before whatever loads the bus's client
 from agent.cloud.choose import looks, rack
 from agent.diagnostics.plugins import load_checks
 from agent.host import Host

@@ -1,5 +1,6 @@
 """`python -m services.provisioner`."""
 
+import services.runtime.light  # noqa: F401 - before whatever loads more than is used
 from services.provisioner.service import build
 from services.runtime.process import main
 

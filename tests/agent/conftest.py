@@ -27,7 +27,7 @@ from services.runtime.nats_bus import NatsBus
 from tests.agent.bed import Bed
 from tests.agent.metadata_servers import Serve, Server
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 BOOT = "0777c57c-3f80-41cb-b20a-c82dae692d80"
 XID_79 = "NVRM: Xid (PCI:{pci}): 79, pid=7, name=python, GPU has fallen off the bus."
 

@@ -28,7 +28,7 @@ class Server:
 
     async def was_asked(self, what: str, times: int) -> None:
         """Wait until requests that name `what` have come so often in all."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sum(what in each for each in self.asked) < times:
                 self._came.clear()
                 await self._came.wait()

@@ -87,7 +87,7 @@ async def test_plugins_run_at_boot_or_at_their_interval(bed: Bed):
     diagnostics = bed.make(boot_tests="none")
     assert [each.name for each in await diagnostics.at_boot()] == ["at-boot"]
     task = asyncio.create_task(diagnostics.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await bed.clock.pass_on(times=16)
         await bed.clock.pausing.acquire()
     task.cancel()

@@ -29,7 +29,7 @@ class Follower:
 
     async def have(self, count: int) -> list[str]:
         """Wait for `count` lines in all, and give their texts."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.lines) < count:
                 self._came.clear()
                 await self._came.wait()

@@ -27,7 +27,7 @@ def message(number: int, *, size: int = 10, sequence: int = -1) -> Outgoing:
 async def stored_ids(bus: NatsBus, count: int) -> list[str]:
     """Wait for `count` stored messages; give their ids in order."""
     found: list[str] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for stored in bus.follow("EVENTS", [SUBJECT], "all"):
             found.append(stored.headers["Nats-Msg-Id"])
             if len(found) == count:
@@ -74,7 +74,7 @@ async def test_what_waits_goes_out_when_the_bus_is_found(tmp_path: Path, bus: Na
     outbox = Outbox(Spool(tmp_path / "spool"), clock)
     outbox.put(message(0))
     running = asyncio.create_task(outbox.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await clock.pausing.acquire()
         outbox.bus = bus
         assert await stored_ids(bus, 1) == ["m0"]

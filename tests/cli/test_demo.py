@@ -71,7 +71,7 @@ async def test_a_demo_that_is_interrupted_leaves_nothing(
     """In the middle Ctrl-C, and kill -9 too, end every process and remove the directory."""
     async with started(tmp_path / "one") as demo:
         assert demo.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"8 GPUs, active" not in (line := await demo.stdout.readline()):
                 assert line, "it ended before its nodes came"
             demo.send_signal(number)

@@ -39,7 +39,7 @@ class Served:
     async def says(self, text: str) -> str:
         """Wait for a line with this text."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while line := (await self.process.stdout.readline()).decode():
                 self.said.append(line)
                 if text in line:
@@ -49,7 +49,7 @@ class Served:
     async def rest(self) -> str:
         """What it says until it ends."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return (await self.process.stdout.read()).decode()
 
     def file(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ async def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
         before = fleet.file()
         os.kill(before["pids"]["nats-server"], signal.SIGKILL)
         await fleet.says("nats-server ended with -9; starting it again")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await navarch("status", place=fleet.place))[0] != 0:
                 assert fleet.process.returncode is None
         after = fleet.file()

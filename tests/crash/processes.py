@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-READY_SECONDS_MAX: Final = 30.0
+READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 15.0
 BACKOFF_SECONDS: Final = 0.25
 LINE_BYTES_MAX: Final = 1 << 20

@@ -42,7 +42,7 @@ async def test_the_server_that_leads_the_sagas_is_killed_in_the_middle_of_one(ri
     rig.workload.holding = True
     draining = rig.arm(Moment("drain", "started"), lambda: None)
     breaking = asyncio.create_task(rig.break_a_node())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await draining.wait()
         await breaking
     name = await leader_of(rig.bus, SAGAS.name)
@@ -68,7 +68,7 @@ async def test_a_service_paused_in_the_middle_of_a_saga_is_stood_in_for(
     await victim.is_ready()
     frozen = rig.arm(Moment(step, "started"), victim.freeze)
     await rig.break_a_node()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await frozen.wait()
     await asyncio.sleep(PAUSE_SECONDS)  # the pause itself
     victim.thaw()

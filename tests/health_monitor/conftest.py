@@ -26,7 +26,7 @@ from services.runtime.tracing import Tracing
 from tests.support.settling import settled
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
-SOON_SECONDS = 10.0
+SOON_SECONDS = 60.0
 
 records = decoder(HealthRecord)
 

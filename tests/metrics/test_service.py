@@ -85,7 +85,7 @@ def replica(bus):
 
 async def until(scrape: Scrape, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     """Scrape until a condition holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition(found := scrape()):
             await asyncio.sleep(0.02)
     return found
@@ -102,7 +102,7 @@ async def sample(bus, node: str, temperature: int, *scrapes: Scrape) -> None:
     )
     telemetry = Telemetry(id=f"t-{temperature}", time=NOW, pool="a", node=node, gpus=(gpu,))
     name = f"navarch_node_gpu_temperature_celsius{{gpu=0,node={node},pool=a}}"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not all(scrape().get(name) == temperature for scrape in scrapes):
             await bus.publish(subjects.telemetry("a", node), encode(telemetry))
 

@@ -56,7 +56,7 @@ class Receiver:
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until something about the requests is true."""
-        async with asyncio.timeout(8), self.moved:
+        async with asyncio.timeout(60), self.moved:
             await self.moved.wait_for(condition)
 
     async def order(self, request: Request) -> Response:
@@ -158,7 +158,7 @@ class Sagas:
         """Wait for the entry that settles a step."""
         settling = {"succeeded", "failed", "undo-succeeded", "undo-failed"}
         after = self.last[saga]
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(60):
             log = self.bus.follow(SAGAS.name, [subjects.saga_tree(saga)], "all")
             async with aclosing(log):
                 async for stored in log:

@@ -251,7 +251,7 @@ async def test_facts_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
                 subjects.node_event("training", "training-1", "verdict"),
                 encode(verdict("unhealthy", "healthy")),
             )
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not any(hasattr(each, "alert") for each in caplog.records):
                     await asyncio.sleep(0.01)
     lines = [each for each in caplog.records if hasattr(each, "alert")]

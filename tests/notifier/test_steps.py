@@ -1,6 +1,5 @@
 """The notifier service on a real bus, telling a real HTTP server."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,15 +12,18 @@ from tests.support.settling import settled
 
 
 async def test_one_cordon_and_one_drain_and_the_saga_waits(sagas, receiver, notifier):
-    """The receiver sees each order once; the drain succeeds within a second of `drained`."""
+    """The receiver sees each order once; the drain succeeds with the next question."""
     async with notifier():
         await sagas.command("replace-1", "cordon")
         assert isinstance(await sagas.result("replace-1", "cordon"), StepSucceeded)
         await sagas.command("replace-1", "drain")
         await receiver.wait_for(lambda: len(receiver.asked) >= 4)
         receiver.drained = True
-        async with asyncio.timeout(1):
-            assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
+        asked = len(receiver.asked)
+        assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
+    # The next question, if not the one on its way; and they are never a second apart.
+    assert len(receiver.asked) - asked in (0, 1)
+    assert POLL_MAX_SECONDS <= 1.0
     assert [path for path, _ in receiver.told] == ["/cordon", "/drain"]
     assert receiver.keys == ["replace-1/cordon", "replace-1/drain"]
     assert receiver.told[0][1]["node_id"] == "training-1"

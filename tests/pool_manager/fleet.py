@@ -40,14 +40,14 @@ async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
 
 async def nodes(bus: NatsBus) -> list[NodeView]:
     """The fleet, as the query tells it."""
-    reply = await bus.request(subjects.query("nodes"), b"{}", timeout_seconds=5)
+    reply = await bus.request(subjects.query("nodes"), b"{}", timeout_seconds=30)
     page = msgspec.json.decode(reply.data, type=Page)
     return [msgspec.json.decode(item, type=NodeView) for item in page.items]
 
 
 async def pools(bus: NatsBus) -> list[PoolView]:
     """The pools, as the query tells them."""
-    reply = await bus.request(subjects.query("pools"), b"{}", timeout_seconds=5)
+    reply = await bus.request(subjects.query("pools"), b"{}", timeout_seconds=30)
     page = msgspec.json.decode(reply.data, type=Page)
     return [msgspec.json.decode(item, type=PoolView) for item in page.items]
 

@@ -69,7 +69,7 @@ async def test_a_new_node_whose_diagnostic_fails_is_sent_back(
 
 async def listed(bus: NatsBus) -> list[HardwareRecord]:
     """The list, as the query tells it."""
-    reply = await bus.request(subjects.query("hardware"), b"", timeout_seconds=5)
+    reply = await bus.request(subjects.query("hardware"), b"", timeout_seconds=30)
     return msgspec.json.decode(reply.data, type=list[HardwareRecord])
 
 
@@ -174,7 +174,7 @@ async def test_people_list_hardware_and_forget_it(
 
 async def query(bus: NatsBus, name: str, asked: dict[str, str]) -> str:
     """Ask the pool-manager something, and return the answer as text."""
-    reply = await bus.request(subjects.query(name), msgspec.json.encode(asked), timeout_seconds=5)
+    reply = await bus.request(subjects.query(name), msgspec.json.encode(asked), timeout_seconds=30)
     return reply.data.decode()
 
 

@@ -27,7 +27,7 @@ async def rehearsed(bus: NatsBus, verb: str, node: str, **fields: Any) -> Rehear
     """Ask what a request would come to."""
     asked = {"verb": verb, "node": node, "request": fields}
     subject = subjects.query("rehearse")
-    reply = await bus.request(subject, msgspec.json.encode(asked), timeout_seconds=5)
+    reply = await bus.request(subject, msgspec.json.encode(asked), timeout_seconds=30)
     return msgspec.json.decode(reply.data, type=Rehearsal)
 
 

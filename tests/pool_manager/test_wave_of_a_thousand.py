@@ -17,6 +17,7 @@ from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS, POOLS, SAGAS
 from services.notifier.alerts import Alert
+from services.notifier.folding import HOLD_SECONDS
 from services.notifier.service import Alerting
 from services.pool_manager.safety.budget import limit, rate
 from services.pool_manager.service import build
@@ -143,6 +144,8 @@ async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_
         await fleet(bus)
         peers.hold["drain"] = asyncio.Event()
         async with Running(server.url, "pool-manager", build, SETTINGS):
+            clock = asyncio.get_running_loop().time
+            began = clock()
             await asyncio.gather(*(sicken(bus, name) for name in NAMES[:SICK]))
 
             async def all_known() -> bool:
@@ -150,6 +153,8 @@ async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_
                 return sum(b'"unhealthy"' in each.value for each in entries) == SICK
 
             await eventually(all_known)
+            # Nodes that follow the first are held for so long; on a slow machine some are told.
+            quick = clock() - began < HOLD_SECONDS / 2
             told = [type(each).__name__ for each in await facts(bus)]
             assert ["BreakerOpened", "Incident"] == sorted(set(told) - {"SagaBegan"})
             assert (1, 1) == (told.count("BreakerOpened"), told.count("Incident"))
@@ -162,7 +167,10 @@ async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_
                 return bool(heard) and await is_settled(bus, durable.stream, durable.name)
 
             await eventually(all_told)
-            first, incident = heard
+            first, *more = heard
+            [incident] = [each for each in more if each.key.startswith("incident/")]
+            if quick:
+                assert [incident] == more
             assert first.key.startswith("health/training/training-")
             assert incident.key.startswith("incident/training/xid-79-")
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from schemas.duration import Duration
+from services.provisioner.errors import RULES
 from services.provisioner.provider import Environment
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.azure import AzureProvider
@@ -65,6 +67,13 @@ async def anew(
     yield again
     for each in made:
         await each.close()
+
+
+@pytest.fixture
+def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no capacity will have none for longer than any launch here may take."""
+    hour = replace(RULES["CAPACITY"], block_seconds=3600, block_max_seconds=3600)
+    monkeypatch.setitem(RULES, "CAPACITY", hour)
 
 
 @pytest.fixture

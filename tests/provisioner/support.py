@@ -43,7 +43,7 @@ from services.saga.reading import append
 
 FLEET = "fleet-one"
 QUICK = Timing(
-    call_timeout_seconds=5.0,
+    call_timeout_seconds=60.0,
     retry_first_seconds=0.01,
     retry_max_seconds=0.05,
     leak_after_seconds=0.1,
@@ -51,7 +51,7 @@ QUICK = Timing(
     sweep_grace_seconds=0.0,
     sweep_look_seconds=0.01,
 )
-SECONDS_MAX = 10.0
+SECONDS_MAX = 60.0
 
 
 async def recorded(bus: Bus, node: str = "web-1") -> InstanceRecord:
@@ -91,7 +91,7 @@ def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
 
 def provision(node: str, saga: str = "", **changes: Any) -> Command:
     """The command to launch a node's instance."""
-    timeout_seconds = changes.pop("timeout_seconds", 5.0)
+    timeout_seconds = changes.pop("timeout_seconds", 60.0)
     inputs = ProvisionInputs(
         pool="web", node=node, launch=launch(**changes), timeout_seconds=timeout_seconds
     )

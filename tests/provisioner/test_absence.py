@@ -72,7 +72,7 @@ def long_list() -> LongList:
 
 def remover(bus: NatsBus, provider: LongList) -> Remover:
     """Who removes at it."""
-    calls = ProviderCalls(provider, call_timeout_seconds=5.0)
+    calls = ProviderCalls(provider, call_timeout_seconds=60.0)
     providers = Providers({"fake": calls})
     return Remover(bus, provider.clock, InstanceStore(bus), providers, QUICK)
 

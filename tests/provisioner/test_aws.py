@@ -161,6 +161,7 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_instance(
         pytest.fail("the launch has more points than this test tries")
 
 
+@pytest.mark.usefixtures("hopeless")
 async def test_no_capacity_in_any_zone_fails_the_step_with_its_kind(
     bus: NatsBus, make_aws: Make
 ) -> None:

@@ -94,6 +94,7 @@ async def test_a_launch_that_is_accepted_and_not_answered_is_adopted(
     assert 1 == azure.calls.count(LAUNCH)
 
 
+@pytest.mark.usefixtures("hopeless")
 async def test_without_capacity_in_one_zone_the_next_is_taken(
     bus: NatsBus, azure: AzureServer, make_azure: Make
 ) -> None:

@@ -84,7 +84,7 @@ async def test_an_agent_that_is_away_or_busy_is_asked_again(
     monkeypatch.setattr(checking, "ASK_AGAIN_SECONDS", 0.01)
     checked = asyncio.create_task(Checker(bus, SystemClock()).check(command()))
     asked = await agent(bus, [REFUSED, PASSED])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         outputs = await checked
 
     assert 2 == len(asked)

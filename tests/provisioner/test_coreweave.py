@@ -374,6 +374,7 @@ async def test_a_launch_that_is_accepted_and_not_answered_is_adopted(
     assert (1, 1) == (coreweave.made, coreweave.calls.count(CREATE))
 
 
+@pytest.mark.usefixtures("hopeless")
 async def test_without_capacity_the_step_fails_with_its_kind(
     bus: NatsBus, coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:

@@ -26,7 +26,15 @@ from tests.provisioner.docker_server import (
     DockerServer,
 )
 from tests.provisioner.statuses import COMMON
-from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps, terminate
+from tests.provisioner.support import (
+    FLEET,
+    Killed,
+    Life,
+    provision,
+    request,
+    steps,
+    terminate,
+)
 from tests.provisioner.transports import MortalTransport
 
 Make = Callable[..., DockerProvider]
@@ -312,6 +320,7 @@ async def test_a_removal_whose_answer_is_lost_is_a_removal(
     assert {} == engine.containers
 
 
+@pytest.mark.usefixtures("hopeless")
 async def test_no_capacity_fails_the_step_with_its_kind(
     bus: NatsBus, engine: DockerServer, make: Make
 ) -> None:

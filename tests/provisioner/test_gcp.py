@@ -232,6 +232,7 @@ async def test_a_launch_whose_answer_is_lost_is_adopted(
     assert ([(ZONE, "web-1")], f"{ZONE}/web-1") == (list(gcp.instances), outputs.provider_id)
 
 
+@pytest.mark.usefixtures("hopeless")
 async def test_without_capacity_in_one_zone_the_next_is_taken(
     bus: NatsBus, gcp: GcpServer, make_gcp: Make
 ) -> None:

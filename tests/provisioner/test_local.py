@@ -286,17 +286,26 @@ print(calls)
 """
 
 
+def shows(pid: int, directory: Path) -> bool:
+    """Whether a process says that it was started for an instance under this directory."""
+    try:
+        told = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"NAVARCH_EXIT_WITHOUT={directory}".encode() in told
+
+
+async def shown(pid: int, directory: Path) -> None:
+    """Wait until it says so: for a moment between two programs it shows no environment."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not shows(pid, directory):
+            await asyncio.sleep(0.01)
+
+
 def sleepers(directory: Path) -> list[int]:
     """Every living process that was started for an instance under this directory."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            marked = f"NAVARCH_EXIT_WITHOUT={directory}".encode() in each.read_bytes()
-        except OSError:
-            continue
-        if marked and lives(int(each.parent.name)):
-            found.append(int(each.parent.name))
-    return found
+    pids = [int(each.name) for each in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if shows(pid, directory) and lives(pid)]
 
 
 async def killed_at(point: int, call: str, directory: Path) -> bool:
@@ -323,8 +332,9 @@ async def test_a_provisioner_killed_anywhere_leaves_one_agent_or_none(
         assert len(sleepers(directory)) <= 1
         if call == "provision":
             await make().provision(wanted())
-            await pid_of(directory / "web-1")
-            assert len(sleepers(directory)) == 1
+            pid = await pid_of(directory / "web-1")
+            await shown(pid, directory)
+            assert [pid] == sleepers(directory)
         await make().terminate("web-1")
         assert sleepers(directory) == []
         assert await make().list() == []

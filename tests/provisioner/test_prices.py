@@ -56,7 +56,7 @@ async def test_the_last_good_prices_stay_with_their_age(bus: NatsBus) -> None:
     pool = PoolSpec(provider="fake", instance_type="big", min_nodes=0, max_nodes=1)
     await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=pool, desired=0)))
     clock, provider = SystemClock(), Telling(fake())
-    providers = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=5.0)})  # type: ignore[arg-type]
+    providers = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=60.0)})  # type: ignore[arg-type]
     catalogue = Catalogue(InstanceTypes(), providers.sites())
     store = OfferingStore(bus, clock)
     reader = PriceReader(bus, clock, store, providers, catalogue)

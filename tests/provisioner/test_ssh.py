@@ -161,7 +161,7 @@ async def test_a_machine_that_falls_silent_in_the_middle_is_claimed_once(
         node = f"web-{number}"
         for box in owned.boxes.values():
             box.expect(**{how: number})
-        provider = make(command_timeout=0.5, connect_timeout=0.5)
+        provider = make(command_timeout=1.0, connect_timeout=1.0)
         outputs = await steps(bus, provider).provision(provision(node))
         assert {outputs.provider_id.partition(":")[0]: "held"} == owned.claims()
         for box in owned.boxes.values():

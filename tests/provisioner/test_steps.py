@@ -37,6 +37,7 @@ from tests.provisioner.support import (
 )
 
 
+@pytest.mark.usefixtures("hopeless")
 @pytest.mark.parametrize("kind", ["CAPACITY", "QUOTA", "UNSUPPORTED", "AUTH", "INVALID"])
 async def test_an_error_that_waiting_does_not_cure_fails_the_step(bus: NatsBus, kind: str) -> None:
     """The step fails at once with the kind; a redelivery fails the same way and asks no more."""
@@ -68,6 +69,7 @@ async def test_the_provider_s_own_wait_is_kept(bus: NatsBus) -> None:
     assert failure.value.error == "THROTTLE"
 
 
+@pytest.mark.usefixtures("hopeless")
 async def test_a_zone_out_of_capacity_gives_way_to_the_next(bus: NatsBus) -> None:
     """Every zone is tried, in order, before the step fails for want of capacity."""
     provider = fake(faults=(Order(call="provision", kind="CAPACITY", zone="a", times=2),))
@@ -175,6 +177,7 @@ async def test_the_service_performs_the_steps_of_a_saga(bus: NatsBus) -> None:
     assert await provider.list() == []
 
 
+@pytest.mark.usefixtures("hopeless")
 async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
     """The undo's command is answered once nothing stands any more."""
     provider = fake(faults=(Order(call="provision", kind="CAPACITY"),))

@@ -139,7 +139,7 @@ async def test_each_code_is_told_once_by_whoever_meets_it(bus: NatsBus) -> None:
     """Again, at the same time, at another replica or after a restart: it is told already."""
     first, second = UnknownErrors(bus, SystemClock()), UnknownErrors(bus, SystemClock())
     calls = [
-        ProviderCalls(Odd("new", "new", "other"), call_timeout_seconds=5, tell=each.tell)
+        ProviderCalls(Odd("new", "new", "other"), call_timeout_seconds=60, tell=each.tell)
         for each in (first, second)
     ]
     for _ in range(5):
@@ -163,7 +163,7 @@ class Away:
 async def test_a_bus_that_is_away_hides_no_error(bus: NatsBus) -> None:
     """The call fails as it failed, and the code is told when the bus is back."""
     teller = UnknownErrors(Away(), SystemClock())
-    calls = ProviderCalls(Odd("new"), call_timeout_seconds=5, tell=teller.tell)
+    calls = ProviderCalls(Odd("new"), call_timeout_seconds=60, tell=teller.tell)
     with pytest.raises(ProviderError, match="on hold"):
         await calls.listed()
     teller._bus = bus
@@ -176,7 +176,7 @@ async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
     provider = fake(faults=(Order(call="list", kind="THROTTLE"),))
     teller = UnknownErrors(bus, SystemClock())
     with pytest.raises(ProviderError):
-        await ProviderCalls(provider, call_timeout_seconds=5, tell=teller.tell).listed()
+        await ProviderCalls(provider, call_timeout_seconds=60, tell=teller.tell).listed()
     assert [] == await told(bus)
 
 

@@ -29,7 +29,7 @@ from tests.support.cutting import Cuttable, MemoryLine, Proxy
 async def collect(stream: AsyncIterator[Any], count: int) -> list[Any]:
     """The first `count` of what an endless stream yields."""
     found = []
-    async with asyncio.timeout(10), aclosing(stream):
+    async with asyncio.timeout(60), aclosing(stream):
         async for each in stream:
             found.append(each)
             if len(found) == count:
@@ -86,10 +86,10 @@ async def another_bus(
 
 @pytest.fixture
 async def durable(any_bus: Bus) -> Callable[..., Any]:
-    """Make a durable on EVENTS with a short acknowledgement wait, as the test needs it."""
+    """Make a durable on EVENTS, with the options that the test needs."""
 
     async def make(
-        filter_: str, *, name: str = "test-durable", ack_wait_seconds: float = 0.3, **more: Any
+        filter_: str, *, name: str = "test-durable", ack_wait_seconds: float = 30.0, **more: Any
     ) -> DurableSpec:
         spec = DurableSpec(
             stream=EVENTS.name,
@@ -137,7 +137,7 @@ class Handler:
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until something about what was received is true."""
-        async with asyncio.timeout(10), self.moved:
+        async with asyncio.timeout(60), self.moved:
             await self.moved.wait_for(condition)
 
     def ids(self) -> list[str]:

@@ -93,7 +93,7 @@ async def test_a_retry_may_name_its_own_wait(any_bus, durable, handler, looping)
         await handler.wait_for(lambda: len(handler.received) == 1)
         failed = loop.time()
         await handler.wait_for(lambda: len(handler.done) == 1)
-        assert 0.4 < loop.time() - failed < 2
+        assert 0.4 < loop.time() - failed < spec.ack_wait_seconds / 2
 
 
 async def test_what_always_fails_becomes_a_dead_letter(any_bus, durable, handler, looping):
@@ -193,14 +193,14 @@ async def test_stopping_finishes_what_is_held_and_hands_back_the_rest(
     """The next process has what was left at once, without the acknowledgement wait."""
     spec = await durable(NODES, ack_wait_seconds=30)
     handler.holds |= {"lost-0": asyncio.Event(), "lost-1": asyncio.Event()}
-    async with looping(any_bus, spec, handler, finish_seconds=0.2):
+    async with looping(any_bus, spec, handler, finish_seconds=1.0):
         for number, node in enumerate(("finishes", "hangs")):
             await any_bus.publish(subject(node), lost(number, node))
         await handler.wait_for(lambda: len(handler.received) == 2)
         asyncio.get_running_loop().call_later(0.05, handler.holds["lost-0"].set)
     assert handler.ids() == ["lost-0"]
     del handler.holds["lost-1"]
-    async with looping(any_bus, spec, handler), asyncio.timeout(2):
+    async with looping(any_bus, spec, handler), asyncio.timeout(15):
         await handler.wait_for(lambda: len(handler.done) == 2)
     assert handler.ids() == ["lost-0", "lost-1"]
     assert handler.done[1].deliveries == 2

@@ -35,20 +35,20 @@ async def test_a_timer_fires_once_and_not_before_its_time(any_bus):
 async def test_a_timer_of_the_same_key_takes_the_earlier_ones_place(any_bus):
     """One deadline per key: the first never fires."""
     now = datetime.now(UTC)
-    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=0.3), b"first")
-    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=0.6), b"second")
-    await any_bus.schedule("pool-manager", "l", now + timedelta(seconds=0.9), b"last")
+    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=1.0), b"first")
+    await any_bus.schedule("pool-manager", "k", now + timedelta(seconds=1.3), b"second")
+    await any_bus.schedule("pool-manager", "l", now + timedelta(seconds=1.6), b"last")
     due = await collect(any_bus.consume(POOL_TIMERS), 2)
     assert [each.stored.data for each in due] == [b"second", b"last"]
 
 
 async def test_what_is_not_acknowledged_comes_again(any_bus, durable):
     """After the acknowledgement wait, counting its deliveries; what is acknowledged does not."""
-    spec = await durable(FAULT)
+    spec = await durable(FAULT, ack_wait_seconds=0.3)
     await any_bus.publish(FAULT, b"1")
     await any_bus.publish(FAULT, b"2")
     deliveries = any_bus.consume(spec)
-    async with aclosing(deliveries), asyncio.timeout(10):
+    async with aclosing(deliveries), asyncio.timeout(60):
         first, second = await anext(deliveries), await anext(deliveries)
         await first.ack()
         again = await anext(deliveries)
@@ -60,12 +60,12 @@ async def test_what_is_not_acknowledged_comes_again(any_bus, durable):
 
 async def test_progress_keeps_a_message_from_coming_again(any_bus, durable):
     """Still at it: the wait starts anew."""
-    spec = await durable(FAULT)
+    spec = await durable(FAULT, ack_wait_seconds=0.8)
     await any_bus.publish(FAULT, b"slow")
     deliveries = any_bus.consume(spec)
-    async with aclosing(deliveries), asyncio.timeout(10):
+    async with aclosing(deliveries), asyncio.timeout(60):
         slow = await anext(deliveries)
-        after = datetime.now(UTC) + timedelta(seconds=0.8)
+        after = datetime.now(UTC) + timedelta(seconds=1.2)
         following = asyncio.ensure_future(anext(deliveries))
         while datetime.now(UTC) < after:
             await slow.progress()
@@ -81,7 +81,7 @@ async def test_a_nak_brings_a_message_back_after_its_delay(any_bus, durable):
     spec = await durable(FAULT, ack_wait_seconds=30)
     await any_bus.publish(FAULT, b"1")
     deliveries = any_bus.consume(spec)
-    async with aclosing(deliveries), asyncio.timeout(10):
+    async with aclosing(deliveries), asyncio.timeout(60):
         first = await anext(deliveries)
         loop = asyncio.get_running_loop()
         asked = loop.time()
@@ -91,7 +91,7 @@ async def test_a_nak_brings_a_message_back_after_its_delay(any_bus, durable):
         await second.nak(0)
         third = await anext(deliveries)
         await third.ack()
-    assert 0.35 < waited < 2
+    assert 0.35 < waited < spec.ack_wait_seconds / 2
     assert [each.deliveries for each in (first, second, third)] == [1, 2, 3]
 
 
@@ -100,7 +100,7 @@ async def test_a_terminated_message_never_comes_again(any_bus, durable):
     spec = await durable(FAULT)
     await any_bus.publish(FAULT, b"poison")
     deliveries = any_bus.consume(spec)
-    async with aclosing(deliveries), asyncio.timeout(10):
+    async with aclosing(deliveries), asyncio.timeout(60):
         poison = await anext(deliveries)
         await poison.term()
         await poison.nak(0)
@@ -116,7 +116,7 @@ async def test_no_more_is_held_than_the_durable_allows(any_bus, durable):
     for number in range(10):
         await any_bus.publish(FAULT, b"%d" % number)
     deliveries = any_bus.consume(spec)
-    async with aclosing(deliveries), asyncio.timeout(10):
+    async with aclosing(deliveries), asyncio.timeout(60):
         held = [await anext(deliveries) for _ in range(4)]
         following = asyncio.ensure_future(anext(deliveries))
         await asyncio.wait([following], timeout=0.2)
@@ -165,13 +165,13 @@ async def test_requests_are_answered_or_fail_in_words(any_bus):
 
     await any_bus.answer("test.plain", echo)
     await any_bus.serve("echo", "says it again", {"test.service": echo})
-    plain = await any_bus.request("test.plain", b"1", timeout_seconds=2)
-    service = await any_bus.request("test.service", b"2", timeout_seconds=2)
-    failed = await any_bus.request("test.service", b"bad", timeout_seconds=2)
+    plain = await any_bus.request("test.plain", b"1", timeout_seconds=30)
+    service = await any_bus.request("test.service", b"2", timeout_seconds=30)
+    failed = await any_bus.request("test.service", b"bad", timeout_seconds=30)
     assert (plain.data, service.data) == (b"1", b"2")
     assert failed.data == b'{"error":"invalid-request","reason":"that is no question"}'
     with pytest.raises(Unavailable, match="nobody answers"):
-        await any_bus.request("test.nobody", b"", timeout_seconds=2)
+        await any_bus.request("test.nobody", b"", timeout_seconds=30)
 
 
 async def test_a_plain_answer_that_fails_is_told_too(any_bus):
@@ -181,5 +181,5 @@ async def test_a_plain_answer_that_fails_is_told_too(any_bus):
         raise ValueError("broken")
 
     await any_bus.answer("test.plain", broken)
-    reply = await any_bus.request("test.plain", b"1", timeout_seconds=2)
+    reply = await any_bus.request("test.plain", b"1", timeout_seconds=30)
     assert reply.data == b'{"error":"invalid-request","reason":"broken"}'

@@ -196,7 +196,7 @@ async def test_a_node_reads_its_own_record_and_beats(secured: Secured) -> None:
     # The agent's subscription has been taken in once another of its calls has been answered.
     await agent.get(NODES, "training.n1")
     command = subjects.node_command("training", "n1", "ping")
-    reply = await operator.request(command, b"hello", timeout_seconds=5)
+    reply = await operator.request(command, b"hello", timeout_seconds=30)
     for each in (bus, agent, operator):
         await each.close()
 

@@ -31,7 +31,7 @@ async def fill(bus, *subjects: str) -> None:
 
 async def some(deliveries, count: int) -> list:
     """The next deliveries."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [await anext(deliveries) for _ in range(count)]
 
 
@@ -41,7 +41,7 @@ async def consumer(bus) -> dict:
 
 async def until(bus, **wanted: int) -> dict:
     """Wait until the consumer's account says so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             info = await consumer(bus)
             if all(info[name] == value for name, value in wanted.items()):
@@ -144,7 +144,7 @@ async def test_what_was_given_up_stays_until_somebody_settles_it(any_bus):
         await held[0].ack()
         await held[1].term()
         await held[2].nak(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await state(any_bus))[0] > 1:
                 await asyncio.sleep(0.01)
         await any_bus.publish("s.1", b"next")
@@ -165,7 +165,7 @@ async def test_handing_back_counts_as_a_delivery_that_failed(any_bus, delay):
             await (one.nak(delay) if one.stored.subject == "s.1" else one.ack())
         (again,) = await some(deliveries, 1)
         await again.nak(delay)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await anext(following)
         await until(any_bus, num_ack_pending=0)
         await any_bus.publish("s.1", b"next")
@@ -265,7 +265,7 @@ async def test_other_bounds_count_at_once(any_bus):
 async def test_a_follower_waits_for_a_stream_that_is_not_there(any_bus):
     """As a consumer waits for its durable; nothing ends because something came up late."""
     following = any_bus.follow("S", ["s.>"], "all")
-    async with aclosing(following), asyncio.timeout(10):
+    async with aclosing(following), asyncio.timeout(60):
         waiting = asyncio.create_task(anext(following))
         await asyncio.sleep(0.05)
         assert not waiting.done()

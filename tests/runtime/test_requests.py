@@ -28,7 +28,7 @@ async def test_whoever_answers_goes_on_when_nobody_waits_any_more(any_bus):
     with pytest.raises(Unavailable, match="no answer"):
         await any_bus.request("test.slow", b"", timeout_seconds=0.1)
     hold.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await done.wait()
 
 
@@ -42,10 +42,10 @@ async def test_a_service_is_told_on_which_subject_it_was_asked(any_bus):
 
     await any_bus.serve("notes", "says what it heard", {"test.one": note, "test.many.*": note})
     for subject in ("test.one", "test.many.a", "test.many.b"):
-        await any_bus.request(subject, b"", timeout_seconds=2)
+        await any_bus.request(subject, b"", timeout_seconds=30)
     assert asked == ["test.one", "test.many.a", "test.many.b"]
     with pytest.raises(Unavailable, match="nobody answers"):
-        await any_bus.request("test.many.a.b", b"", timeout_seconds=2)
+        await any_bus.request("test.many.a.b", b"", timeout_seconds=30)
 
 
 async def test_of_a_services_replicas_one_is_asked_and_of_plain_answerers_each(
@@ -65,13 +65,13 @@ async def test_of_a_services_replicas_one_is_asked_and_of_plain_answerers_each(
         await bus.serve("notes", "says who it is", {"test.service": note(name)})
         await bus.answer("test.plain", note(name))
     # A round over the other's connection: what it subscribed to is known when that came back.
-    await other.request("test.service", b"", timeout_seconds=2)
+    await other.request("test.service", b"", timeout_seconds=30)
     heard.clear()
-    await any_bus.request("test.service", b"", timeout_seconds=2)
+    await any_bus.request("test.service", b"", timeout_seconds=30)
     assert len(heard) == 1
     heard.clear()
-    await any_bus.request("test.plain", b"", timeout_seconds=2)
-    async with asyncio.timeout(5):
+    await any_bus.request("test.plain", b"", timeout_seconds=30)
+    async with asyncio.timeout(60):
         while len(heard) < 2:
             await asyncio.sleep(0.01)
     assert sorted(heard) == ["one", "other"]
@@ -84,7 +84,7 @@ async def test_an_error_is_one_line_in_the_header_and_whole_in_the_answer(any_bu
         raise ValueError("first\nsecond: é\r\nthird")
 
     await any_bus.serve("broken", "fails", {"test.broken": broken})
-    reply = await any_bus.request("test.broken", b"", timeout_seconds=2)
+    reply = await any_bus.request("test.broken", b"", timeout_seconds=30)
     assert reply.headers[SERVICE_ERROR] == "first second: é  third"
     assert rb"first\nsecond: " in reply.data
 
@@ -98,11 +98,11 @@ async def test_what_is_too_large_to_be_carried_is_told(any_bus):
     await any_bus.serve("large", "says too much", {"test.service": large})
     await any_bus.answer("test.plain", large)
     for subject in ("test.service", "test.plain"):
-        reply = await any_bus.request(subject, b"", timeout_seconds=2)
+        reply = await any_bus.request(subject, b"", timeout_seconds=30)
         said = reply.data[:200].decode()
         assert "the answer has 1048577 bytes, 1048576 may be; ask for less" in said
     with pytest.raises(Refused, match="more than the server takes"):
-        await any_bus.request("test.plain", b"x" * (MESSAGE_BYTES_MAX + 1), timeout_seconds=2)
+        await any_bus.request("test.plain", b"x" * (MESSAGE_BYTES_MAX + 1), timeout_seconds=30)
 
 
 async def test_who_has_left_is_not_asked(any_bus, another_bus):
@@ -110,9 +110,9 @@ async def test_who_has_left_is_not_asked(any_bus, another_bus):
     leaving = await another_bus()
     await leaving.serve("echo", "says it again", {"test.service": echo})
     await leaving.answer("test.plain", echo)
-    assert (await leaving.request("test.plain", b"1", timeout_seconds=2)).data == b"1"
+    assert (await leaving.request("test.plain", b"1", timeout_seconds=30)).data == b"1"
     await leaving.close()
     for subject in ("test.service", "test.plain"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises(Unavailable, match="nobody answers"):
-                await any_bus.request(subject, b"", timeout_seconds=5)
+                await any_bus.request(subject, b"", timeout_seconds=30)

@@ -18,7 +18,7 @@ FAULT = subjects.node_event("training", "training-1", "fault")
 
 async def publish_through(bus, subject: str, data: bytes, msg_id: str) -> None:
     """Publish until it is stored; the id keeps a repetition from being stored twice."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await bus.publish(subject, data, msg_id=msg_id)
@@ -30,7 +30,7 @@ async def publish_through(bus, subject: str, data: bytes, msg_id: str) -> None:
 
 async def connected(bus, *, is_: bool) -> None:
     """Wait for the connection's state."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while bus.connected is not is_:
             await asyncio.sleep(0.01)
 
@@ -68,7 +68,7 @@ async def test_what_was_held_when_the_broker_died_is_handled_once(bus, server, h
         await handler.wait_for(lambda: len(handler.done) == 1)
         await server.start()
         await connected(bus, is_=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await durable(bus))["num_ack_pending"]:
                 await asyncio.sleep(0.01)
     assert [each.deliveries for each in handler.received] == [1]
@@ -97,7 +97,7 @@ async def test_a_watch_outlives_the_broker(bus, server):
         if number in (10, 20):
             await server.restart()
         await publish_through(bus, f"$KV.{NODES.name}.n-{number}", b"%d" % number, f"n-{number}")
-    async with asyncio.timeout(10), moved:
+    async with asyncio.timeout(60), moved:
         await moved.wait_for(lambda: len(seen) >= 30)
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -110,12 +110,12 @@ async def test_a_follower_misses_nothing_while_the_broker_is_away(bus, server):
     before = await bus.publish(FAULT, b"before")
     following = asyncio.create_task(first(bus.follow(EVENTS.name, [FAULT], "new")))
     durables = sum(each.stream == EVENTS.name for each in DURABLES)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (await bus.admin(f"CONSUMER.NAMES.{EVENTS.name}", {}))["total"] == durables:
             await asyncio.sleep(0)
     await server.restart()
     await publish_through(bus, FAULT, b"after", "after")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         stored = await following
     assert (stored.data, stored.sequence) == (b"after", before + 1)
 
@@ -134,9 +134,9 @@ async def test_calls_fail_at_once_while_the_broker_is_away(bus, server):
         bus.publish(FAULT, b"1"),
         bus.get(NODES, "a"),
         bus.read(EVENTS.name, FAULT),
-        bus.request("x", b"", timeout_seconds=5),
+        bus.request("x", b"", timeout_seconds=60),
     ):
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(4):  # less than any call waits for an answer
             try:
                 await call
             except Unavailable:
@@ -155,7 +155,7 @@ async def test_a_lease_has_one_holder_and_passes_on(bus):
     keeping = {name: asyncio.create_task(lease.keep()) for name, lease in leases.items()}
 
     async def holder(but: str = "") -> str:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(60):
             while True:
                 held = [name for name, lease in leases.items() if lease.held]
                 assert len(held) <= 1
@@ -180,14 +180,14 @@ async def test_a_lease_is_not_believed_past_its_time(bus, server):
     """
     lease = Lease(bus, SystemClock(), "sweep", "a")
     keeping = asyncio.create_task(lease.keep())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await lease.acquired()
         assert lease.held
         await server.kill()
         await lease.lost()
         assert not lease.held
     await server.start()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(60):
         await lease.acquired()
         assert lease.held
         losing = asyncio.create_task(lease.lost())

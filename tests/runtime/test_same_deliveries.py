@@ -116,7 +116,7 @@ class Real:
             msgspec.json.encode(asked),
             reply=inbox,
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await over.wait()
         await subscription.unsubscribe()
         return found

@@ -16,7 +16,7 @@ async def test_a_view_that_caught_up_holds_what_was_written_before(any_bus):
     """Whatever was stored before the call is there after it: written, changed and removed."""
     view = BucketView(any_bus, NODES, NodeRecord)
     running = asyncio.create_task(view.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await view.caught_up()
         assert view.records == {}
         for number in range(50):
@@ -36,7 +36,7 @@ async def test_a_view_catches_up_where_the_newest_entry_is_gone(any_bus):
     await any_bus.purge(f"KV_{NODES.name}", f"$KV.{NODES.name}.training.n-2")
     view = BucketView(any_bus, NODES, NodeRecord)
     running = asyncio.create_task(view.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await view.caught_up()
     assert list(view.records) == ["training.n-1"]
     running.cancel()
@@ -49,7 +49,7 @@ async def test_an_unreadable_record_is_left_out_and_harms_nobody(any_bus):
     await any_bus.put(NODES, "training.n-2", record("n-2"))
     view = BucketView(any_bus, NODES, NodeRecord, changes.append)
     running = asyncio.create_task(view.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await view.caught_up()
     assert (list(view.records), changes) == (["training.n-2"], ["training.n-2"])
     running.cancel()

@@ -107,7 +107,7 @@ async def test_an_action_under_way_is_stopped_when_its_saga_is_cancelled(
     """Long before its deadline; the failure is the word that it has stopped."""
     taking_part.set()
     last = await appended(bus, BEGUN, DRAIN)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await workload.begun.wait()
     await appended(bus, UNWINDING, after=last)
     reason = await eventually(failed(bus))

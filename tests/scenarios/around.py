@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from tests.support.serving import serving
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

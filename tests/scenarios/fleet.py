@@ -31,7 +31,7 @@ from services.runtime.configuration import load_settings
 from services.runtime.nats_bus import ConnectOptions, NatsBus
 from tests.scenarios.around import Around, surroundings
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 CONFIG = """
 fleet: scenarios

@@ -45,7 +45,7 @@ async def ask(client: Client, pool: str, payload: bytes) -> dict[str, Any]:
     answers = await client.subscribe(f"navarch.v1.pool.{pool}.event.>")
     await client.publish(f"navarch.v1.pool.{pool}.request.scale", payload)
     while True:
-        answer: dict[str, Any] = msgspec.json.decode((await answers.next_msg(timeout=10)).data)
+        answer: dict[str, Any] = msgspec.json.decode((await answers.next_msg(timeout=60)).data)
         if "scale" in answer["type"]:
             await answers.unsubscribe()
             return answer

@@ -42,7 +42,7 @@ def test_what_comes_due_with_a_refused_message_is_told_all_the_same():
         loop.call_at(loop.time() + 1.0, refuse)
         await bus.publish("s.beat", b"", headers={h.TTL: "1s"})
         following = bus.follow("S", ["s.>"], "new")
-        async with aclosing(following), asyncio.timeout(30):
+        async with aclosing(following), asyncio.timeout(60):
             told = await anext(following)
         server.close()
         assert refused == [True]

@@ -48,7 +48,7 @@ class Cuttable:
         await self._until(connected=True)
 
     async def _until(self, *, connected: bool) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.bus.connected is not connected:
                 await asyncio.sleep(0.01)
 

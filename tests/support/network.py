@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Final, Self
 
-COMMAND_SECONDS_MAX: Final = 10.0
+COMMAND_SECONDS_MAX: Final = 60.0
 
 
 class Network:

@@ -80,7 +80,7 @@ class Secured:
                 await client.subscribe(subject)
         # The server answers in order: when this is back, every refusal is, too.
         await client.publish(mine, b"")
-        await back.next_msg(timeout=10)
+        await back.next_msg(timeout=60)
         await client.close()
         return {
             (what, subject)

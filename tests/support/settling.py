@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.01
 """Between two looks: nothing tells that a durable is idle."""
 
 
-async def settled(bus: Bus, stream: str, durable: str, within_seconds: float = 10) -> None:
+async def settled(bus: Bus, stream: str, durable: str, within_seconds: float = 60) -> None:
     """Return once everything stored so far is acknowledged, or given up."""
     async with asyncio.timeout(within_seconds):
         while not await is_settled(bus, stream, durable):
