@@ -220,7 +220,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ),
         (
             "assertions: [{type: node_status, target: a, expected: active}]",
-            "assertions.0.type: node_status cannot be asserted of a stress run; node_count can",
+            "assertions.0.type: node_status cannot be asserted of a stress run; what can: node",
         ),
         ("assertions: [{type: node_count, target: a, expected: 3}]", "assertions.0.target: a stre"),
         ("assertions: [{type: node_count}]", "expects nothing; add `at_least` or `at_most`"),

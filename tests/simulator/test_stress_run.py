@@ -25,7 +25,8 @@ from services.simulator.stress.charts import clock, nice
 from services.simulator.stress.checking import read
 from services.simulator.stress.failures import Failure
 from services.simulator.stress.format import FailureType, StressSpec
-from services.simulator.stress.recording import Recording, Repair
+from services.simulator.stress.recorded import Repair
+from services.simulator.stress.recording import Recording
 from services.simulator.stress.report import Report
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -101,12 +101,32 @@ def lines(found: "Report") -> Iterator[str]:
             f"p50 {repair.p50:.0f} s, p99 {repair.p99:.0f} s, longest {repair.max:.0f} s",
         ),
     ]
+    rows += _of_demand(found)
     opened = sum(sum(each.breaker_opened.values()) for each in found.budget)
     if opened:
         spent = sum(each.breaker_open_seconds for each in found.budget)
         times = "once" if opened == 1 else f"{opened} times"
         rows.append(("breakers", f"opened {times}, {spent:.0f} s together"))
     yield render.columns(("", ""), rows, colour=False).partition("\n")[2]
+
+
+def _of_demand(found: "Report") -> Iterator[tuple[str, str]]:
+    """What autoscalers made of the pools' sizes, and what the jobs felt of it."""
+    if found.scaling:
+        ups, downs = (sum(getattr(each, key) for each in found.scaling) for key in ("ups", "downs"))
+        most, pools = found.summary.nodes_wanted, len(found.scaling)
+        among = f" in {pools} pools" if pools > 1 else ""
+        yield "scaled", f"{ups} times up and {downs} down{among}; {most:,} nodes at the most"
+    if (demand := found.demand) is not None:
+        wait = demand.wait_seconds
+        left = f"; {demand.waiting:,} wait at the end" if demand.waiting else ""
+        came = f"{demand.arrived:,} came, {demand.finished:,} have ended"
+        yield "jobs", f"{came}, {demand.interrupted:,} begun anew{left}"
+        yield (
+            "jobs waited",
+            f"p50 {wait.p50:.0f} s, p99 {wait.p99:.0f} s, longest {wait.max:.0f} s",
+        )
+        yield "idle", f"{demand.idle_share:.1%} of the time that nodes were in service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +179,22 @@ def _clock(seconds: float) -> str:
 
 
 def _wrong(assertions: "tuple[Assertion, ...]", found: "Report") -> Iterator[str]:
-    """What is not as asserted: nodes in service at the end; `expected` is how many at least."""
+    """What is not as asserted; of nodes `expected` is how many are in service at least."""
     last = found.timeline[-1]
-    serving = int(last["healthy"] + last["degraded"])
+    waited = found.demand.wait_seconds.p99 if found.demand is not None else 0.0
+    values = {
+        "node_count": (last["healthy"] + last["degraded"], "nodes are in service"),
+        "job_wait": (waited, "s is what 99 of 100 jobs waited at the most"),
+        "dollars": (found.summary.dollars, "dollars were paid"),
+    }
     for each in assertions:
+        value, what = values[each.type]
         least = each.at_least if each.at_least is not None else each.expected
-        if least is not None and serving < int(least):
-            yield each.message or f"{serving} nodes are in service where {least} should be"
-        if each.at_most is not None and serving > each.at_most:
-            yield each.message or f"{serving} nodes are in service, more than {each.at_most}"
+        text = f"{each.message}; found: {value:g} {what}" if each.message else f"{value:g} {what}"
+        if least is not None and value < int(least):
+            yield text if each.message else f"{text} where {least} should be"
+        if each.at_most is not None and value > each.at_most:
+            yield text if each.message else f"{text}, more than {each.at_most}"
     yield from found.defects
 
 

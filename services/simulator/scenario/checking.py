@@ -226,12 +226,8 @@ def assertion_problems(
                 yield from _node(each.target, ids, f"or {f.ALL!r}")
         case "desired" | "breaker" | "advice":
             yield from _pool(each.target, pools)
-        case "why":
-            if each.target not in (*ids, *pools):
-                known = ", ".join((*sorted(pools), *sorted(ids)[:SHOWN_MAX]))
-                yield ("target",), f"`why` is asked of a node or a pool; there are: {known}"
-            if not each.contains:
-                yield (), "expects nothing; add `contains: words of the answer`"
+        case "job_wait" | "why":
+            yield from _asked(each, ids, pools)
         case _:
             if each.target not in (f.ALL, *pools) and not (
                 each.type == "event_count" and each.target in ids
@@ -245,6 +241,17 @@ def assertion_problems(
     facts = {*NODE_FACTS.values(), *POOL_FACTS.values()}
     if each.type == "event_count" and each.event not in facts:
         yield ("event",), f"no such event; there are: {', '.join(sorted(facts))}"
+
+
+def _asked(each: f.Assertion, ids: Collection[str], pools: Collection[str]) -> Iterator[Problem]:
+    if each.type == "job_wait":
+        yield ("type",), "job_wait is about a stress run's `workload`; there are no jobs here"
+        return
+    if each.target not in (*ids, *pools):
+        known = ", ".join((*sorted(pools), *sorted(ids)[:SHOWN_MAX]))
+        yield ("target",), f"`why` is asked of a node or a pool; there are: {known}"
+    if not each.contains:
+        yield (), "expects nothing; add `contains: words of the answer`"
 
 
 def _expected(each: f.Assertion) -> Iterator[Problem]:

@@ -299,6 +299,7 @@ AssertionType = Literal[
     "saga_count",
     "event_count",
     "why",
+    "job_wait",
 ]
 
 
@@ -328,7 +329,7 @@ class Assertion(Placed, frozen=True, kw_only=True):
 
 COUNTS: Final[frozenset[str]] = frozenset(
     {"node_count", "instance_count", "launch_count", "desired", "dollars", "saga_count"}
-    | {"event_count"}
+    | {"event_count", "job_wait"}
 )
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     "node_status": NodeStatus.__args__,  # type: ignore[attr-defined]

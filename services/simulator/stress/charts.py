@@ -79,6 +79,25 @@ def areas(
     return _svg(frame, name, parts)
 
 
+def lines(
+    moments: Sequence[float], series: Sequence[Series], bands: Sequence[Band], width: int, name: str
+) -> Markup:
+    """Values beside one another over time; each stays as it is until it changes."""
+    high = nice(max((max(each.values, default=0.0) for each in series), default=1.0))
+    frame = _Frame(width, max(moments, default=1.0), 0.0, high)
+    keep = _thinned(len(moments), width)
+    parts = [*_axes(frame), *_bands(frame, bands)]
+    for each in series:
+        points: list[str] = []
+        for before, i in zip([None, *keep], keep, strict=False):
+            if before is not None:
+                points.append(f"{frame.x(moments[i]):.1f},{frame.y(each.values[before]):.1f}")
+            points.append(f"{frame.x(moments[i]):.1f},{frame.y(each.values[i]):.1f}")
+        parts.append(f'<polyline class="line {each.style}" points="{" ".join(points)}"/>')
+    parts += _hovers(frame, moments, series, keep)
+    return _svg(frame, name, parts)
+
+
 def mirrored(
     moments: Sequence[float], up: Sequence[Series], down: Sequence[Series], width: int, name: str
 ) -> Markup:

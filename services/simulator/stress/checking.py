@@ -10,12 +10,16 @@ from typing import Any, Final
 
 from schemas.names import InvalidNameError, pool_name
 from schemas.settings import PoolSpec
+from services.pool_manager.autoscaling.finding import Found
 from services.runtime.documents import Document, Path_, convert
 from services.runtime.errors import ConfigurationError
 from services.simulator.scenario import format as f
+from services.simulator.stress import demand
 from services.simulator.stress.failures import FAILURES_MAX
 from services.simulator.stress.fleet import generate
 from services.simulator.stress.format import (
+    AUTOSCALING,
+    NODES_MAX,
     PERCENT,
     ChaosSpec,
     FailureType,
@@ -23,6 +27,8 @@ from services.simulator.stress.format import (
     OutageSpec,
     StartupSpec,
     StressSpec,
+    WorkloadSpec,
+    autoscaling_of,
     zones_of,
 )
 
@@ -33,9 +39,10 @@ XID_MAX: Final = 1_000
 RACKS_SHOWN_MAX: Final = 3
 
 POOL_OWN: Final = frozenset(
-    {"provider", "instance_type", "min_nodes", "max_nodes", "gpu_count", "labels", "autoscaling"}
+    {"provider", "instance_type", "min_nodes", "max_nodes", "gpu_count", "labels"}
 )
-"""Of a pool's configuration, what a stress run decides by itself."""
+"""Of a pool's configuration, what a stress run decides by itself; with an autoscaler, all of it but
+`min_nodes`."""
 MOVED: Final = {
     "seed": "stress.seed",
     "duration": "stress.duration",
@@ -44,7 +51,8 @@ MOVED: Final = {
     "fleet": "stress.fleet_gen",
 }
 """Key of a scenario that means nothing beside `stress` -> where the same is said."""
-SETTINGS: Final = frozenset({"agent", "budget", "health_policy", "mode"})
+ASSERTIONS: Final = ("node_count", "job_wait", "dollars")
+SETTINGS: Final = frozenset({"agent", "budget", "health_policy", "mode", "server"})
 """Of the configuration, what counts in a stress run."""
 
 Problem = tuple[Path_, str]
@@ -63,16 +71,55 @@ def errors(document: Document, spec: StressSpec, path: Path_) -> list[Configurat
     found = [document.error((*path, *place), problem) for place, problem in problems(spec)]
     here = (*path, "fleet_gen", "pool")
     pool = spec.fleet_gen.pool
-    for key in sorted(POOL_OWN & set(pool)):
+    scales = autoscaling_of(spec.fleet_gen) is not None
+    for key in sorted((POOL_OWN - {"min_nodes"} if scales else POOL_OWN) & set(pool)):
         problem = "a stress run says this itself, from its templates and `startup`; take it out"
         found.append(document.error((*here, key), problem))
-    needed = {"provider": "any", "instance_type": "any", "min_nodes": 0, "max_nodes": 0}
-    rest = {key: value for key, value in pool.items() if key not in POOL_OWN}
+    needed = {"provider": "any", "instance_type": "any", "min_nodes": 0, "max_nodes": NODES_MAX}
+    kept = {"min_nodes"} if scales else set()
+    rest = {
+        key: value
+        for key, value in pool.items()
+        if key in kept or key not in POOL_OWN.union(AUTOSCALING)
+    }
     try:
         convert(document, needed | rest, PoolSpec, here)
     except ConfigurationError as error:
         found.append(error)
+    if scales and not found:
+        found += _of_autoscaler(document, spec, path)
     return found
+
+
+def _of_autoscaler(
+    document: Document, spec: StressSpec, path: Path_
+) -> Iterator[ConfigurationError]:
+    """What is wrong with the pools' autoscaler, or with what stands beside it."""
+    here = (*path, "fleet_gen")
+    written = next(key for key in AUTOSCALING if key in spec.fleet_gen.pool)
+    for key in ("pattern", "duration", "batch_size", "jitter_percent"):
+        if (*here, "startup", key) in document.lines:
+            text = "means nothing beside an autoscaler, which says when nodes are wanted"
+            yield document.error((*here, "startup", key), f"{text}; take it out")
+    autoscaling = autoscaling_of(spec.fleet_gen)
+    if not isinstance(autoscaling, dict):
+        yield document.error((*here, "pool", written), "must be a mapping with a `type`")
+        return
+    pool = PoolSpec(
+        min_nodes=0,
+        max_nodes=0,
+        autoscaling=autoscaling,
+        metrics=spec.fleet_gen.pool.get("metrics"),
+    )
+    try:
+        Found(pool, "any", None, make=False)
+    except ConfigurationError as error:
+        told = str(error).partition(": ")[2] if str(error).startswith("(") else str(error)
+        key, _, problem = told.partition(": ")
+        parts = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+        inside = parts[2:] if parts[:2] == ("pools", "any") else ("autoscaling",)
+        inside = (written, *inside[1:]) if inside[:1] == ("autoscaling",) else inside
+        yield document.error((*here, "pool", *inside), problem or told)
 
 
 def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
@@ -92,14 +139,21 @@ def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
         elif event.at > scenario.stress.duration:
             yield ("events", number, "at"), "is after the run's end"
     for number, each in enumerate(scenario.assertions):
-        for place, text in _of_assertion(each):
+        for place, text in _of_assertion(each, scenario.stress):
             yield ("assertions", number, *place), text
 
 
-def _of_assertion(each: f.Assertion) -> Iterator[Problem]:
-    if each.type != "node_count":
-        yield ("type",), f"{each.type} cannot be asserted of a stress run; node_count can"
+def _of_assertion(each: f.Assertion, spec: StressSpec) -> Iterator[Problem]:
+    if each.type not in ASSERTIONS:
+        known = ", ".join(ASSERTIONS)
+        yield ("type",), f"{each.type} cannot be asserted of a stress run; what can: {known}"
         return
+    if each.type == "job_wait" and spec.workload is None:
+        yield ("type",), "no jobs come; add `stress.workload`"
+    if each.type != "node_count" and each.expected is not None:
+        yield ("expected",), "is hardly met to the second or cent; write `at_most`, or `at_least`"
+    if each.at is not None:
+        yield ("at",), "a stress run is looked at when it is over; take it out"
     if each.target != f.ALL:
         yield ("target",), f"a stress run counts all nodes; write {f.ALL!r}, or leave it out"
     for key in ("status", "health"):
@@ -127,8 +181,40 @@ def problems(spec: StressSpec) -> Iterator[Problem]:
     wrong = list(_of_fleet(spec.fleet_gen))
     yield from ((("fleet_gen", *place), text) for place, text in wrong)
     yield from ((("chaos", *place), text) for place, text in _of_chaos(spec))
+    if spec.workload is not None:
+        found = _of_workload(spec.workload, float(spec.duration))
+        yield from ((("workload", *place), text) for place, text in found)
     if not wrong:
         yield from ((("chaos", *place), text) for place, text in _of_racks(spec))
+        yield from ((("fleet_gen", *place), text) for place, text in _of_sizes(spec))
+
+
+def _of_workload(workload: WorkloadSpec, seconds: float) -> Iterator[Problem]:
+    last = -1.0
+    for number, each in enumerate(workload.demand):
+        if each.at <= last:
+            yield ("demand", number, "at"), "must be later than the one before it"
+        elif each.at >= seconds:
+            yield ("demand", number, "at"), "is after the run's end"
+        last = each.at
+    if workload.job_mean <= 0:
+        yield ("job_mean",), "must be more than 0s"
+    if (jobs := demand.expected(workload, seconds)) > demand.JOBS_MAX:
+        text = f"makes about {jobs:,.0f} jobs; {demand.JOBS_MAX:,} are the most"
+        yield ("demand",), text
+
+
+def _of_sizes(spec: StressSpec) -> Iterator[Problem]:
+    """Every pool must be able to have its least size."""
+    least = spec.fleet_gen.pool.get("min_nodes", 0)
+    if autoscaling_of(spec.fleet_gen) is None or not isinstance(least, int) or not least:
+        return
+    fleet = generate(spec.fleet_gen, str(spec.seed))
+    for pool in fleet.pools:
+        if len(fleet.of_pool(pool)) < least:
+            text = f"pool {pool} has {len(fleet.of_pool(pool))} of total_nodes; make those more"
+            yield ("pool", "min_nodes"), text
+            return
 
 
 def _of_fleet(fleet: FleetSpec) -> Iterator[Problem]:

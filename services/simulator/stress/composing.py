@@ -9,14 +9,18 @@ import msgspec
 from services.simulator.stress.failures import Failure
 from services.simulator.stress.fleet import Fleet
 from services.simulator.stress.format import StressSpec
-from services.simulator.stress.recording import Budget, Recording, Repair, Sample
+from services.simulator.stress.jobs import Jobs
+from services.simulator.stress.recorded import Budget, Repair, Sample
+from services.simulator.stress.recording import Recording
 from services.simulator.stress.report import (
     Cascades,
+    Demand,
     Failures,
     Moment,
     Named,
     Outage,
     PoolBudget,
+    PoolScaling,
     Repairs,
     Report,
     Spread,
@@ -24,6 +28,7 @@ from services.simulator.stress.report import (
     Story,
     Summary,
 )
+from services.simulator.stress.scaling import Scaling
 
 SLOWEST_MAX: Final = 20
 SECONDS_PER_HOUR: Final = 3_600
@@ -40,6 +45,7 @@ def compose(
     *,
     history: str,
     machines: int,
+    jobs: Jobs | None = None,
     xid_names: Mapping[int, str],
     defects: Sequence[str] = (),
 ) -> Report:
@@ -53,6 +59,8 @@ def compose(
         history=history,
         seconds=float(spec.duration),
         summary=_summary(fleet, recording, machines),
+        scaling=[_scaling(each, spec, fleet) for each in recording.scaling.values()],
+        demand=_demand(jobs, fleet, recording) if jobs is not None else None,
         failures=_failures(recording, xid_names),
         cascades=cascades(recording.done),
         outages=_outages(spec, recording.done),
@@ -92,26 +100,41 @@ def _round(seconds: float) -> float:
     return round(seconds, 3)
 
 
-def up_at(samples: Sequence[Sample], wanted: int) -> float | None:
-    """When nearly everything that was wanted was in service first."""
-    enough = wanted * UP_SHARE
-    return next((each.at for each in samples if each.healthy + each.degraded >= enough), None)
+def up_at(samples: Sequence[Sample], wanted: Sequence[int]) -> float | None:
+    """When nearly everything that was wanted was in service first; `wanted`: at each sample."""
+    return next(
+        (
+            each.at
+            for each, nodes in zip(samples, wanted, strict=True)
+            if each.healthy + each.degraded >= nodes * UP_SHARE and nodes
+        ),
+        None,
+    )
 
 
 def _summary(fleet: Fleet, recording: Recording, machines: int) -> Summary:
-    samples, wanted = recording.samples, len(fleet.slots)
+    samples = recording.samples
+    scales = bool(recording.scaling)
+    wanted = [each.wanted if scales else len(fleet.slots) for each in samples]
     came_up = up_at(samples, wanted)
     steady = [each for each in samples if came_up is not None and each.at >= came_up] or samples
-    serving = [each.healthy + each.degraded for each in steady]
+    wanted = wanted[len(wanted) - len(steady) :]
+    serving = [
+        # What is on its way out serves as well, and makes up for nothing that is missing.
+        min(each.healthy + each.degraded, nodes) if scales else each.healthy + each.degraded
+        for each, nodes in zip(steady, wanted, strict=True)
+    ]
     paid = _dollars(fleet, recording.standing_seconds)
     outcomes = Counter(each.outcome for each in recording.repairs)
     last = samples[-1] if samples else None
     return Summary(
-        nodes_wanted=wanted,
+        nodes_wanted=max((each.wanted for each in samples), default=0)
+        if scales
+        else len(fleet.slots),
         nodes_at_end=last.healthy if last else 0,
         healthy_least=min((each.healthy for each in steady), default=0),
         healthy_mean=round(sum(each.healthy for each in steady) / max(len(steady), 1), 1),
-        availability=round(sum(serving) / max(len(serving) * wanted, 1), 5),
+        availability=round(sum(serving) / max(sum(wanted), 1), 5),
         up_at=came_up,
         failures=sum(recording.struck.values()),
         recoveries=sum(recording.recovered.values()),
@@ -124,6 +147,34 @@ def _summary(fleet: Fleet, recording: Recording, machines: int) -> Summary:
         returned=recording.returned,
         dollars=round(paid, 2),
         dollars_out_of_service=round(paid - _dollars(fleet, recording.serving_seconds), 2),
+    )
+
+
+def _scaling(scaling: Scaling, spec: StressSpec, fleet: Fleet) -> PoolScaling:
+    return PoolScaling(
+        pool=scaling.pool,
+        nodes_min=int(spec.fleet_gen.pool.get("min_nodes", 1)),
+        nodes_max=len(fleet.of_pool(scaling.pool)),
+        least=scaling.least or 0,
+        most=scaling.most,
+        ups=scaling.ups,
+        downs=scaling.downs,
+        kept_seconds={name: _round(each) for name, each in sorted(scaling.kept_seconds.items())},
+    )
+
+
+def _demand(jobs: Jobs, fleet: Fleet, recording: Recording) -> Demand:
+    serving = sum(recording.serving_seconds.values())
+    return Demand(
+        arrived=jobs.arrived,
+        finished=jobs.finished,
+        running=jobs.running,
+        waiting=jobs.waiting,
+        waiting_seconds_max=_round(jobs.longest()),
+        interrupted=jobs.interrupted,
+        wait_seconds=spread(jobs.waits),
+        idle_share=round(sum(recording.idle_seconds.values()) / max(serving, 1.0), 5),
+        dollars_idle=round(_dollars(fleet, recording.idle_seconds), 2),
     )
 
 

@@ -69,6 +69,7 @@ def simulate(
                 run.recording,
                 history=run.world.history.digest,
                 machines=run.made,
+                jobs=run.jobs,
                 xid_names=names,
                 defects=run.defects,
             )

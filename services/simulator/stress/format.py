@@ -44,6 +44,8 @@ STARTUP_SECONDS: Final[dict[Pattern, float]] = {
 }
 """How long a fleet takes to come where the file does not say."""
 BATCH_SIZE: Final = 100
+AUTOSCALING: Final = ("autoscaling", "autoscaler")
+"""Keys of a pool, both the same."""
 CascadeScope = Literal["rack", "zone", "region", "provider", "random"]
 OutageScope = Literal["rack", "zone", "region", "provider", "percentage"]
 CorrelationScope = Literal[
@@ -98,6 +100,24 @@ class FleetSpec(Setting, frozen=True, kw_only=True):
     startup: StartupSpec = StartupSpec()
     pool: dict[str, Any] = msgspec.field(default_factory=dict)
     """What every pool is like besides, as in the configuration: `budget`, `health` …"""
+
+
+class DemandSpec(Setting, frozen=True, kw_only=True):
+    """From a moment on, so many jobs come."""
+
+    at: Duration
+    jobs_per_minute: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+    """To all pools together."""
+
+
+class WorkloadSpec(Setting, frozen=True, kw_only=True):
+    """Jobs that come, wait for a place on a node, and run."""
+
+    demand: Annotated[tuple[DemandSpec, ...], msgspec.Meta(min_length=1, max_length=LIST_MAX)]
+    jobs_per_node: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+    """That run at once."""
+    job_mean: Duration = Duration(300)
+    job_stddev: Duration = Duration(0)
 
 
 class FailureTypeSpec(Setting, frozen=True, kw_only=True):
@@ -192,7 +212,14 @@ class StressSpec(Setting, frozen=True, kw_only=True):
     log_file: str = ""
     """What the services said, and what happened, line by line in virtual time."""
     fleet_gen: FleetSpec
+    workload: WorkloadSpec | None = None
+    """None: nothing is asked of the nodes, whose GPUs are busy all the same."""
     chaos: ChaosSpec = ChaosSpec()
+
+
+def autoscaling_of(fleet: FleetSpec) -> Any:
+    """What every pool's autoscaler is; None: a pool has the nodes that `startup` wants."""
+    return next((fleet.pool[key] for key in AUTOSCALING if key in fleet.pool), None)
 
 
 def zones_of(fleet: FleetSpec, region: str) -> tuple[str, ...]:

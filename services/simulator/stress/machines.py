@@ -52,6 +52,8 @@ class _Voice:
     gpus: msgspec.Raw
     hot: dict[int, int]
     """Of which GPUs `gpus` tells that they are hot."""
+    used: int
+    """How busy it tells that they are, in percent."""
 
 
 class PlacedCloud(Cloud):
@@ -143,6 +145,8 @@ class PlacedMachines(Machines):
         self._beat_headers = {h.TTL: f"{agent.heartbeat_ttl:.0f}s"}
         self._voices: dict[str, _Voice] = {}
         """Node -> what its agent says."""
+        self.used: Callable[[str], int] = lambda _: UTILIZATION_PERCENT
+        """How much a node's GPUs are used, in percent."""
         self._tick = 0
 
     # --- coming and going ---------------------------------------------------------------------
@@ -228,8 +232,9 @@ class PlacedMachines(Machines):
         self._voices[name] = _Voice(
             f"$KV.{HEARTBEATS.name}.{node_key(pool, name)}",
             subjects.telemetry(pool, name),
-            _read(node),
+            _read(node, used := self.used(name)),
             dict(node.hot),
+            used,
         )
         self._beats.join(node)
         self._samples.join(node)
@@ -258,9 +263,9 @@ class PlacedMachines(Machines):
     def _publish_sample(self, machine: Machine) -> None:
         if not machine.ready or not machine.life.up:
             return
-        voice = self._voices[machine.name]
-        if voice.hot != machine.hot:
-            voice.gpus, voice.hot = _read(machine), dict(machine.hot)
+        voice, used = self._voices[machine.name], self.used(machine.name)
+        if (voice.hot, voice.used) != (machine.hot, used):
+            voice.gpus, voice.hot, voice.used = _read(machine, used), dict(machine.hot), used
         machine.sequence += 1
         gpus: Any = voice.gpus
         sample = Telemetry(
@@ -296,13 +301,13 @@ class PlacedMachines(Machines):
         return True
 
 
-def _read(machine: Machine) -> msgspec.Raw:
+def _read(machine: Machine, used: int) -> msgspec.Raw:
     """What a machine's GPUs show, encoded: it is nearly always the same as before."""
     gpus = [
         GpuSample(
             index=gpu.index,
             uuid=gpu.uuid,
-            utilization_percent=UTILIZATION_PERCENT,
+            utilization_percent=used,
             temperature_celsius=machine.hot.get(gpu.index, COOL_CELSIUS),
         )
         for gpu in gpus_of(machine)

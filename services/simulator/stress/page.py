@@ -95,6 +95,8 @@ def render(report: Report) -> str:
         summary=report.summary,
         states=STATES,
         health=_health(report),
+        sizes=_sizes(report) if report.scaling else None,
+        jobs=_jobs(report) if report.demand is not None else None,
         failures=_failures(report),
         types=_bars({TYPES.get(k, k): n for k, n in report.failures.by_type.items()}),
         causes=_bars({CAUSES.get(k, k): n for k, n in report.failures.by_cause.items()}),
@@ -133,11 +135,37 @@ def _health(report: Report) -> Chart:
     series = [
         Series(words, name, [point[name] for point in report.timeline]) for name, words in STATES
     ]
-    bands = [Band(each.name, each.at, each.at + each.seconds) for each in report.outages]
     drawn = [
-        charts.areas(moments, series, bands, width, "Nodes by state over time")
+        charts.areas(moments, series, _bands(report), width, "Nodes by state over time")
         for width in (WIDE, NARROW)
     ]
+    return Chart(*drawn)
+
+
+def _bands(report: Report) -> list[Band]:
+    return [Band(each.name, each.at, each.at + each.seconds) for each in report.outages]
+
+
+def _sizes(report: Report) -> Chart:
+    moments = [point["at"] for point in report.timeline]
+    serving = [point["healthy"] + point["degraded"] for point in report.timeline]
+    series = [
+        Series("in service", "serving", serving),
+        Series("wanted", "wanted", [point["wanted"] for point in report.timeline]),
+    ]
+    name = "Nodes wanted and in service over time"
+    drawn = [charts.lines(moments, series, _bands(report), width, name) for width in (WIDE, NARROW)]
+    return Chart(*drawn)
+
+
+def _jobs(report: Report) -> Chart:
+    moments = [point["at"] for point in report.timeline]
+    series = [
+        Series("running", "running", [point["running"] for point in report.timeline]),
+        Series("waiting", "waiting", [point["waiting"] for point in report.timeline]),
+    ]
+    name = "Jobs that run and wait over time"
+    drawn = [charts.areas(moments, series, _bands(report), width, name) for width in (WIDE, NARROW)]
     return Chart(*drawn)
 
 

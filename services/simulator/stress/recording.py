@@ -5,14 +5,14 @@ what the services make of it. Nothing is kept but what the report needs, so that
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from schemas import subjects
 from schemas.reasons import SagaKind
+from schemas.records import PoolRecord
 from schemas.sagas import WHOLE
 from schemas.settings import BudgetSpec
 from schemas.topology import EVENTS, HEALTH, NODES, SAGAS
@@ -20,6 +20,9 @@ from services.pool_manager.safety.budget import limit
 from services.pool_manager.world import DISRUPTIVE
 from services.runtime.bus import Stored
 from services.simulator.stress.failures import Failure
+from services.simulator.stress.jobs import Jobs
+from services.simulator.stress.recorded import Budget, Repair, Sample
+from services.simulator.stress.scaling import Scaling
 
 STEPS_MAX: Final = 60
 """Of one repair; a longer story is cut off."""
@@ -91,80 +94,16 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     trouble: str = ""
 
 
+class _Scaled(msgspec.Struct, frozen=True, gc=False):
+    was: int
+    nodes: int
+
+
 _nodes = msgspec.json.Decoder(_Node)
 _healths = msgspec.json.Decoder(_Health)
 _entries = msgspec.json.Decoder(_Entry)
 _events = msgspec.json.Decoder(_Event)
-
-
-@dataclass(slots=True)
-class Repair:
-    """One node's way out of service and its successor's way in."""
-
-    saga: str
-    kind: str
-    pool: str
-    node: str
-    new_node: str
-    sickness: str
-    reason: str
-    failed_at: float | None
-    """When its machine was struck; None: it was not."""
-    noticed_at: float | None
-    began_at: float
-    ended_at: float | None = None
-    outcome: str = ""
-    steps: list[tuple[float, str, str]] = field(default_factory=list)
-    """Moment, step, status."""
-
-    @property
-    def ill_since(self) -> float:
-        """From when on its place was empty, or ill."""
-        known = [each for each in (self.failed_at, self.noticed_at) if each is not None]
-        return min((*known, self.began_at))
-
-    @property
-    def seconds(self) -> float | None:
-        """From the failure until its place was filled again; None: it is not."""
-        if self.ended_at is None or self.outcome != "done":
-            return None
-        return self.ended_at - self.ill_since
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """How the fleet stood at a moment."""
-
-    at: float
-    healthy: int
-    degraded: int
-    out: int
-    starting: int
-    wanted: int
-    machines: int
-    failures: int
-    """Since the sample before, as what follows."""
-    recoveries: int
-    repaired: int
-    repairing: int
-    """Sagas under way now."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """How near a pool came to what it may have out of service."""
-
-    pool: str
-    nodes: int = 0
-    limit: int = 0
-    most: int = 0
-    full_seconds: float = 0.0
-    """How long nothing more could be taken out."""
-    begun: int = 0
-    opened: Counter[str] = field(default_factory=Counter)
-    """How often the breaker opened, by its trouble."""
-    open_seconds: float = 0.0
-    opened_at: float | None = None
+_scaled = msgspec.json.Decoder(_Scaled)
 
 
 class Recording:
@@ -193,6 +132,10 @@ class Recording:
         """Pool -> for how long machines of it stood, all together."""
         self.serving_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
         """Pool -> for how long machines of it were in service, all together."""
+        self.idle_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
+        """Pool -> for how long those had nothing to do, all together."""
+        self.scaling: dict[str, Scaling] = {}
+        """Of pools with an autoscaler."""
         self._serving: Counter[str] = Counter()
         """Pool -> nodes in service."""
         self._open: dict[str, Repair] = {}
@@ -293,6 +236,11 @@ class Recording:
             elif budget.opened_at is not None:
                 budget.open_seconds += at - budget.opened_at
                 budget.opened_at = None
+        elif fact == "scaled":
+            pool = subjects.parse_pool_event(stored.subject)
+            if pool is not None and pool.pool in self.scaling:
+                scaled = _scaled.decode(stored.data)
+                self.scaling[pool.pool].scaled(scaled.was, scaled.nodes)
 
     def _saga(self, at: float, stored: Stored) -> None:
         entry = _entries.decode(stored.data)
@@ -345,8 +293,18 @@ class Recording:
 
     # --- at intervals -------------------------------------------------------------------------
 
-    def sample(self, at: float, wanted: Mapping[str, int], machines: Mapping[str, int]) -> None:
-        """Note how the fleet stands; of each pool `wanted` was asked for and `machines` stand."""
+    def sample(
+        self,
+        at: float,
+        wanted: Mapping[str, int],
+        machines: Mapping[str, int],
+        records: Sequence[PoolRecord] = (),
+        jobs: Jobs | None = None,
+    ) -> None:
+        """Note how the fleet stands; of each pool `wanted` was asked for and `machines` stand.
+
+        `records`: of pools with an autoscaler.
+        """
         passed = at - (self.samples[-1].at if self.samples else 0.0)
         for pool, count in machines.items():
             self.standing_seconds[pool] += count * passed
@@ -355,6 +313,10 @@ class Recording:
             budget.limit = limit(self._specs[pool].max_unavailable, wanted.get(pool, 0))
             if self._out(pool) >= budget.limit:
                 budget.full_seconds += passed
+        for record in records:
+            self.scaling.setdefault(record.name, Scaling(record.name)).sample(record, passed)
+        for pool, count in (jobs.idle() if jobs is not None else {}).items():
+            self.idle_seconds[pool] += count * passed
         since, self._since = self._since, Counter()
         self.samples.append(
             Sample(
@@ -366,6 +328,8 @@ class Recording:
                 recoveries=since["recoveries"],
                 repaired=since["repaired"],
                 repairing=len(self._open),
+                waiting=jobs.waiting if jobs is not None else 0,
+                running=jobs.running if jobs is not None else 0,
             )
         )
 

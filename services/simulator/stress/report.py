@@ -34,6 +34,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The run in a few figures."""
 
     nodes_wanted: int
+    """With autoscalers: the most at once."""
     nodes_at_end: int
     """In service and well."""
     healthy_least: int
@@ -155,6 +156,40 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     moments: list[Moment]
 
 
+class PoolScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool's autoscaler made of its size."""
+
+    pool: str
+    nodes_min: int
+    nodes_max: int
+    """As its bounds are; the next two as it was."""
+    least: int
+    most: int
+    ups: int
+    downs: int
+    kept_seconds: dict[str, float]
+    """What kept it from being followed (cooldown, limits, source, failed) -> for how long."""
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs that came, and how long they waited."""
+
+    arrived: int
+    finished: int
+    running: int
+    """At the end, as what follows."""
+    waiting: int
+    waiting_seconds_max: float
+    """Of those that never ran, the one that waits longest."""
+    interrupted: int
+    """Begun anew because their node broke or went."""
+    wait_seconds: Spread
+    """Of those that ran, from their coming until they first did."""
+    idle_share: float
+    """Of the nodes' time in service, without a job."""
+    dollars_idle: float
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The whole report."""
 
@@ -170,6 +205,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures
     cascades: Cascades
     outages: list[Outage]
+    scaling: list[PoolScaling] = []
+    """Of pools with an autoscaler."""
+    demand: Demand | None = None
+    """Where there is a workload."""
     repairs: dict[str, Repairs]
     """replace, reset-gpu, reboot -> how many."""
     repair_seconds: Spread

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,18 +15,21 @@ from schemas.requests import ScaleRequest
 from schemas.settings import Settings
 from schemas.topology import POOLS
 from services.health_monitor.catalog import load_xids
+from services.provisioner.provider import Instance
 from services.runtime.bus import Stored
 from services.runtime.configuration import parse_settings
 from services.runtime.topology import set_up
 from services.simulator.history import History
 from services.simulator.machine import Machine
 from services.simulator.member import Life
+from services.simulator.records import Records
 from services.simulator.running import Supervised
 from services.simulator.simulation import BUILDS
-from services.simulator.stress import faults
+from services.simulator.stress import demand, faults
 from services.simulator.stress.failures import Failure
 from services.simulator.stress.fleet import Fleet, cold_start_max
-from services.simulator.stress.format import StressSpec
+from services.simulator.stress.format import StressSpec, autoscaling_of
+from services.simulator.stress.jobs import Jobs
 from services.simulator.stress.machines import PlacedCloud, PlacedMachines
 from services.simulator.stress.recording import Recording
 from services.simulator.workload import Workload
@@ -36,6 +39,7 @@ GPUS_MAX: Final = 64
 LAUNCH_SECONDS_MIN: Final = 1_200.0
 PLUGIN: Final = "services.simulator.cloud:SimulatedProvider"
 NOTIFIER: Final = "services.simulator.workload:SimulatedNotifier"
+METRICS: Final = "services.simulator.workload:SimulatedMetrics"
 
 
 class StressRun:
@@ -68,23 +72,30 @@ class StressRun:
                 budget=base.budget,
                 mode=base.mode,
                 health_policy=base.health_policy,
+                server=base.server,
             )
         known = faults.cures(load_xids())
         self.machines = PlacedMachines(self.world, spec, fleet, settings.agent, known)
         self._chance = self.world.chance("gpus")
-        self.world.parts["workload"] = Workload(self.world)
+        sizes = {pool: len(fleet.of_pool(pool)) for pool in fleet.pools}
+        self.jobs = jobs_of(spec, sizes, self.world, seed)
+        self.world.parts["workload"] = self.jobs or Workload(self.world)
+        if self.jobs is not None:
+            self.machines.used = self.jobs.used
+        self._scales = autoscaling_of(spec.fleet_gen) is not None
+        """Whether pools are as large as their autoscalers want them."""
+        self._records = Records(self.world.server)
         self.clouds: dict[str, PlacedCloud] = {}
         for provider in sorted({each.provider for each in fleet.slots}):
             cloud = PlacedCloud(self.world, idempotent=True, list_lag_seconds=0.0, prefix=provider)
             cloud.place = self.machines.place
             cloud.on_made = self.machines.appear
-            cloud.on_ending = self.machines.vanish
+            cloud.on_ending = self._ending
             self.clouds[provider] = cloud
             self.world.parts[f"cloud/{provider}"] = cloud
         self.services = [
             Supervised(self.world, name, build, settings) for name, build in BUILDS.items()
         ]
-        sizes = {pool: len(fleet.of_pool(pool)) for pool in fleet.pools}
         budgets = {name: pool.budget for name, pool in settings.pools.items()}
         self.recording = Recording(sizes, budgets)
         self._wanted: dict[str, int] = {}
@@ -108,7 +119,9 @@ class StressRun:
         self._begun = begun = self.world.now()
         loop = asyncio.get_running_loop()
         self.machines.speak_for_ever()
-        for wanted in self._fleet.wanted:
+        if self.jobs is not None:
+            self.jobs.begin()
+        for wanted in () if self._scales else self._fleet.wanted:
             loop.call_at(begun + wanted.at, self._ask, wanted.pool, wanted.nodes)
         for at, text in self._words:
             loop.call_at(begun + at, self._say, text)
@@ -117,10 +130,22 @@ class StressRun:
         seconds, interval = float(self._spec.duration), float(self._spec.metrics_interval)
         while (now := self._now()) < seconds:
             await asyncio.sleep(min(interval, seconds - now))
-            self.recording.sample(round(self._now(), 3), self._wanted, self._standing())
+            self._sample()
             on_sample(self._now())
         self.recording.finish(self._now())
         self.world.server.close()
+
+    def _sample(self) -> None:
+        records = [self._records.pool(name) for name in self._fleet.pools] if self._scales else []
+        scaled = [each for each in records if each is not None]
+        self._wanted |= {each.name: each.desired for each in scaled}
+        at = round(self._now(), 3)
+        self.recording.sample(at, self._wanted, self._standing(), scaled, self.jobs)
+
+    def _ending(self, instance: Instance) -> None:
+        self.machines.vanish(instance)
+        if self.jobs is not None:
+            self.jobs.leave(instance.name)
 
     def _standing(self) -> dict[str, int]:
         """Pool -> machines that stand and cost money."""
@@ -142,6 +167,8 @@ class StressRun:
 
     def _stored(self, stream: str, stored: Stored) -> None:
         self.recording.stored(self._now(), stream, stored)
+        if self.jobs is not None:
+            self.jobs.stored(stream, stored)
 
     def _ask(self, pool: str, nodes: int) -> None:
         self._wanted[pool] = nodes
@@ -159,6 +186,8 @@ class StressRun:
             self.recording.miss(failure)
             return
         self.recording.strike(failure, machine.name, self._now())
+        if failure.fatal and self.jobs is not None:
+            self.jobs.strike(machine.name)
         if failure.recovers_after is not None:
             asyncio.get_running_loop().call_later(
                 failure.recovers_after, self._pass_by, machine, failure
@@ -169,12 +198,24 @@ class StressRun:
             self.recording.recover(failure, machine.name, well=not machine.failures)
 
 
+def jobs_of(spec: StressSpec, sizes: Mapping[str, int], world: World, seed: str) -> Jobs | None:
+    """The workload system of a run, where jobs come to it."""
+    wanted = spec.workload
+    if wanted is None:
+        return None
+    drawn = demand.draw(wanted, sizes, float(spec.duration), seed)
+    return Jobs(world, drawn, wanted.jobs_per_node, list(sizes))
+
+
 def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:
     """The configuration of a stress run's services."""
     launch = max(
         LAUNCH_SECONDS_MIN, 2 * cold_start_max(spec.fleet_gen.startup, spec.chaos.recovery)
     )
-    given = spec.fleet_gen.pool
+    given = dict(spec.fleet_gen.pool)
+    scales = autoscaling_of(spec.fleet_gen) is not None
+    if scales and spec.workload is not None:
+        given.setdefault("metrics", {"type": METRICS})
     return {
         "fleet": FLEET,
         "providers": {
@@ -186,7 +227,7 @@ def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:
                 "provider": fleet.slots[fleet.of_pool(pool)[0]].provider,
                 "instance_type": template.instance_type or template.name,
                 "gpu_count": template.gpu_count,
-                "min_nodes": 0,
+                "min_nodes": 1 if scales else 0,
                 "max_nodes": len(fleet.of_pool(pool)),
                 "labels": template.labels,
                 "launch_timeout": f"{launch:.0f}s",

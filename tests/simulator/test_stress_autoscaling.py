@@ -1,0 +1,270 @@
+"""Stress runs whose pools have an autoscaler, and jobs that wait for their nodes."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.messages import encode
+from schemas.records import NodeRecord
+from schemas.settings import Setting
+from schemas.topology import NODES
+from services.pool_manager.autoscaling.autoscaler import PoolState, Recommendation
+from services.pool_manager.autoscaling.sources import Load
+from services.runtime.bus import Stored
+from services.runtime.documents import read_document
+from services.runtime.errors import ConfigurationError
+from services.simulator import virtual
+from services.simulator.scenario.reading import read_file
+from services.simulator.stress import demand, entry, page, report
+from services.simulator.stress.checking import read
+from services.simulator.stress.demand import Job
+from services.simulator.stress.format import DemandSpec, StressSpec, WorkloadSpec
+from services.simulator.stress.jobs import Jobs
+from services.simulator.stress.report import Report
+from services.simulator.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "config" / "scenarios" / "stress" / "autoscaler-under-load.yaml"
+TINY = """\
+duration: 3m
+fleet_gen:
+  total_nodes: 6
+  templates: [{name: h100}]
+  startup: {cold_start_min: 5s, cold_start_max: 9s}
+  pool:
+    cooldown: 30s
+    autoscaling: {type: queue}
+workload:
+  job_mean: 40s
+  demand: [{at: 0s, jobs_per_minute: 5}]
+chaos: {failure_rate: 100}
+"""
+
+
+class Generous:
+    """An autoscaler in a module of somebody's own: a node more than there are jobs."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """How many more."""
+
+        more: int = 1
+
+    def __init__(self, *, options: Options) -> None:
+        """Be so generous."""
+        self._more = options.more
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Count the jobs."""
+        jobs = state.metrics.queue_depth or 0
+        return Recommendation(target_nodes=jobs + self._more, reason=f"{jobs} jobs and some air")
+
+
+def _spec(text: str = TINY, **changes: Any) -> StressSpec:
+    document = read_document("stress.yaml", text)
+    return msgspec.structs.replace(read(document, document.value), **changes)
+
+
+@pytest.fixture(scope="module")
+def found() -> Report:
+    """What comes of the scenario that ships."""
+    scenario = read_file(SHIPPED)
+    return entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
+
+
+def test_the_autoscaler_follows_the_demand_through_failures(found: Report) -> None:
+    """Pools grow with the jobs and shrink after them, within their bounds; nodes are repaired."""
+    wanted = [point["wanted"] for point in found.timeline]
+    assert wanted[0] == 4
+    assert 30 < max(wanted) == found.summary.nodes_wanted <= 50
+    assert wanted[-1] < 10
+    assert all(each.ups >= 3 and each.downs >= 3 for each in found.scaling)
+    assert all(2 == each.least <= each.most <= each.nodes_max for each in found.scaling)
+    assert all(each.kept_seconds["cooldown"] > 0 for each in found.scaling)
+    assert found.summary.repairs > 2
+    assert [] == found.defects
+
+
+def test_the_figures_of_the_jobs_agree(found: Report) -> None:
+    """Every job that came has ended, runs or waits; none waited for less than no time."""
+    jobs, last = found.demand, found.timeline[-1]
+    assert jobs is not None
+    assert jobs.arrived == jobs.finished + jobs.running + jobs.waiting
+    assert (jobs.running, jobs.waiting) == (last["running"], last["waiting"])
+    assert jobs.arrived - jobs.waiting <= jobs.wait_seconds.count <= jobs.arrived
+    assert 0 < jobs.wait_seconds.p50 <= jobs.wait_seconds.p99 <= 180
+    assert jobs.interrupted > 0
+    assert 0 < jobs.idle_share < 0.5
+    assert 0 < jobs.dollars_idle < found.summary.dollars <= 200
+    assert max(point["running"] for point in found.timeline) > 20
+
+
+def test_the_page_shows_sizes_and_waiting(found: Report) -> None:
+    """A chart for each, and a table of the pools."""
+    text = page.render(found)
+    assert "Nodes wanted and in service over time" in text
+    assert "Jobs that run and wait over time" in text
+    assert all(f"<td>{each.pool}</td>" in text for each in found.scaling)
+    assert "Nodes wanted and had" not in page.render(
+        msgspec.structs.replace(found, scaling=[], demand=None)
+    )
+
+
+def test_the_same_seed_makes_the_same_jobs_and_sizes() -> None:
+    """To the byte; and an autoscaler of one's own is found as in a configuration."""
+    own = TINY.replace("{type: queue}", f"{{type: '{__name__}:Generous', more: 2}}")
+    one, two = (entry.simulate(_spec(own)) for _ in range(2))
+    assert report.encode(one) == report.encode(two)
+    assert page.render(one) == page.render(two)
+    assert [True] == [each.ups > 0 for each in one.scaling]
+    assert one.history != entry.simulate(_spec(TINY)).history
+
+
+def test_jobs_without_an_autoscaler_wait_for_the_nodes_there_are() -> None:
+    """The fleet comes as `startup` says, and the report tells how long jobs wait all the same."""
+    fixed = TINY.replace("    autoscaling: {type: queue}\n", "").replace(
+        "total_nodes: 6", "total_nodes: 2"
+    )
+    told = entry.simulate(_spec(fixed))
+    assert [] == told.scaling
+    assert told.demand is not None
+    assert told.demand.waiting > 0
+    assert 2 == told.summary.nodes_wanted
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{type: queue}", "{type: quue}", "stress.yaml:8: fleet_gen.pool.autoscaling.type: no nav"),
+        (
+            "{type: queue}",
+            "{type: queue, jobs: 1}",
+            "stress.yaml:8: fleet_gen.pool.autoscaling.jobs",
+        ),
+        ("{type: queue}", "queue", "stress.yaml:8: fleet_gen.pool.autoscaling"),
+        ("cooldown: 30s", "min_nodes: 7", "fleet_gen.pool.min_nodes: pool h100-simulated has 6"),
+        (
+            "cooldown: 30s",
+            "max_nodes: 7",
+            "fleet_gen.pool.max_nodes: a stress run says this itself",
+        ),
+        ("{cold_", "{pattern: wave, cold_", "fleet_gen.startup.pattern: means nothing beside an"),
+        ("at: 0s", "at: 5m", "workload.demand.0.at: is after the run's end"),
+        (
+            "[{at: 0s",
+            "[{at: 1m, jobs_per_minute: 1}, {at: 0s",
+            "workload.demand.1.at: must be later",
+        ),
+        ("minute: 5", "minute: 500000", "workload.demand: makes about 1,500,000 jobs; 200,000 are"),
+        ("job_mean: 40s", "job_mean: 0s", "workload.job_mean: must be more than 0s"),
+        ("job_mean", "job_length", "workload.job_length: unknown key"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(old: str, new: str, message: str) -> None:
+    """File, line and key, and what to write instead."""
+    with pytest.raises(ConfigurationError) as raised:
+        _spec(TINY.replace(old, new))
+    assert message in str(raised.value)
+
+
+def test_jobs_come_as_often_as_the_file_says() -> None:
+    """In each span of time, to each pool by its share, for as long as jobs last."""
+    spec = WorkloadSpec(
+        demand=(DemandSpec(at=0, jobs_per_minute=600), DemandSpec(at=60, jobs_per_minute=60)),  # type: ignore[arg-type]
+        job_mean=100,  # type: ignore[arg-type]
+        job_stddev=10,  # type: ignore[arg-type]
+    )
+    jobs = demand.draw(spec, {"big": 3, "small": 1}, 660.0, "1")
+    early = [each for each in jobs if each.at < 60]
+    assert 1200 == demand.expected(spec, 660.0)
+    assert 500 < len(early) < 700
+    assert 500 < len(jobs) - len(early) < 700
+    assert 0.70 < sum(each.pool == "big" for each in jobs) / len(jobs) < 0.80
+    assert 98 < sum(each.seconds for each in jobs) / len(jobs) < 102
+    assert jobs == demand.draw(spec, {"big": 3, "small": 1}, 660.0, "1")
+
+
+# --- the workload system alone -------------------------------------------------------------------
+
+
+def _node(name: str, state: str) -> Stored:
+    record = NodeRecord(pool="p", node=name, state=state)  # type: ignore[arg-type]
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    return Stored(
+        subject=f"$KV.NODES.p.{name}", data=encode(record), sequence=1, time=at, headers={}
+    )
+
+
+def _jobs(*seconds: float) -> Jobs:
+    drawn = [Job(number=n, at=0.0, pool="p", seconds=each) for n, each in enumerate(seconds)]
+    return Jobs(World("1"), drawn, 1, ["p"])
+
+
+def _play(jobs_of: Any) -> None:
+    virtual.run(jobs_of)
+
+
+def test_a_job_waits_for_a_node_and_leaves_it_to_the_next() -> None:
+    """What runs and waits is what a metrics source tells, and how busy a node's GPUs are."""
+
+    async def live() -> None:
+        jobs = _jobs(10.0, 10.0)
+        jobs.begin()
+        await asyncio.sleep(5)
+        assert Load(pending_jobs=2, queue_depth=2) == jobs.loads["p"]
+        jobs.stored(f"KV_{NODES.name}", _node("a", "active"))
+        assert (Load(pending_jobs=1, queue_depth=2), 90) == (jobs.loads["p"], jobs.used("a"))
+        await asyncio.sleep(11)
+        assert [5.0, 15.0] == [round(each, 3) for each in jobs.waits]
+        await asyncio.sleep(10)
+        assert (2, 0, 0) == (jobs.finished, jobs.running, jobs.used("a"))
+        assert {"p": 1} == jobs.idle()
+
+    _play(live)
+
+
+def test_what_runs_on_a_machine_that_breaks_begins_anew_elsewhere() -> None:
+    """Before what waits; and nothing is placed on it until it is given back."""
+
+    async def live() -> None:
+        jobs = _jobs(10.0, 10.0)
+        jobs.begin()
+        jobs.stored(f"KV_{NODES.name}", _node("a", "active"))
+        await asyncio.sleep(6)
+        jobs.strike("a")
+        assert (1, 0, 2) == (jobs.interrupted, jobs.running, jobs.waiting)
+        jobs.stored(f"KV_{NODES.name}", _node("b", "active"))
+        await asyncio.sleep(10.5)
+        assert (1, 1) == (jobs.finished, jobs.running)
+        jobs.uncordon("a")
+        jobs.leave("b")
+        await asyncio.sleep(10.5)
+        assert (2, 2, 0) == (jobs.finished, jobs.interrupted, jobs.running)
+        assert 0.0 == jobs.longest()
+
+    _play(live)
+
+
+def test_a_node_is_drained_when_its_last_job_has_ended() -> None:
+    """Nothing new is placed on it meanwhile, nor on one that is cordoned."""
+
+    async def live() -> None:
+        jobs = _jobs(10.0, 10.0)
+        for name in ("a", "b"):
+            jobs.stored(f"KV_{NODES.name}", _node(name, "active"))
+        jobs.cordon("b", "somebody looks at it")
+        jobs.begin()
+        await asyncio.sleep(1)
+        jobs.cordon("a", "it leaves")
+        jobs.drain("a")
+        assert not jobs.is_drained("a")
+        await asyncio.sleep(10)
+        assert jobs.is_drained("a")
+        assert (1, 1) == (jobs.finished, jobs.waiting)
+        jobs.uncordon("b")
+        assert (1, 0) == (jobs.running, jobs.waiting)
+
+    _play(live)
