@@ -47,6 +47,7 @@ SAYS_PURE: Final = re.compile(r"\bPure\b[.:]")
 SEEDED: Final = frozenset(
     {
         ("random", "services/simulator/campaign.py"),
+        ("random", "services/simulator/stress/demand.py"),
         ("random", "services/simulator/stress/failures.py"),
         ("random", "services/simulator/stress/fleet.py"),
     }
