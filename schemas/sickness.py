@@ -1,5 +1,7 @@
 """What a sick node has, and what it may share with others, as every service calls it. Pure."""
 
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Final
 
 from schemas.reasons import IncidentScope
@@ -24,18 +26,21 @@ def in_words(what: str) -> str:
     return f"{shown} {code}".strip()
 
 
+def _provider(node: NodeRecord) -> str:
+    return node.launch.provider if node.launch else ""
+
+
+SHARED: Final[Mapping[IncidentScope, Callable[[NodeRecord], str]]] = {
+    "rack": attrgetter("rack"),
+    "zone": attrgetter("zone"),
+    "driver": attrgetter("driver_version"),
+    "provider": _provider,
+    "job": attrgetter("health_job"),
+    "pool": lambda _: "",
+}
+"""Reads what a node has of something that may be in common."""
+
+
 def shared(node: NodeRecord, scope: IncidentScope) -> str:
     """What a node has of something that may be in common; empty: unknown, or the pool as such."""
-    match scope:
-        case "rack":
-            return node.rack
-        case "zone":
-            return node.zone
-        case "driver":
-            return node.driver_version
-        case "provider":
-            return node.launch.provider if node.launch else ""
-        case "job":
-            return node.health_job
-        case "pool":
-            return ""
+    return SHARED[scope](node)

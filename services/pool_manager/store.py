@@ -82,7 +82,7 @@ class Store:
 
     def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
         """A pool's nodes that are not gone."""
-        return (record for record in self.nodes.of(pool) if record.state != "terminated")
+        return [record for record in self.nodes.of(pool) if record.state != "terminated"]
 
     def nodes_named(self, pool: str, names: Iterable[str]) -> dict[str, NodeRecord]:
         """Those of a pool's nodes that have these names and are not gone."""

@@ -11,7 +11,7 @@ from schemas.fleet_budget import FleetBudgetRecord
 from schemas.pool_events import PoolEvent
 from schemas.reasons import IncidentScope, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.sickness import shared
+from schemas.sickness import SHARED
 from services.pool_manager.mending.remediation import REPLACE, Remediator
 
 if TYPE_CHECKING:
@@ -53,14 +53,16 @@ class Nodes:
     def astir(self) -> "tuple[NodeRecord, ...]":
         """Those that anything is to be said of: ill, silent, cordoned, spare, announced, held."""
         return tuple(
-            node
-            for node in self._all
-            if node.health in AILING
-            or node.lost
-            or node.cordoned
-            or node.spare
-            or node.notices
-            or node.held_until is not None
+            [
+                node
+                for node in self._all
+                if node.health in AILING
+                or node.lost
+                or node.cordoned
+                or node.spare
+                or node.notices
+                or node.held_until is not None
+            ]
         )
 
     @cached_property
@@ -72,7 +74,7 @@ class Nodes:
         """How many have what in common, the unknown under the empty text."""
         found = self._shares.get(scope)
         if found is None:
-            found = self._shares[scope] = Counter(shared(node, scope) for node in self._all)
+            found = self._shares[scope] = Counter(map(SHARED[scope], self._all))
         return found
 
 

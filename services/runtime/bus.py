@@ -9,25 +9,29 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from schemas.topology import BucketSpec, DurableSpec, ObjectBucketSpec, StreamSpec
 
 Headers = Mapping[str, str]
 Start = Literal["new", "all", "last_per_subject"]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A message as the server keeps it; `time` is when it was stored, by the server's clock."""
+class Stored(msgspec.Struct, frozen=True):
+    """A message as the server keeps it; `time` is when it was stored, by the server's clock.
+
+    This and Entry are made for every message there is, which of all kinds of values these do
+    fastest.
+    """
 
     subject: str
     data: bytes
     sequence: int
     time: datetime
-    headers: Headers = field(default_factory=dict)
+    headers: Headers = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A bucket's entry; `removed` says why there is no value: `DEL`, `PURGE` or `MaxAge`."""
 
     key: str

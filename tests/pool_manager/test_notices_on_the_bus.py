@@ -201,10 +201,10 @@ async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(
     launch = LaunchSpec(fleet="f", provider="test", instance_type="t")
 
     async def answer(data: bytes, _: Any) -> bytes:
-        asked = msgspec.json.decode(data, type=Query)
+        [name] = msgspec.json.decode(data, type=Query).nodes
         record = InstanceRecord(
             pool="training",
-            instance=asked.node,
+            instance=name,
             state="terminated",
             provider="test",
             token="t",
