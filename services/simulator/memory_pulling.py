@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 from services.runtime.bus import Stored
 from services.simulator.jetstream.consumer import Delivered, Word
 from services.simulator.jetstream.state import Place
 from services.simulator.link import Link
 from services.simulator.memory_server import MemoryServer
+
+RENEWALS: Final = 8
+"""A follower asks for more so many times before it has none left, as a real client does."""
 
 
 @dataclass(slots=True)
@@ -105,6 +109,8 @@ class Puller:
         self._room = room
         self._outbox = outbox
         self._held = 0
+        self._freed = 0
+        """Room of a follower that the server has not been told of."""
         self._coming = 0
         """How many are on their way."""
         self._number = server.begin(self)
@@ -147,8 +153,12 @@ class Puller:
         """Send an acknowledgement, and make room for another message."""
         self._held -= 1
         self.tell(delivery, word, delay_seconds)
-        if not self._stopped and self._link.up:
-            self._server.take(self._place, self._number, 1)
+        if self._stopped or not self._link.up:
+            return
+        self._freed += 1
+        if self._outbox is not None or self._freed * RENEWALS >= self._room:
+            self._server.take(self._place, self._number, self._freed)
+            self._freed = 0
 
     def tell(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
         """Send an acknowledgement, where one is wanted."""
@@ -165,6 +175,7 @@ class Puller:
     def resume(self) -> None:
         """Take again: the connection stands again."""
         if not self._stopped:
+            self._freed = 0
             room = self._room - self._held - self._coming
             self._server.take(self._place, self._number, room)
 
