@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+import services.runtime.light  # noqa: F401 - before whatever loads more than is used
 from schemas import subjects
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode

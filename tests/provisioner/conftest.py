@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from botocore.loaders import Loader
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -201,8 +202,31 @@ async def make_lambda(
 
 
 @pytest.fixture(scope="session")
-def moto() -> Iterator[str]:
+def services_read_once() -> Iterator[None]:
+    """What botocore knows of EC2 is a file of megabytes, which each client else reads anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("load_service_model", "load_data_with_path"):
+            patch.setattr(Loader, name, remembered(getattr(Loader, name)))
+        yield
+
+
+def remembered(load: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for every loader: the files do not change."""
+    found: dict[Any, Any] = {}
+
+    def once(loader: Loader, *names: str, **more: str | None) -> Any:
+        key = (*names, *more.items())
+        if key not in found:
+            found[key] = load(loader, *names, **more)
+        return found[key]
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def moto(services_read_once: None) -> Iterator[str]:
     """A moto server in a process of its own; its URL."""
+    del services_read_once
     command = [sys.executable, "-m", "tests.provisioner.moto_server"]
     with subprocess.Popen(
         command,

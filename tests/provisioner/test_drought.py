@@ -8,22 +8,24 @@ from tests.provisioner.drought import Drought, live
 from tests.provisioner.test_offering_memory import probe_budget
 
 NODES = 50
+HOURLY = 20
+"""So many wait a whole hour: calls are the offerings', whatever number of launches waits."""
 HOUR = 3600.0
 REPLICAS = 2
 
 
 @pytest.mark.slow
 def test_an_hour_without_capacity_costs_the_probe_budget_and_no_minute_more() -> None:
-    """Fifty nodes wanted, three offerings empty: few calls, and the return is used at once."""
+    """Twenty nodes wanted, three offerings empty: few calls, and the return is used at once."""
     drought = Drought(
         begins=dict.fromkeys("abc", 0.0), ends={"a": 10 * HOUR, "b": 10 * HOUR, "c": HOUR}
     )
-    virtual.run(lambda: live(drought, NODES, HOUR + 120, REPLICAS))
-    assert len(drought.waited) >= NODES
+    virtual.run(lambda: live(drought, HOURLY, HOUR + 120, REPLICAS))
+    assert len(drought.waited) >= HOURLY
     budget = probe_budget(HOUR) + REPLICAS * PACE_FIRST
     assert all(drought.asked_while_dry(zone) <= budget for zone in "abc")
     made = drought.made["c"]
-    assert len(made) == NODES
+    assert len(made) == HOURLY
     assert made[0] - HOUR <= 60.0
     assert made[-1] - made[0] <= 60.0
 

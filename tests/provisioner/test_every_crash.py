@@ -129,7 +129,8 @@ class Cloud:
                 return True
             return False
         self._way.order(die_at=moment)
-        task = asyncio.ensure_future(work(self._steps(self._make(**self._options))))
+        process = self._steps(self._make(**self._options))
+        task = asyncio.ensure_future(work(process))
         due = asyncio.ensure_future(self._way.due.wait())
         await asyncio.wait({task, due}, return_when=asyncio.FIRST_COMPLETED)
         due.cancel()
@@ -138,6 +139,8 @@ class Cloud:
             return False
         task.cancel()
         await asyncio.wait({task})
+        # Nothing of a killed process goes on.
+        await process._providers.close()
         return True
 
     async def losing(self, number: int, work: Callable[[Steps], Awaitable[Any]]) -> bool:

@@ -35,7 +35,7 @@ def test_a_seed_has_one_history():
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=200,
         )
         found.add(run.stdout.strip())
     one("1", MINUTES)
