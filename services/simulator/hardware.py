@@ -45,6 +45,7 @@ class Failure:
     xid_code: int = 79
     gpu_index: int = 0
     message: str = ""
+    job: str = ""
     temperature: int = 96
     count: int = 1
     cured_by: str = "reset_gpu"

@@ -54,6 +54,10 @@ class Machine:
     """What it has told last, oldest first."""
     out: bool = False
     """It is dead."""
+    hardware: str = ""
+    """Of which machine that was given back its GPUs are; empty: they are new."""
+    job: str = ""
+    """Whose processes its GPUs' errors name."""
 
     @property
     def name(self) -> str:
@@ -94,7 +98,7 @@ def gpus_of(machine: Machine) -> tuple[GpuIdentity, ...]:
     return tuple(
         GpuIdentity(
             index=i,
-            uuid=f"GPU-{machine.instance.provider_id}-{i}",
+            uuid=f"GPU-{machine.hardware or machine.instance.provider_id}-{i}",
             pci=pci_of(i),
             name=machine.kind.gpu_type,
         )

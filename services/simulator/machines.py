@@ -56,6 +56,9 @@ class Machines(Agents):
         """Pool -> what its GPUs are used, in percent."""
         self.faulty = 0
         """So many machines to come do not pass their boot checks."""
+        self.known = 0
+        """So many machines to come are the one that was given back last."""
+        self._given_back = ""
         self.sample_seconds = SAMPLE_SECONDS
         self.booting: Callable[[Instance], float] | None = None
         """How long a machine takes until its agent speaks; None: a few seconds."""
@@ -67,6 +70,9 @@ class Machines(Agents):
         life = self._life(instance.provider_id)
         machine = Machine(instance, life, self._kind_of(instance))
         self.nodes[instance.provider_id] = machine
+        if self.known and self._given_back:
+            self.known -= 1
+            machine.hardware = self._given_back
         if self.stillborn:
             self.stillborn -= 1
             self._world.note(f"{instance.name} never boots")
@@ -81,6 +87,13 @@ class Machines(Agents):
             machine.failures[failure.name] = failure
             machine.broken = True
         self._start(machine)
+
+    def vanish(self, instance: Instance) -> None:
+        """A machine is gone; the cloud may hand it out again."""
+        machine = self.nodes.get(instance.provider_id)
+        if machine is not None:
+            self._given_back = machine.hardware or instance.provider_id
+        super().vanish(instance)
 
     def _life(self, name: str) -> Life:
         """What an agent's process is."""

@@ -27,7 +27,7 @@ def reporter_of(machine: Machine, clock: Clock) -> Reporter:
     who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
     gpus = GpuMap(gpus_of(machine))
     outbox: Any = Outbox(machine.outbox.put_nowait)
-    sources = Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: "")
+    sources = Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: machine.job)
     return Reporter(who, outbox, clock, sources)
 
 
@@ -37,6 +37,7 @@ def tell(report: Reporter, machine: Machine, failure: Failure) -> None:
     match failure.kind:
         case "xid_error":
             machine.lines += 1
+            machine.job = failure.job
             text = kernel_line(pci_of(index), failure)
             report.line(Line(text, sequence=machine.lines))
         case "memory_error" | "nvlink_error":

@@ -213,11 +213,15 @@ class Stage:
             xid_code=params.xid_code,
             gpu_index=params.gpu_index,
             message=params.message,
+            job=params.job,
             temperature=params.temperature,
             count=params.count,
             cured_by=params.cured_by,
             seconds=seconds,
         )
+        if params.failure_type == "deleted":
+            self.cloud.vanish(machine.instance.provider_id)
+            return True
         self.machines.fail(machine, failure)
         if params.failure_type == "preemption":
             self.later(seconds, partial(self._take, machine, failure))

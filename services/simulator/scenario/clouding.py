@@ -4,7 +4,7 @@ from typing import Final
 
 from schemas.capacity import Offering
 from schemas.reasons import ProviderErrorKind
-from services.simulator.cloud import Call, Cloud, Machine, Trouble
+from services.simulator.cloud import Call, Cloud, How, Machine, Trouble
 from services.simulator.machines import Machines
 from services.simulator.scenario import format as f
 
@@ -12,6 +12,7 @@ ORDERS: Final[dict[str, tuple[Call, ProviderErrorKind]]] = {
     "no_capacity": ("provision", "CAPACITY"),
     "no_quota": ("provision", "QUOTA"),
     "launch_error": ("provision", "TRANSIENT"),
+    "lost_answer": ("provision", "TRANSIENT"),
     "terminate_error": ("terminate", "TRANSIENT"),
     "list_error": ("list", "TRANSIENT"),
 }
@@ -27,12 +28,15 @@ def order(cloud: Cloud, machines: Machines, params: f.FailureParams) -> None:
         machines.stillborn += params.count
     elif kind == "boot_failure":
         machines.faulty += params.count
+    elif kind == "old_hardware":
+        machines.known += params.count
     else:
         call, error = ORDERS[kind]
         lasts = f.TIME_SECONDS_MAX if kind in LASTING else 0.0
         seconds = lasts if params.duration is None else float(params.duration)
+        how: How = "after" if kind == "lost_answer" else "before"
         for _ in range(1 if seconds else params.count):
-            cloud.order(Trouble(call, error, place=params.place), seconds)
+            cloud.order(Trouble(call, error, how, place=params.place), seconds)
 
 
 def over(cloud: Cloud, machines: Machines, kind: str) -> None:
@@ -41,6 +45,8 @@ def over(cloud: Cloud, machines: Machines, kind: str) -> None:
         machines.stillborn = 0
     if kind in ("", "boot_failure"):
         machines.faulty = 0
+    if kind in ("", "old_hardware"):
+        machines.known = 0
     meant = ORDERS.get(kind)
     cloud.troubles = [each for each in cloud.troubles if kind and (each.call, each.kind) != meant]
 

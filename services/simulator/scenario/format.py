@@ -37,21 +37,25 @@ NodeFailure = Literal[
     "network",
     "power_off",
     "preemption",
+    "deleted",
 ]
 """power_off: the machine is dead and its instance stands; preemption: the cloud announces that it
-takes the node."""
+takes the node; deleted: somebody ends its instance at the cloud."""
 CloudFailure = Literal[
     "no_capacity",
     "no_quota",
     "launch_error",
+    "lost_answer",
     "terminate_error",
     "list_error",
     "stillborn",
     "boot_failure",
+    "old_hardware",
     "preemption",
 ]
-"""stillborn: machines that are made next never boot; boot_failure: their boot checks fail;
-preemption: the cloud announces that it takes some of its machines."""
+"""lost_answer: a launch takes effect, and nobody is told; stillborn: machines that are made next
+never boot; boot_failure: their boot checks fail; old_hardware: they are the machine that was given
+back last; preemption: the cloud announces that it takes some of its machines."""
 FailureType = Literal[
     NodeFailure,
     CloudFailure,
@@ -70,16 +74,17 @@ FAILURES_OF: Final[dict[str, frozenset[str]]] = {
 """What can go wrong with what is no node."""
 COUNTED: Final = frozenset(
     {"memory_error", "nvlink_error", "boot_failure", "stillborn", "preemption"}
-    | {"launch_error", "terminate_error", "list_error"}
+    | {"launch_error", "lost_answer", "terminate_error", "list_error", "old_hardware"}
 )
-PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "preemption"})
+PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption"})
 """What may befall a part of the cloud alone: a provider's, a region's, a zone's, a market's."""
 PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")
 PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "xid_code": frozenset({"xid_error"}),
+    "job": frozenset({"xid_error"}),
     "temperature": frozenset({"temperature"}),
     "count": COUNTED,
-    "cured_by": NODE_FAILURES - {"network", "power_off", "preemption"},
+    "cured_by": NODE_FAILURES - {"network", "power_off", "preemption", "deleted"},
     **dict.fromkeys(PLACE_KEYS, PLACED),
 }
 """Parameter -> the failures that it says something about; the other parameters fit all."""
@@ -159,6 +164,8 @@ class FailureParams(Placed, frozen=True, kw_only=True):
     xid_code: Annotated[int, msgspec.Meta(ge=1, le=999)] = 79
     gpu_index: Annotated[int, msgspec.Meta(ge=0, le=63)] = 0
     message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)] = ""
+    job: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """Whose process the kernel's line names: what befalls one job on several nodes is the job's."""
     temperature: Annotated[int, msgspec.Meta(ge=0, le=200)] = 96
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     """Of what is counted: errors, the cloud's calls that fail, the machines that it takes."""

@@ -1,6 +1,7 @@
 """Plays a scenario on a stage, event by event in virtual time, and says what came of it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
@@ -64,25 +65,36 @@ class Player:
         """Play everything, and look at each assertion when its moment has come."""
         await self.stage.open()
         looked: dict[int, Checked] = {}
-        for what in timeline(self._scenario):
-            if isinstance(what, f.Event):
-                await self.until(float(what.at))
-                if not await self.play(what) and what.action == "wait_for_status":
-                    break  # what comes after it would meet what it was not meant for
-                await asyncio.sleep(SETTLE_SECONDS)
-            else:
-                each = self._scenario.assertions[what]
-                await self.until(float(each.at or 0))
-                looked[what] = await self._judged(each)
+        looks = asyncio.create_task(self._look(looked))
+        for _, event in in_order(self._scenario.events):
+            await self.until(float(event.at))
+            if not await self.play(event) and event.action == "wait_for_status":
+                looks.cancel()  # what comes after it would meet what it was not meant for
+                break
+            await asyncio.sleep(SETTLE_SECONDS)
         else:
             if self._scenario.duration is not None:
                 await self.until(float(self._scenario.duration))
+        await asyncio.wait({looks})
         for number, each in enumerate(self._scenario.assertions):
             if number not in looked:
                 looked[number] = await self._judged(each)
         outcome = self.outcome(tuple(looked[number] for number in sorted(looked)))
         self.stage.close()
         return outcome
+
+    async def _look(self, looked: dict[int, Checked]) -> None:
+        """Look at the assertions that have their moment, whatever the events wait for then."""
+        moments = Counter(event.at for event in self._scenario.events)
+        timed = [
+            (each.at, number, each)
+            for number, each in enumerate(self._scenario.assertions)
+            if each.at is not None
+        ]
+        for at, number, each in sorted(timed, key=lambda each: each[:2]):
+            # What happens at that moment has happened.
+            await self.until(float(at) + SETTLE_SECONDS * (moments[at] + 1))
+            looked[number] = await self._judged(each)
 
     async def until(self, at: float) -> None:
         """Let time pass until a moment."""
@@ -245,20 +257,6 @@ class Player:
         """The pool that a node is in."""
         found = next((each.pool for each in self.stage.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
-
-
-def timeline(scenario: f.Scenario) -> list[f.Event | int]:
-    """The events, and the numbers of assertions that have their moment, after what is then."""
-    found: list[tuple[float, int, int, f.Event | int]] = [
-        (float(event.at), 0, place, event)
-        for place, (_, event) in enumerate(in_order(scenario.events))
-    ]
-    found += [
-        (float(each.at), 1, number, number)
-        for number, each in enumerate(scenario.assertions)
-        if each.at is not None
-    ]
-    return [what for *_, what in sorted(found, key=lambda each: each[:3])]
 
 
 def words(event: f.Event) -> str:
