@@ -32,6 +32,7 @@ from services.runtime.bus import Bus, Stored
 from services.runtime.clock import Clock
 from services.runtime.consumer import Consumer, Received
 from services.runtime.errors import Retry
+from services.runtime.joining import Joined
 from services.runtime.plugins import load_plugin
 from services.runtime.process import Context, Service
 from services.saga.participant import Command, Participant, StepFailure
@@ -138,6 +139,7 @@ class Alerting:
         self._bus = bus
         self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._folding = Folding()
+        self._open_incidents = Joined(self._read_incidents)
 
     def consumer(self) -> Consumer:
         """The consumer that drives it; alerts about one thing are sent in order."""
@@ -178,13 +180,17 @@ class Alerting:
         """The open incident that tells of this already; empty: there is none."""
         if not alert.node or alert.severity != "critical":
             return ""
-        found = await self._bus.get(POOLS, pool_key(alert.pool))
-        incidents = _incidents.decode(found.value).incidents if found else {}
+        incidents = await self._open_incidents(alert.pool)
         if not incidents:
             return ""
         entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
         node: NodeRecord | None = _nodes.decode(entry.value) if entry else None
         return part_of(received.message, node, incidents, received.stored.time)
+
+    async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
+        """As they stand now; in a wave the record is large, and many alerts ask at once."""
+        found = await self._bus.get(POOLS, pool_key(pool))
+        return _incidents.decode(found.value).incidents if found else {}
 
 
 def decode_event(stored: Stored) -> Any:

@@ -27,11 +27,12 @@ from services.pool_manager.safety import holding
 from services.pool_manager.safety.budget import claiming
 from services.pool_manager.setup import setup_of
 from services.pool_manager.sizing.departing import Departures
-from services.pool_manager.store import Store
-from services.pool_manager.world import CURING, Plan
+from services.pool_manager.store import Since, Store
+from services.pool_manager.world import CURING, Plan, World
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict, Retry
+from services.runtime.joining import Joined
 from services.runtime.pool_choices import choice_of, says_more
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
@@ -62,35 +63,24 @@ class Reconciler:
         self._clock = clock
         self._store = store
         self._coordinator = coordinator
-        self._next: dict[str, asyncio.Task[None]] = {}
-        self._now: dict[str, asyncio.Task[None]] = {}
+        self._runs = Joined(self._run)
+        self._since: dict[str, Since] = {}
+        self._told: dict[str, frozenset[bytes]] = {}
+        """Facts that stand in a pool's record, and that this process has told."""
         self._begun: set[str] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self._departures = Departures(clock, store, coordinator)
 
-    async def reconcile(self, pool: str) -> None:
+    async def reconcile(self, pool: str, since: Since | None = None) -> None:
         """Return when a run that began after this call has ended; raise what it raised."""
-        task = self._next.get(pool)
-        if task is None:
-            task = asyncio.create_task(self._after(self._now.get(pool), pool))
-            self._next[pool] = task
-        # Shielded: one waiter that is cancelled must not take the run from the others.
-        await asyncio.shield(task)
-
-    async def _after(self, earlier: "asyncio.Task[None] | None", pool: str) -> None:
-        if earlier is not None:
-            await asyncio.wait([earlier])
-        current = self._next.pop(pool)
-        self._now[pool] = current
-        try:
-            await self._run(pool)
-        finally:
-            if self._now.get(pool) is current:
-                del self._now[pool]
+        if since is not None:
+            self._since[pool] = since
+        await self._runs(pool)
 
     async def _run(self, pool: str) -> None:
+        since = self._since.pop(pool, None)
         async with self._store.deciding(pool):
-            decided = await self._decide(pool)
+            decided = await self._decide(pool, since)
         if decided is not None:
             for node in decided.released:
                 await self._release(node)
@@ -100,6 +90,7 @@ class Reconciler:
                 await self._wake(pool, decided.wake_at)
             if decided.record.removing:
                 await self._forget(pool)
+            await self._clear(pool)
 
     async def _forget(self, pool: str) -> None:
         """Forget a pool that is to go, once its last node has gone."""
@@ -113,24 +104,25 @@ class Reconciler:
             with suppress(Conflict):
                 await self._store.forget_pool(world.record, world.revision)
 
-    async def _decide(self, pool: str) -> Plan | None:
+    async def _decide(self, pool: str, since: Since | None) -> Plan | None:
         for attempt in range(TRIES_MAX):
             try:
                 if not attempt:
-                    return await self._decide_once(pool)
+                    return await self._decide_once(pool, since)
                 async with self._store.claiming:
                     return await self._decide_once(pool)
             except Conflict:
                 continue
         raise Retry(f"pool {pool}: others keep deciding about it")
 
-    async def _decide_once(self, pool: str) -> Plan | None:
+    async def _decide_once(self, pool: str, since: Since | None = None) -> Plan | None:
         """Decide and write: the claim on the fleet's budget, then the pool's record with the facts.
 
         Only then are the facts published: a decision that others were ahead of tells nothing, and
         what somebody decided who died before telling it is told by whoever looks next.
         """
-        world = await self._store.world(pool)
+        assumed = await self._store.assumed(pool, since) if since is not None else None
+        world = assumed or await self._store.world(pool)
         if world is None:
             return None
         before = world.record
@@ -148,18 +140,37 @@ class Reconciler:
             await self._store.save_claims(claim.claims, world.claims_revision)
         record = telling.untold(decided.record, decided.events)
         if record != before:
-            revision = await self._store.save_pool(record, world.revision)
-            if record.untold:
-                await self._tell(record)
-                with suppress(Conflict):
-                    # Others have written it since: they told the same, or the next look does.
-                    await self._store.save_pool(decided.record, revision)
+            await self._store.save_pool(record, world.revision)
+            await self._tell(record)
+        elif assumed is not None:
+            await self._proven(assumed)
         return decided
+
+    async def _proven(self, assumed: World) -> None:
+        """Read a record that nothing was written to: Conflict where it is another by now."""
+        found = await self._store.pool(assumed.record.name)
+        if found is None or found[1] != assumed.revision:
+            raise Conflict(f"pool {assumed.record.name}: others have written its record")
 
     async def _tell(self, record: PoolRecord) -> None:
         """Publish what was decided with a record; again, and the stream knows it by its id."""
-        for event in telling.facts(record):
+        told = self._told.get(record.name, frozenset())
+        for event in telling.facts(record, told):
             await self.publish(event)
+        self._told[record.name] = telling.held(record)
+
+    async def _clear(self, pool: str) -> None:
+        """Take off a pool's record what is told, unless somebody is about to write it anyway."""
+        if self._runs.waited_for(pool) or not self._told.get(pool):
+            return
+        async with self._store.deciding(pool):
+            standing = self._store.standing(pool)
+            if standing is None or telling.held(standing.record) != self._told[pool]:
+                return
+            with suppress(Conflict):
+                # Others have written it since: they take it off, or the next look does.
+                await self._store.save_pool(telling.told(standing.record), standing.revision)
+                self._told[pool] = frozenset()
 
     async def _release(self, node: NodeRecord) -> None:
         """Tell that a hold's time is over, and take it off the node's record.

@@ -32,7 +32,7 @@ from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.requests import decide, saga_asked_about
 from services.pool_manager.safety.holding import applied, fact
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.store import Store
+from services.pool_manager.store import Since, Store
 from services.pool_manager.verifying import Verifier
 from services.pool_manager.world import World, busy
 from services.runtime.bus import Stored
@@ -208,14 +208,16 @@ class PoolManager:
                 return msgspec.structs.replace(applied, health_trace=trace)
             return applied
 
-        record = await self.store.change_node(event.pool, event.node, changed)
+        standing = self.store.standing(event.pool)
+        record, revision = await self.store.write_node(event.pool, event.node, changed)
         if record is None:
             await self._unknown_node(event)
             return
         if record.saga:
             await self._coordinator.advance(record.saga, fresh=True)
         if not isinstance(event, Registered):
-            await self._reconciler.reconcile(event.pool)
+            since = Since(standing, revision) if standing is not None and revision else None
+            await self._reconciler.reconcile(event.pool, since)
 
     async def _unknown_node(self, event: NodeEvent) -> None:
         """A node that a saga is just bringing is recorded in a moment; any other is not ours."""

@@ -5,7 +5,7 @@ ahead of: taken again on the record as it then is, it may come out otherwise, or
 Published after it and not written down, a crash in between would lose it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
@@ -27,7 +27,16 @@ def told(record: PoolRecord) -> PoolRecord:
     return msgspec.structs.replace(record, untold=()) if record.untold else record
 
 
-def facts(record: PoolRecord) -> tuple[PoolEvent, ...]:
-    """What is to be told, in order; what this release does not know it cannot tell."""
-    found = (pool_codec.decode(bytes(each)) for each in record.untold)
+def held(record: PoolRecord) -> frozenset[bytes]:
+    """What stands in the record to be told, to be known again."""
+    return frozenset(bytes(each) for each in record.untold)
+
+
+def facts(record: PoolRecord, but: Container[bytes] = ()) -> tuple[PoolEvent, ...]:
+    """What is to be told, in order; what this release does not know it cannot tell.
+
+    `but`: what is told already, and stands there until the record is written for another reason.
+    """
+    wanted = (bytes(each) for each in record.untold)
+    found = (pool_codec.decode(each) for each in wanted if each not in but)
     return tuple(each for each in found if isinstance(each, PoolEvent))

@@ -1,23 +1,8 @@
-"""Cancellation that cannot get lost, and waits that end with what they wait on."""
+"""Waits that end with what they wait on."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import Any
-
-
-@contextmanager
-def cancellable() -> Iterator[None]:
-    """Raise a cancellation that arrived meanwhile and was swallowed.
-
-    The bus client waits with `asyncio.wait_for`, which up to Python 3.11 loses a cancellation that
-    meets the answer; a loop that was told to end would then never hear of it.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
-    yield
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
 
 
 async def unless(lost: "asyncio.Future[None]", work: Coroutine[Any, Any, None]) -> None:

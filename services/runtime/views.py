@@ -84,11 +84,14 @@ class BucketView(Generic[R]):
             self._keep(key, record)
             self.revisions[key] = revision
 
-    async def caught_up(self) -> None:
-        """Wait until the view holds everything that was written before this call."""
-        # Of what stands: a watch never brings what has been removed without a marker.
+    async def caught_up(self, upto: int = 0) -> None:
+        """Wait until the view holds everything that was written before this call.
+
+        Or all up to a revision, where the caller knows one that is as good.
+        """
         name = self._bucket.name
-        target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
+        # Of what stands: a watch never brings what has been removed without a marker.
+        target = upto or await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
         async with self._moved:
             await self._moved.wait_for(lambda: self._seen >= target)
 

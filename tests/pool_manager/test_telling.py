@@ -68,10 +68,10 @@ class Struck(PerfectLink):
 class Replica:
     """One replica's reconciler."""
 
-    def __init__(self, server: MemoryServer, link: PerfectLink) -> None:
+    def __init__(self, server: MemoryServer, link: PerfectLink, budget: FleetBudgetSpec) -> None:
         """Not looking yet."""
         self.bus = MemoryBus(server, link)
-        self.store = Store(self.bus, FleetBudgetSpec())
+        self.store = Store(self.bus, budget)
         coordinator = Coordinator(self.bus, CLOCK, DEFINITIONS, _nobody, _nothing, "pool-manager")
         self.reconciler = Reconciler(
             self.bus, CLOCK, self.store, lambda: coordinator, lambda _: REPLACE
@@ -87,9 +87,11 @@ async def _nothing(*_: Any) -> None:
 
 
 @asynccontextmanager
-async def replica(server: MemoryServer, link: PerfectLink) -> AsyncIterator[Replica]:
+async def replica(
+    server: MemoryServer, link: PerfectLink, budget: FleetBudgetSpec | None = None
+) -> AsyncIterator[Replica]:
     """A replica that sees the nodes."""
-    made = Replica(server, link)
+    made = Replica(server, link, budget or FleetBudgetSpec())
     view = asyncio.create_task(made.store.nodes.run())
     yield made
     view.cancel()
@@ -131,10 +133,17 @@ class Fleet:
 
     async def touched(self) -> None:
         """Somebody else writes the pool's record, as with an ended saga."""
+        await self._rewritten("serial", 1)
+
+    async def grown(self) -> None:
+        """Somebody else asks for one node more."""
+        await self._rewritten("desired", 1)
+
+    async def _rewritten(self, name: str, more: int) -> None:
         entry = await self.bus.get(POOLS, pool_key("training"))
         assert entry is not None
         record = msgspec.json.decode(entry.value)
-        record["serial"] += 1
+        record[name] += more
         value = msgspec.json.encode(record)
         await self.bus.update(POOLS, pool_key("training"), value, entry.revision)
 
@@ -203,6 +212,45 @@ def _alternates(told: list[PoolEvent]) -> bool:
     breaker = [isinstance(each, BreakerClosed) for each in told if "breaker" in each.id]
     incident = [getattr(each, "status", "") == "closed" for each in told if "incident" in each.id]
     return all(line == [n % 2 == 1 for n in range(len(line))] for line in (breaker, incident))
+
+
+async def test_what_is_told_is_taken_off_the_record_by_itself() -> None:
+    """At once where nobody is about to write it, and then it is not told again."""
+    fleet = Fleet(MemoryServer(CLOCK))
+    await fleet.made()
+    async with replica(fleet.server, PerfectLink()) as told:
+        await fleet.judged(sick=SICK)
+        await told.reconciler.reconcile("training")
+        found = await told.store.pool("training")
+
+    assert found is not None
+    assert () == found[0].untold
+    assert {"BreakerOpened", "Incident"} == {type(each).__name__ for each in await fleet.facts()}
+
+
+async def test_what_is_told_goes_with_the_next_write_where_one_follows() -> None:
+    """No write is spent on it while others wait to decide."""
+    fleet = Fleet(MemoryServer(CLOCK))
+    await fleet.made()
+    link = Struck()
+    async with replica(fleet.server, link) as told:
+        waiting: list[asyncio.Task[None]] = []
+
+        async def others_ask() -> None:
+            waiting.append(asyncio.create_task(told.reconciler.reconcile("training")))
+
+        link.before, link.at = others_ask, 1
+        await fleet.judged(sick=SICK)
+        before = await fleet.bus.last_sequence("KV_POOLS")
+        await told.reconciler.reconcile("training")
+        await asyncio.gather(*waiting)
+        found = await told.store.pool("training")
+
+    assert found is not None
+    assert () == found[0].untold
+    # The claim on the fleet's budget, the decision, and the one after it.
+    assert before + 3 == found[1]
+    assert len({each.id for each in await fleet.facts()}) == len(await fleet.facts())
 
 
 async def test_what_others_leave_in_the_record_is_told() -> None:

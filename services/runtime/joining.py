@@ -1,0 +1,45 @@
+"""Work that many ask for at once, done once for all of them: begun after each of them asked.
+
+Whoever asks while it is under way may know of something that it began too early to see; so those
+wait for the next one, and share that.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Joined(Generic[T]):
+    """One run at a time for each key, and one that waits behind it."""
+
+    def __init__(self, work: Callable[[str], Awaitable[T]]) -> None:
+        """`work` is done for a key."""
+        self._work = work
+        self._next: dict[str, asyncio.Task[T]] = {}
+        self._now: dict[str, asyncio.Task[T]] = {}
+
+    async def __call__(self, key: str) -> T:
+        """What came of a run that began after this call; raise what it raised."""
+        task = self._next.get(key)
+        if task is None:
+            task = asyncio.create_task(self._after(self._now.get(key), key))
+            self._next[key] = task
+        # Shielded: one waiter that is cancelled must not take the run from the others.
+        return await asyncio.shield(task)
+
+    def waited_for(self, key: str) -> bool:
+        """Whether somebody waits for the run after this one."""
+        return key in self._next
+
+    async def _after(self, earlier: "asyncio.Task[T] | None", key: str) -> T:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        current = self._next.pop(key)
+        self._now[key] = current
+        try:
+            return await self._work(key)
+        finally:
+            if self._now.get(key) is current:
+                del self._now[key]

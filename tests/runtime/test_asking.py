@@ -1,0 +1,131 @@
+"""Questions over one inbox: each has its own answer, and none waits for ever."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+
+from services.runtime.asking import Answer, Asker
+from services.runtime.errors import Unavailable
+from services.runtime.nats_bus import QuickClient
+
+
+class Message:
+    """A message as the client gives it."""
+
+    def __init__(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        """As it arrives."""
+        self.subject = subject
+        self.data = data
+        self.headers = headers
+
+
+class Line:
+    """A connection that keeps what was asked, so that it can be answered in any order."""
+
+    def __init__(self) -> None:
+        """Nothing asked yet."""
+        self.asked: list[tuple[str, str]] = []
+        self._arrived: Any = None
+
+    def new_inbox(self) -> str:
+        """The only one."""
+        return "_INBOX.one"
+
+    async def subscribe(self, subject: str, *, cb: Any, **_: int) -> None:
+        """Keep who listens."""
+        assert subject == "_INBOX.one.*"
+        self._arrived = cb
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        reply: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Note the question."""
+        del payload, headers
+        self.asked.append((subject, reply))
+
+    async def answers(self, number: int, data: bytes, status: str = "") -> None:
+        """Answer one of the questions."""
+        headers = {"Status": status} if status else None
+        await self._arrived(Message(self.asked[number][1], data, headers))
+
+
+async def listening() -> tuple[Line, Asker]:
+    """A line, and who asks over it."""
+    line = Line()
+    asker = Asker(line)
+    await asker.listen()
+    return line, asker
+
+
+async def test_each_question_has_its_own_answer() -> None:
+    """Whatever order they come in; what nobody asked, or asks any more, is passed over."""
+    line, asker = await listening()
+    asked = [asyncio.create_task(asker.ask("q", b"", None, 5)) for _ in range(3)]
+    await asyncio.sleep(0)
+    asked[1].cancel()
+    await asyncio.sleep(0)
+    for number in (2, 1, 0, 0):
+        await line.answers(number, b"%d" % number)
+
+    assert [b"0", b"2"] == [(await asked[each]).data for each in (0, 2)]
+    assert asked[1].cancelled()
+
+
+async def test_many_answers_end_with_the_one_that_says_so() -> None:
+    """And with an error where that is what it says."""
+    line, asker = await listening()
+
+    def ends(message: Answer) -> bool:
+        if message.data == b"bad":
+            raise Unavailable("bad")
+        return message.data == b"end"
+
+    good = asyncio.create_task(asker.gather("q", b"", ends, 5))
+    bad = asyncio.create_task(asker.gather("q", b"", ends, 5))
+    await asyncio.sleep(0)
+    for number, data in ((0, b"1"), (1, b"1"), (0, b"2"), (1, b"bad"), (0, b"end"), (0, b"3")):
+        await line.answers(number, data)
+
+    assert [b"1", b"2"] == [each.data for each in await good]
+    with pytest.raises(Unavailable, match="bad"):
+        await bad
+
+
+async def test_a_question_that_cannot_be_answered_ends_at_once() -> None:
+    """Where nobody serves its subject, where the connection is lost; else after its time."""
+    line, asker = await listening()
+    nobody, lost = (asyncio.create_task(asker.ask("q", b"", None, 5)) for _ in range(2))
+    await asyncio.sleep(0)
+    await line.answers(0, b"", "503")
+    with pytest.raises(Unavailable, match="q: nobody answers"):
+        await nobody
+    asker.lost()
+    with pytest.raises(Unavailable, match="the connection to the bus was lost"):
+        await lost
+    with pytest.raises(TimeoutError):
+        await asker.ask("q", b"", None, 0.001)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\r\n",
+        b"A: b\r\n",
+        b"A: b\r\nNats-Msg-Id: x:y\r\n\r\n",
+        b"A:b\r\nB:\tc \r\n C : d\r\n",
+        b"no colon\r\nA: b\r\n",
+        b"two words: b\r\nA: b\r\n",
+        "Größe: 1\r\nA: größer\r\n".encode(),
+        b"A: \xff\r\n: empty\r\nA: twice\r\n",
+    ],
+)
+def test_headers_are_read_as_the_client_reads_them(raw: bytes) -> None:
+    """Line by line instead of letter by letter, and with the same result."""
+    assert Client._parse_header_lines(raw) == QuickClient._parse_header_lines(raw)
