@@ -14,6 +14,7 @@ import pytest
 
 from schemas.node_events import GpuIdentity
 from services.cli.demo import xid_79
+from tests.support.busyness import allowed
 
 Leftovers = Callable[[Path], list[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,14 +46,15 @@ async def test_two_demos_at_once_each_replace_a_node_and_leave_nothing(
 ) -> None:
     """Exit code 0, the outcome on the last line, and neither process nor file afterwards."""
     async with started(tmp_path / "one") as one, started(tmp_path / "two") as two:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             told = await asyncio.gather(one.communicate(), two.communicate())
         said = [out.decode() for out, _ in told]
         assert [one.returncode, two.returncode] == [0, 0], "\n".join(said)
     for text in said:
         outcome: dict[str, Any] = json.loads(text.splitlines()[-1])
         assert outcome["ok"] is True
-        assert 0 < outcome["kmsg_to_cordon_ms"] < outcome["kmsg_to_replaced_ms"] < 30_000
+        assert 0 < outcome["kmsg_to_cordon_ms"] < outcome["kmsg_to_replaced_ms"]
+        assert outcome["kmsg_to_replaced_ms"] < allowed(30.0) * 1000
         assert outcome["old_node"] != outcome["new_node"]
         for step in ("cordon", "drain", "terminate", "provision", "bootstrap", "register", "admit"):
             assert f"{step} succeeded" in text
@@ -78,7 +80,8 @@ async def test_a_demo_that_is_interrupted_leaves_nothing(
             # The process that clears up after a killed one holds its end of the pipe.
             rest = (await demo.stdout.read()).decode()
             assert await demo.wait() == status
-    assert rest.splitlines()[-1:] == ([last] if last else [])
+    # Who is killed says nothing more, but may have said before that further nodes came.
+    assert not last or rest.splitlines()[-1] == last
     assert processes_naming(tmp_path) == []
     assert list((tmp_path / "one").iterdir()) == []
 

@@ -12,15 +12,17 @@ import pytest
 from schemas.topology import LEASES
 from services.runtime.clock import SystemClock
 from services.runtime.leases import Lease
+from tests.support.busyness import allowed
 from tests.support.cluster import Cluster, connected, leader_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).resolve().parents[2]
 OVER_SECONDS_MAX = 5.0
-LEADER_SECONDS_MAX = 30.0
+LEADER_SECONDS_MAX = 60.0
 HOLDER = """
 import asyncio, sys
+from tests.support.busyness import allowed
 from tests.support.cluster import connected
 from services.runtime.clock import SystemClock
 from services.runtime.leases import Lease
@@ -70,7 +72,7 @@ async def test_a_lease_goes_over_within_five_seconds_of_its_holders_death(
             over = await held(lease) - died
         keeping.cancel()
         await asyncio.wait([keeping])
-    assert over <= OVER_SECONDS_MAX
+    assert over <= allowed(OVER_SECONDS_MAX)
 
 
 async def test_a_lease_goes_over_within_five_seconds_of_a_new_leader(cluster: Cluster) -> None:
@@ -91,4 +93,4 @@ async def test_a_lease_goes_over_within_five_seconds_of_a_new_leader(cluster: Cl
         await leader.start()
         keeping.cancel()
         await asyncio.wait([keeping])
-    assert over <= OVER_SECONDS_MAX
+    assert over <= allowed(OVER_SECONDS_MAX)

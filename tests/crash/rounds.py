@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeVar
 from tests.crash.evidence import REPLACE_STEPS, Difference
 from tests.crash.processes import Replica
 from tests.crash.rig import IN_EFFECT, SERVICES, Moment, Rig
+from tests.support.busyness import allowed
 
 STRUCK_SECONDS_MAX: Final = 60.0
 RESUME_SECONDS_MAX: Final = 3.0
@@ -82,9 +83,8 @@ class Outcome:
 
 
 def resume_seconds_allowed() -> float:
-    """The same on this machine now: where three processes want each core, thrice as long."""
-    wanting = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return RESUME_SECONDS_MAX * max(1.0, wanting)
+    """How long somebody who was struck may take on this machine now."""
+    return allowed(RESUME_SECONDS_MAX)
 
 
 def hold(outcome: Outcome) -> None:
