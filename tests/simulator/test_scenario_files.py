@@ -213,6 +213,14 @@ def test_the_original_s_files_keep_their_meaning():
     assert outcome.ok
 
 
+def test_every_promise_is_in_the_list():
+    """Once, and the list names nothing else; every file says on top what it promises."""
+    folder = ROOT / "config" / "scenarios"
+    named = re.findall(r"\]\(([a-z0-9-]+)\.yaml\)", (folder / "README.md").read_text("utf-8"))
+    assert sorted(file.stem for file in folder.glob("*.yaml")) == sorted(named)
+    assert [] == [file.name for file in SHIPPED if not file.read_text("utf-8").startswith("# ")]
+
+
 def test_an_assertion_has_its_moment():
     """It is looked at then, after what happens then; one that was not reached holds no more."""
     text = START + (

@@ -143,6 +143,10 @@ def _counts(record: InstanceRecord, about: memory.Subject) -> bool:
 def _near(record: InstanceRecord, offering: Offering, together: Together) -> bool:
     if record.provider != offering.provider or not together:
         return False
+    # What is being launched has no place yet but the one that is asked for: a pool's first nodes
+    # come all at once, and they above all are to stand together.
+    asked = record.offering
     if together == "region":
-        return record.region == offering.region
-    return bool(offering.zone) and record.zone == offering.zone
+        return (record.region or (asked.region if asked else "")) == offering.region
+    zone = record.zone or (asked.zone if asked else "")
+    return bool(offering.zone) and zone == offering.zone
