@@ -32,7 +32,7 @@ class FleetRecord(Record, frozen=True, kw_only=True):
     id: str
 
 
-class OpenSaga(Record, frozen=True, kw_only=True):
+class OpenSaga(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A saga that a pool has decided on and that has not ended."""
 
     kind: SagaKind
@@ -167,7 +167,7 @@ class CloudNotice(Record, frozen=True, kw_only=True):
     withdrawn: bool = False
 
 
-class NodeRecord(Record, frozen=True, kw_only=True):
+class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """NODES `<pool>.<node>`: a node from its intention until its instance is gone."""
 
     pool: str

@@ -116,7 +116,7 @@ REQUESTS: dict[str, type[Request]] = {
 """Verb -> payload."""
 
 
-class CarriedOut(Record, frozen=True, kw_only=True):
+class CarriedOut(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A request that was carried out, so that an earlier one is not carried out after it."""
 
     sequence: int
@@ -330,8 +330,8 @@ class Query(
 
     pool: str = ""
     node: str = ""
-    nodes: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
-    """Of instances: these alone."""
+    names: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
+    """Of instances: those of these nodes alone."""
     after: str = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     terminated: bool = False

@@ -249,7 +249,7 @@ class Queries:
     async def _sagas(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
         items: list[Any] = [
-            {"saga": saga, "pool": record.name, **msgspec.to_builtins(opened)}
+            {"saga": saga, "pool": record.name, **msgspec.structs.asdict(opened)}
             for record in await self._store.pools()
             if not query.pool or record.name == query.pool
             for saga, opened in record.open.items()

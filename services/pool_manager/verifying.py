@@ -140,7 +140,7 @@ class Verifier:
         found: dict[str, InstanceRecord] = {}
         for start in range(0, len(nodes), ASKED_AT_ONCE_MAX):
             some = tuple(nodes[start : start + ASKED_AT_ONCE_MAX])
-            query = Query(pool=pool, nodes=some, limit=len(some), terminated=True)
+            query = Query(pool=pool, names=some, limit=len(some), terminated=True)
             reply = await self._bus.request(
                 subjects.query("instances"), encode(query), timeout_seconds=ASK_SECONDS_MAX
             )

@@ -136,7 +136,7 @@ def answer_instances(store: InstanceStore) -> Endpoint:
     async def answer(data: bytes, headers: Headers) -> bytes:
         del headers
         query = msgspec.json.decode(data or b"{}", type=Query)
-        names = {each for each in (query.node, *query.nodes) if each}
+        names = {each for each in (query.node, *query.names) if each}
         records = await store.all(query.pool, names)
         found = sorted(
             key

@@ -201,7 +201,7 @@ async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(
     launch = LaunchSpec(fleet="f", provider="test", instance_type="t")
 
     async def answer(data: bytes, _: Any) -> bytes:
-        [name] = msgspec.json.decode(data, type=Query).nodes
+        [name] = msgspec.json.decode(data, type=Query).names
         record = InstanceRecord(
             pool="training",
             instance=name,

@@ -261,5 +261,5 @@ async def test_the_instances_can_be_asked_for_in_pages(bus: NatsBus) -> None:
     assert await ask(Query(limit=2, terminated=True)) == [f"web-{n}" for n in range(5)]
     assert await ask(Query(pool="other")) == []
     assert await ask(Query(node="web-2")) == ["web-2"]
-    some = Query(nodes=("web-1", "web-3", "web-9"), limit=1, terminated=True)
+    some = Query(names=("web-1", "web-3", "web-9"), limit=1, terminated=True)
     assert await ask(some) == ["web-1", "web-3"]
