@@ -1,6 +1,7 @@
 """The rules of the house that no linter knows: length, purity, where a subject may be written."""
 
 import ast
+import functools
 import importlib.metadata
 import re
 from collections.abc import Iterator
@@ -74,12 +75,18 @@ PROCESSLESS: Final = frozenset({"runtime", "saga", "simulator"})
 NO_SERVICE: Final = {"cli": "the navarch command is a client of the bus, not a service on it"}
 
 
+@functools.cache
+def _read(path: Path) -> tuple[ast.Module, str]:
+    """A module, parsed once for all that is asked of it."""
+    text = path.read_text(encoding="utf-8")
+    return ast.parse(text), text
+
+
 def modules(*folders: str) -> Iterator[tuple[str, ast.Module, str]]:
     """Every module under the folders: its path from the root, its tree, its text."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            text = path.read_text(encoding="utf-8")
-            yield str(path.relative_to(ROOT)), ast.parse(text), text
+            yield str(path.relative_to(ROOT)), *_read(path)
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

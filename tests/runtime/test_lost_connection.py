@@ -107,7 +107,7 @@ async def test_what_a_process_leaves_with_is_handed_back_when_it_can(cuttable):
 
 async def test_what_was_lost_on_its_way_takes_up_no_room(cuttable):
     """It comes again after its acknowledgement wait, however little a process may hold."""
-    spec = await make_durable(cuttable.onlooker, ack_wait_seconds=0.5, in_flight_max=2)
+    spec = await make_durable(cuttable.onlooker, ack_wait_seconds=1.5, in_flight_max=2)
     deliveries = cuttable.bus.consume(spec)
     async with aclosing(deliveries):
         waiting = asyncio.create_task(some(deliveries, 4))
@@ -133,7 +133,7 @@ async def test_what_was_lost_on_its_way_takes_up_no_room(cuttable):
 
 async def test_a_consumer_goes_on_with_the_room_it_had(cuttable):
     """The loss of what was on its way to it is not the end of its taking."""
-    spec = await make_durable(cuttable.onlooker, ack_wait_seconds=0.5, in_flight_max=2)
+    spec = await make_durable(cuttable.onlooker, ack_wait_seconds=1.5, in_flight_max=2)
     deliveries = cuttable.bus.consume(spec)
     found = {}
 

@@ -1,9 +1,34 @@
-"""How long something may take that is promised within so many seconds on a machine of its own."""
+"""What a busy machine does to promises made in seconds: they take longer, or it stands still."""
 
+import asyncio
 import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+TICK_SECONDS = 0.02
 
 
 def allowed(seconds: float) -> float:
     """The same on this machine now: where three processes want each core, thrice as long."""
     wanting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return seconds * max(1.5, wanting)
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[Callable[[], float]]:
+    """Watch for how long at most this process did not get to run; what is yielded tells it."""
+    clock = asyncio.get_running_loop().time
+    longest, last = 0.0, clock()
+
+    async def tick() -> None:
+        nonlocal longest, last
+        while True:
+            await asyncio.sleep(TICK_SECONDS)  # what is watched is whether it comes back in time
+            longest, last = max(longest, clock() - last - TICK_SECONDS), clock()
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield lambda: max(longest, clock() - last - TICK_SECONDS)
+    finally:
+        ticking.cancel()
+        await asyncio.wait({ticking})
