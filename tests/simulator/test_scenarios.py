@@ -1,5 +1,6 @@
 """Scenario files: what they may say, what is wrong with them, and what it means to play them."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,15 @@ WHERE = [
     "wrong.yaml:18: assertions.0",
     "wrong.yaml:19: assertions.1.expected",
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_stands_is_not_looked_at():
+    """A play collects its garbage by itself; what was imported is none."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.slow
