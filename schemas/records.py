@@ -98,8 +98,7 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     open: dict[str, OpenSaga] = {}
     breaker: Breaker = Breaker()
     begun: dict[str, int] = {}
-    """Replacements and drains begun, by slots of a sixtieth of the budget's window (epoch
-    seconds)."""
+    """Replacements and drains begun, by slots (epoch seconds) of a sixtieth of the window."""
     begun_fleet: dict[str, int] = {}
     """The same, by slots of the fleet's window."""
     resets: dict[str, int] = {}
@@ -311,8 +310,7 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """Idempotency token and tag: the same for every try of this intention."""
     launch: LaunchSpec
     offering: Offering | None = None
-    """What was chosen of what the launch allows, recorded before it is asked for; None: nothing has
-    been asked for yet."""
+    """What was chosen, recorded before it is asked for; None: nothing has been asked for yet."""
     provider_id: str = ""
     region: str = ""
     zone: str = ""
@@ -325,6 +323,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """Public key that this node's credentials were issued for; no second key gets any."""
     saga: str = ""
     attempts: int = 0
+    asks: int = 0
+    """How many have asked a provider without idempotency tokens: all but the first look before."""
     rebooted: str = ""
     """Saga and step of the last reboot that the provider accepted: it is not asked for twice."""
     error: str = ""

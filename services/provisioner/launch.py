@@ -2,9 +2,9 @@
 
 The order is what makes it exact: the intention is recorded, then the offering that was chosen, then
 the provider is asked, then the answer is recorded. A try that is not surely the first lists before
-it asks. Another offering is asked only once this one has surely made nothing. The answer is
-recorded by compare-and-set; where the record says by then that the instance is to go, or is of
-another provider, it goes at once.
+it asks; where the provider knows no tokens, it asks alone. Another offering is asked only once this
+one has surely made nothing. The answer is recorded by compare-and-set; where the record says by
+then that the instance is to go, or is of another provider, it goes at once.
 """
 
 import asyncio
@@ -21,7 +21,9 @@ from schemas.records import InstanceRecord, node_key
 from schemas.sagas import ProvisionInputs, ProvisionOutputs
 from services.provisioner import core
 from services.provisioner.bootstrap.handover import HandoverError
-from services.provisioner.calling.calls import Providers
+from services.provisioner.calling.asking import alone, asking, may_ask
+from services.provisioner.calling.calls import ProviderCalls, Providers
+from services.provisioner.calling.claiming import Claims
 from services.provisioner.errors import RULES, ProviderError
 from services.provisioner.offerings.chooser import Chooser, LaunchRefusedError, Taken
 from services.provisioner.offerings.requesting import request_for
@@ -53,6 +55,8 @@ class _Tries:
     taken: Taken | None = None
     """The offering that is asked for; None: one is to be chosen."""
     count: int = 0
+    asks: int = 0
+    """What the record's `asks` was when this one asked last; 0: it has not."""
 
 
 class Launcher:
@@ -67,8 +71,10 @@ class Launcher:
         timing: Timing,
         user_data: Callable[[InstanceRecord], str],
         chooser: Chooser,
+        claims: Claims,
     ) -> None:
         """Work with these; `user_data` makes what a machine is told at its first boot."""
+        self._claims = claims
         self._clock = clock
         self._store = store
         self._providers = providers
@@ -123,7 +129,7 @@ class Launcher:
             tries.count += 1
             began = self._clock.monotonic()
             try:
-                made = await self._once(tries)
+                outputs = await self._attempt(key, tries)
             except ProviderError as error:
                 ago = self._clock.monotonic() - began
                 if not error.rule.retry_in_step:
@@ -137,8 +143,6 @@ class Launcher:
                     raise await self._give_up(key, error, in_doubt=tries.in_doubt) from error
                 await self._store.change(key, _noting(error))
             else:
-                await self._chooser.came(tries.taken)
-                outputs = await self._settle(key, tries, made)
                 if outputs is not None:
                     return outputs
                 continue
@@ -193,9 +197,50 @@ class Launcher:
         # What one provider may have made in doubt, it has refused by now; the next made nothing.
         tries.in_doubt = taken.followed or (tries.in_doubt and not elsewhere)
 
-    async def _once(self, tries: _Tries) -> Instance:
-        """Adopt what an earlier try has made, or ask the provider for it."""
+    async def _attempt(self, key: str, tries: _Tries) -> ProvisionOutputs | None:
+        """Bring it about and record it; None: another replica has brought it on, look again."""
         calls = self._providers.get(tries.record.provider)
+        if calls.provider.capabilities.idempotency_token:
+            return await self._made(key, tries, await self._once(calls, tries))
+        seconds_max = tries.until - self._clock.monotonic()
+        try:
+            async with self._claims.alone(key, seconds_max) as claim:
+                if not await self._first_to_ask(key, tries):
+                    return None
+                made = await claim.asking(self._once(calls, tries))
+                return await self._made(key, tries, made)
+        except ProviderError as error:
+            tries.in_doubt = tries.in_doubt or error.rule.in_doubt
+            raise
+
+    async def _first_to_ask(self, key: str, tries: _Tries) -> bool:
+        """Record that it is asked for, and see whether somebody has before; under the claim.
+
+        False: it is not to be asked for any more, or elsewhere.
+        """
+
+        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+            return asking(record, tries.record.offering, tries.asks) if record else None
+
+        record = await self._store.change(key, decide)
+        if record is None or not may_ask(record, tries.record.offering):
+            if tries.taken is not None:
+                await self._chooser.abandon(tries.taken)
+            tries.record, tries.in_doubt = record or tries.record, True
+            standing = tries.record.offering is not None
+            tries.taken = self._chooser.standing(tries.record) if standing else None
+            return False
+        tries.in_doubt = tries.in_doubt or not alone(record.asks, tries.asks)
+        tries.record, tries.asks = record, record.asks
+        return True
+
+    async def _made(self, key: str, tries: _Tries, made: Instance) -> ProvisionOutputs | None:
+        assert tries.taken is not None
+        await self._chooser.came(tries.taken)
+        return await self._settle(key, tries, made)
+
+    async def _once(self, calls: ProviderCalls, tries: _Tries) -> Instance:
+        """Adopt what an earlier try has made, or ask the provider for it."""
         can = calls.provider.capabilities
         if tries.in_doubt:
             if not can.idempotency_token:

@@ -101,7 +101,7 @@ def assemble(
     weigher = Weigher(store, clock, Catalogue(types, providers.sites()))
     schedulers = Schedulers(settings.pools, context.settings_file)
     chooser = Chooser(bus, clock, store, offerings, weigher, schedulers, settings.spend_cap)
-    steps = Steps(bus, clock, store, providers, timing, handover, chooser)
+    steps = Steps(bus, clock, store, providers, timing, handover, chooser, context.replica)
     enroller = Enroller(bus, clock, store, agent, nats.agent_signing_file)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     prices = PriceReader(bus, clock, offerings, providers, weigher.catalogue)

@@ -20,6 +20,7 @@ from services.provisioner import core
 from services.provisioner.bootstrap.handover import Handover
 from services.provisioner.bootstrap.setting_up import Setup
 from services.provisioner.calling.calls import Providers
+from services.provisioner.calling.claiming import Claims
 from services.provisioner.checking import Checker
 from services.provisioner.errors import ProviderError
 from services.provisioner.launch import Launcher
@@ -51,6 +52,7 @@ class Steps:
         timing: Timing,
         handover: Handover | None = None,
         chooser: Chooser | None = None,
+        replica: str = "",
     ) -> None:
         """Work with these; `handover` is what new nodes are given.
 
@@ -72,7 +74,14 @@ class Steps:
             offerings = OfferingStore(bus, clock)
             chooser = Chooser(bus, clock, store, offerings, weigher, Schedulers({}, None))
         self._launcher = Launcher(
-            clock, store, providers, self.remover, timing, handover.user_data, chooser
+            clock,
+            store,
+            providers,
+            self.remover,
+            timing,
+            handover.user_data,
+            chooser,
+            Claims(bus, clock, replica),
         )
 
     @property

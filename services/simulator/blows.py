@@ -60,6 +60,7 @@ class Blows:
         self._services = services
         self._chance = world.chance("targets")
         workload.on_uncordoned = self._works_again
+        cloud.on_cut_off = self._cut
         self._later: set[asyncio.TimerHandle] = set()
         self.operator: Life | None = None
 
@@ -84,7 +85,9 @@ class Blows:
                 self._strike_service(blow)
             case "cut" | "lost-requests" | "lost-answers" | "lost-acks" | "slow":
                 self._strike_links(blow)
-            case "launch-fails" | "no-capacity" | "terminate-fails" | "list-fails":
+            case (
+                "launch-fails" | "launch-cut-off" | "no-capacity" | "terminate-fails" | "list-fails"
+            ):
                 self._strike_cloud(blow)
             case "stillborn":
                 self._machines.stillborn += 1
@@ -189,10 +192,7 @@ class Blows:
         weather = self._world.weather
         names = self._members(blow.target)
         if blow.kind == "cut":
-            key = EVERYBODY if blow.target == EVERYBODY else names[0]
-            weather.cut[key] = weather.cut.get(key, 0) + 1
-            self._connections()
-            self._in(blow.seconds, lambda: self._join(key))
+            self._cut(EVERYBODY if blow.target == EVERYBODY else names[0], blow.seconds)
             return
         table = {
             "lost-requests": weather.lost_requests,
@@ -203,6 +203,12 @@ class Blows:
         for name in names:
             table[name] = blow.share
             self._in(blow.seconds, partial(table.pop, name, None))
+
+    def _cut(self, key: str, seconds: float) -> None:
+        cut = self._world.weather.cut
+        cut[key] = cut.get(key, 0) + 1
+        self._connections()
+        self._in(seconds, lambda: self._join(key))
 
     def _members(self, target: str) -> list[str]:
         return [
@@ -236,6 +242,9 @@ class Blows:
                 self._cloud.order(Trouble("provision", "CAPACITY"), blow.seconds)
             case "launch-fails":
                 self._cloud.order(Trouble("provision", kind, how), 0)
+            case "launch-cut-off":
+                trouble = Trouble("provision", how="cut-off", seconds=blow.seconds)
+                self._cloud.order(trouble, 0)
             case "terminate-fails":
                 self._cloud.order(Trouble("terminate", "TRANSIENT", how), 0)
             case _:

@@ -32,6 +32,7 @@ Kind = Literal[
     "lost-acks",
     "slow",
     "launch-fails",
+    "launch-cut-off",
     "no-capacity",
     "terminate-fails",
     "list-fails",
@@ -194,6 +195,8 @@ _DRAWS: Final[dict[Kind, Callable[[Random, float], Blow]]] = {
     "list-fails": lambda c, at: Blow(
         at, "list-fails", seconds=c.uniform(1, 20), how=c.choice(("before", "hang"))
     ),
+    # Long enough for its command to come to another replica meanwhile.
+    "launch-cut-off": lambda c, at: Blow(at, "launch-cut-off", seconds=c.uniform(2, 12)),
     "stillborn": lambda _, at: Blow(at, "stillborn"),
     "faulty": lambda _, at: Blow(at, "faulty"),
     "power-off": lambda _, at: Blow(at, "power-off"),

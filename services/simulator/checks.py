@@ -33,7 +33,6 @@ from services.runtime.bus import Stored
 from services.simulator.agents import Agents
 from services.simulator.announced import Announced
 from services.simulator.cloud import Cloud
-from services.simulator.doubles import Doubles
 from services.simulator.records import Records
 from services.simulator.virtual import moment
 from services.simulator.workload import Workload
@@ -81,7 +80,6 @@ class Checks:
         self._agents = agents
         self._pool = pool
         self._records = Records(world.server)
-        self.doubles = Doubles()
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
         self._begun_at: dict[str, datetime] = {}
@@ -248,8 +246,8 @@ class Checks:
     def made(self, instance: Instance) -> None:
         """A machine was made."""
         name = instance.name
-        if wrong := self.doubles.made(name, self._standing(name), self._world.now()):
-            self._fail(wrong, name)
+        if (standing := self._standing(name)) > 1:
+            self._fail(f"{name} stands {standing} times", name)
         record = self._records.instance(node_key(instance.pool, name))
         if record is None:
             self._fail(f"{name} was made without a record", name)
@@ -263,9 +261,7 @@ class Checks:
         return sum(each.name == name for each in self._cloud.standing())
 
     def look(self) -> None:
-        """Raise what has been found, or lasts too long."""
-        if wrong := self.doubles.look(self._standing, self._world.now()):
-            self._fail(wrong)
+        """Raise what has been found."""
         if self.broken is not None:
             raise self.broken
 

@@ -28,7 +28,7 @@ CALL_SECONDS_MAX: Final = 1.5
 STOPPING_SECONDS_MAX: Final = 5.0
 
 Call = Literal["provision", "terminate", "list"]
-How = Literal["before", "after", "hang", "hang-after"]
+How = Literal["before", "after", "hang", "hang-after", "cut-off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,10 @@ class Trouble:
     call: Call
     kind: ProviderErrorKind = "TRANSIENT"
     how: How = "before"
-    """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes."""
+    """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes; `cut-off`:
+    whoever asks is cut off from the bus, until it takes effect."""
+    seconds: float = 0.0
+    """Until then, of `cut-off`."""
     until: float = 0.0
     """0: the next call alone."""
     place: Place = ANYWHERE
@@ -77,6 +80,8 @@ class Cloud:
     on_gone: Callable[[Instance], None] = lambda _: None
     dress: Callable[[Instance], Instance] = lambda made: made
     """Says where a machine stands, and what it is, beyond what was asked."""
+    on_cut_off: Callable[[str, float], None] = lambda *_: None
+    """Is to cut a member off from the bus, for so many seconds."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     made: int = 0
@@ -207,6 +212,10 @@ class SimulatedProvider:
         self._cloud.asked[request.pool, offering] += 1
         trouble = self._cloud.trouble("provision", offering)
         await self._fail(trouble, "before", "hang")
+        if trouble is not None and trouble.how == "cut-off":
+            self._cloud.on_cut_off(self._life.name, trouble.seconds)
+            await asyncio.sleep(trouble.seconds)
+            await self._life.alive()
         made = self._cloud.make(request)
         machine = self._cloud.machines[made.provider_id]
         machine.provider, machine.offering = self._name, offering

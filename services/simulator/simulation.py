@@ -85,7 +85,6 @@ class Simulation:
         self.machines = Machines(self.world, lambda _: Kind(gpu_count=GPUS))
         self.world.parts |= {"cloud": self.cloud, "workload": self.workload}
         self.checks = Checks(self.world, self.cloud, self.workload, self.machines, POOL)
-        self.checks.doubles.racing = shape.replicas > 1 and not shape.idempotent
         self.checks.allowed = shape.max_unavailable
         self.checks.rate_max = shape.max_replacements
         self.checks.window_seconds = WINDOW_SECONDS

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.records import InstanceRecord
+from schemas.records import InstanceRecord, node_key
 from schemas.sagas import (
     LaunchSpec,
     ProvisionInputs,
@@ -23,9 +23,10 @@ from schemas.sagas import (
 )
 from schemas.settings import Settings
 from schemas.subjects import saga_tree
-from schemas.topology import SAGAS
+from schemas.topology import LEASES, SAGAS
 from services.provisioner.bootstrap.handover import Handover
 from services.provisioner.calling.calls import ProviderCalls, Providers
+from services.provisioner.calling.claiming import PREFIX
 from services.provisioner.provider import Environment, Instance, Provider, ProvisionRequest
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removing.removal import Timing
@@ -247,6 +248,11 @@ class Mortal:
             return result
 
         return call
+
+
+async def lapsed(bus: Bus, node: str) -> None:
+    """The claim of whoever died passes, sooner than by itself."""
+    await bus.delete(LEASES, f"{PREFIX}{node_key('web', node)}")
 
 
 class Held:

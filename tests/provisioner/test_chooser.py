@@ -33,6 +33,7 @@ from tests.provisioner.support import (
     Killed,
     Life,
     Mortal,
+    lapsed,
     provision,
     recorded,
     terminate,
@@ -145,6 +146,7 @@ async def test_killed_anywhere_a_launch_that_moves_on_makes_one_instance(bus: Na
             await market.steps(Mortal(bus, life), **mortal).provision(provision(node, choice=BOTH))
         except Killed:
             killed = True
+            await lapsed(bus, node)
             outputs = await market.steps().provision(provision(node, choice=BOTH))
             record = await recorded(bus, node)
             assert (record.state, record.provider_id) == ("running", outputs.provider_id)
@@ -164,7 +166,7 @@ async def clear(bus: NatsBus) -> None:
 
 async def test_a_slow_first_provider_that_succeeds_too_late_is_taken_back(bus: NatsBus) -> None:
     """Another replica has gone on to the next provider meanwhile: one instance stays, recorded."""
-    market = Market(bus, idempotent=False)
+    market = Market(bus)
     slow = Held(market.providers["fake"])
     first = asyncio.create_task(market.steps(fake=slow).provision(provision("web-1", choice=BOTH)))
     await slow.entered.wait()

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from schemas.sagas import ProvisionOutputs
 from services.provisioner.providers.fake import FakeProvider, Order
 from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
@@ -14,6 +13,7 @@ from tests.provisioner.support import (
     Life,
     Mortal,
     fake,
+    lapsed,
     provision,
     recorded,
     steps,
@@ -42,6 +42,7 @@ async def test_a_launch_killed_anywhere_makes_one_instance(
             await mortal.provision(provision(node))
         except Killed:
             killed = True
+            await lapsed(bus, node)
             outputs = await steps(bus, provider).provision(provision(node))
             assert [outputs.provider_id] == await made(provider, node)
         record = await recorded(bus, node)
@@ -66,7 +67,7 @@ async def test_a_launch_killed_twice_makes_one_instance(bus: NatsBus) -> None:
                         provision(node)
                     )
                 except Killed:
-                    continue
+                    await lapsed(bus, node)
             await steps(bus, provider).provision(provision(node))
             assert len(await made(provider, node)) == 1
 
@@ -137,22 +138,6 @@ async def test_an_undo_before_the_launch_keeps_it_from_happening(bus: NatsBus) -
     with pytest.raises(StepFailure):
         await steps(bus, provider).provision(provision("web-1"))
     assert provider.calls("provision") == []
-
-
-async def test_two_replicas_that_launch_at_once_make_one_instance(bus: NatsBus) -> None:
-    """Even at a provider that knows no token, the one that is not recorded goes."""
-    provider = fake(idempotent=False)
-    first, second = Held(provider), Held(provider)
-    one = asyncio.create_task(steps(bus, first).provision(provision("web-1")))
-    await first.entered.wait()
-    two = asyncio.create_task(steps(bus, second).provision(provision("web-1")))
-    await second.entered.wait()
-    first.go_on.set()
-    second.go_on.set()
-    outputs: list[ProvisionOutputs] = await asyncio.gather(one, two)
-    assert outputs[0] == outputs[1]
-    assert len(provider.calls("provision")) == 2
-    assert await made(provider, "web-1") == [outputs[0].provider_id]
 
 
 @pytest.mark.parametrize("kind", ["TRANSIENT", "NETWORK"])

@@ -1,7 +1,8 @@
 """Bugs that a service like ours could have, put in one at a time: the simulation must find each."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from services.pool_manager.mending import choosing
 from services.pool_manager.safety import budget
 from services.pool_manager.service import PoolManager
 from services.provisioner import core
+from services.provisioner.calling.claiming import Claims
 from services.runtime.errors import BusError
 from services.simulator.memory_bus import MemoryBus
 from services.simulator.virtual import MEMBER
@@ -83,6 +85,24 @@ def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryBus, "schedule", schedule)
 
 
+class _Anybodys:
+    """A claim that is everybody's."""
+
+    async def asking(self, call: Awaitable[Any]) -> Any:
+        """Ask, whoever else does."""
+        return await call
+
+
+def launch_without_a_claim(patch: pytest.MonkeyPatch) -> None:
+    """Of a cloud that knows no tokens every replica that has the command asks, when it likes."""
+
+    @asynccontextmanager
+    async def alone(*_: Any) -> AsyncIterator[_Anybodys]:
+        yield _Anybodys()
+
+    patch.setattr(Claims, "alone", alone)
+
+
 async def _look_at_pools_alone(self: Any) -> None:
     while True:
         try:
@@ -98,4 +118,5 @@ BUGS: dict[str, Plant] = {
     "budget in memory": budget_in_memory,
     "no adopt before retry": no_adopt_before_retry,
     "timer in process memory": timer_in_process_memory,
+    "launch without a claim": launch_without_a_claim,
 }

@@ -49,10 +49,11 @@ def test_another_seed_is_another_story():
 
 
 FOUND_AT = {
-    "save before publish": 101,
+    "save before publish": 140,
     "budget in memory": 4,
-    "no adopt before retry": 10,
-    "timer in process memory": 35,
+    "no adopt before retry": 4,
+    "timer in process memory": 150,
+    "launch without a claim": 14,
 }
 """Where each was found first; from there on it is looked for, so that the test is quick."""
 

@@ -89,7 +89,7 @@ class ProviderConformance(Asks):
         """Where the provider declares a token, it holds between replicas that never met."""
         providers = [fresh() for _ in range(AT_ONCE)]
         if not providers[0].capabilities.idempotency_token:
-            pytest.skip("it declares no idempotency token: the provisioner removes what is surplus")
+            pytest.skip("it declares no idempotency token: one replica at a time asks for a launch")
         crowd = await asyncio.gather(
             *(self._bounded(each.provision(wanted())) for each in providers)
         )

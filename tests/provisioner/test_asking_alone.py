@@ -1,0 +1,132 @@
+"""A provider without idempotency tokens is asked by one at a time, whatever the replicas know."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.capacity import Offering
+from schemas.records import InstanceRecord
+from schemas.sagas import ProvisionOutputs
+from schemas.topology import LEASES, BucketSpec
+from services.provisioner import core
+from services.provisioner.calling.asking import alone, asking
+from services.provisioner.providers.fake import FakeProvider
+from services.runtime.errors import Conflict, Unavailable
+from services.runtime.nats_bus import NatsBus
+from tests.provisioner.support import Held, fake, launch, provision, steps
+from tests.provisioner.test_core import NOW
+
+SECONDS_MAX = 30.0
+HERE = Offering(provider="fake", region="r", zone="a", instance_type="h100", market="spot")
+INTENDED = replace(core.intended("web", "web-1", launch(), "s", NOW), offering=HERE)
+
+
+async def made(provider: FakeProvider, node: str) -> list[str]:
+    """Ids of the instances that stand for a node."""
+    return [each.provider_id for each in await provider.list() if each.name == node]
+
+
+@pytest.mark.parametrize(
+    ("record", "before", "count", "first"),
+    [
+        (INTENDED, 0, 1, True),
+        (replace(INTENDED, asks=1), 1, None, True),
+        (replace(INTENDED, asks=1), 0, 2, False),
+        (replace(INTENDED, asks=2), 1, 3, False),
+        (replace(INTENDED, state="running"), 0, None, None),
+        (replace(INTENDED, offering=replace(HERE, zone="b")), 0, None, None),
+        (replace(INTENDED, offering=None), 0, None, None),
+    ],
+)
+def test_the_record_tells_whether_anybody_else_has_asked(
+    record: InstanceRecord, before: int, count: int | None, first: bool | None
+) -> None:
+    """Who counts himself again is in doubt; who was counted last, and since nobody, is not."""
+    found = asking(record, HERE, before)
+    assert count == (found.asks if found else None)
+    if first is not None:
+        assert first == alone((found or record).asks, before)
+
+
+class Watched:
+    """A bus of which a test knows that a key was to be made which stands already."""
+
+    def __init__(self, real: NatsBus) -> None:
+        self._real = real
+        self.refused = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def create(self, bucket: BucketSpec, key: str, *args: Any, **kwargs: Any) -> int:
+        """Tell of a lease that is another's."""
+        try:
+            return await self._real.create(bucket, key, *args, **kwargs)
+        except Conflict:
+            if bucket is LEASES:
+                self.refused.set()
+            raise
+
+
+async def test_two_replicas_that_launch_at_once_make_one_instance(bus: NatsBus) -> None:
+    """At a provider that knows no token the second asks for nothing while the first may."""
+    provider = fake(idempotent=False)
+    first, second, watched = Held(provider), Held(provider), Watched(bus)
+    one = asyncio.create_task(steps(bus, first).provision(provision("web-1")))
+    await first.entered.wait()
+    two = asyncio.create_task(steps(watched, second).provision(provision("web-1")))
+    async with asyncio.timeout(SECONDS_MAX):
+        await watched.refused.wait()
+    first.go_on.set()
+    outputs: list[ProvisionOutputs] = await asyncio.gather(one, two)
+    assert outputs[0] == outputs[1]
+    assert (["web-1"], False) == (provider.calls("provision"), second.entered.is_set())
+    assert await made(provider, "web-1") == [outputs[0].provider_id]
+
+
+async def test_with_tokens_nobody_waits_for_another(bus: NatsBus) -> None:
+    """The provider itself drops the second request."""
+    provider = fake()
+    first, second = Held(provider), Held(provider)
+    one = asyncio.create_task(steps(bus, first).provision(provision("web-1")))
+    await first.entered.wait()
+    two = asyncio.create_task(steps(bus, second).provision(provision("web-1")))
+    await second.entered.wait()
+    first.go_on.set()
+    second.go_on.set()
+    outputs: list[ProvisionOutputs] = await asyncio.gather(one, two)
+    assert outputs[0] == outputs[1]
+    assert await made(provider, "web-1") == [outputs[0].provider_id]
+
+
+class Cut:
+    """A bus that can be cut off."""
+
+    def __init__(self, real: NatsBus) -> None:
+        self._real = real
+        self.cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.cut:
+            raise Unavailable("cut off")
+        return getattr(self._real, name)
+
+
+async def test_who_is_cut_off_has_stopped_asking_before_another_asks(bus: NatsBus) -> None:
+    """Its call is cancelled by its own clock; the other waits for that, looks, and asks."""
+    provider = fake(idempotent=False)
+    first, cut = Held(provider), Cut(bus)
+    asked = provision("web-1", timeout_seconds=SECONDS_MAX)
+    one = asyncio.create_task(steps(cut, first).provision(asked))
+    await first.entered.wait()
+    cut.cut = True
+    outputs = await steps(bus, provider).provision(asked)
+    first.go_on.set()
+    with pytest.raises(Unavailable):
+        await one
+    assert ["web-1"] == provider.calls("provision")
+    assert await made(provider, "web-1") == [outputs.provider_id]
+    cut.cut = False
+    assert outputs == await steps(cut, first).provision(asked)

@@ -1,0 +1,49 @@
+"""Which drains the cloud's notices may cut short, as the simulation judges it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas.node_events import Preempting
+from services.simulator.announced import Announced
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def told(notice: str, deadline: float | None, *, withdrawn: bool = False) -> Preempting:
+    """What an agent publishes."""
+    at = None if deadline is None else NOW + timedelta(seconds=deadline)
+    return Preempting(
+        id="x",
+        time=NOW,
+        pool="training",
+        node="n1",
+        notice=notice,
+        deadline=at,
+        withdrawn=withdrawn,
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "at", "may"),
+    [
+        ((), 100, False),
+        (((0, told("a", 60)),), 53, False),
+        (((0, told("a", 60)),), 55, True),
+        (((0, told("a", None)),), 1, True),
+        (((0, told("a", 60)), (30, told("a", None, withdrawn=True))), 55, False),
+        (((0, told("a", 60)), (50, told("a", None, withdrawn=True))), 55, True),
+        (((30, told("a", None, withdrawn=True)), (40, told("a", 60))), 55, False),
+        (
+            ((0, told("a", 60)), (5, told("b", 60)), (30, told("a", None, withdrawn=True))),
+            55,
+            True,
+        ),
+    ],
+)
+def test_a_drain_is_cut_only_for_a_notice_that_stands(events, at, may):
+    """And only when its moment comes; a withdrawal takes a little to be heard of."""
+    announced = Announced()
+    for seconds, event in events:
+        announced.told(event, NOW + timedelta(seconds=seconds))
+    assert may == announced.takes("n1", NOW + timedelta(seconds=at))
