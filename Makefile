@@ -77,8 +77,9 @@ outage: $(STAMP) ## Take the broker from 500 nodes for two minutes; about eight 
 simulate: $(STAMP) ## Fleets in virtual time under faults of every kind: make simulate SEEDS=1000
 	@$(BIN)/navarch simulator fuzz --seeds $(SEEDS) --minutes $(MINUTES)
 
-crash-matrix: $(STAMP) ## Kill everything at every moment; make test does a part of it
-	CRASH_MATRIX=whole $(BIN)/python -m pytest tests/crash
+crash-matrix: $(STAMP) ## Kill everything at every moment, and large fleets; make test does a part of it
+	CRASH_MATRIX=whole $(BIN)/python -m pytest tests/crash \
+		tests/scenarios/test_bootstrap_of_a_hundred.py tests/provisioner/test_drought.py
 
 nightly: $(STAMP) ## What takes too long by day: ten thousand seeds, the whole crash matrix, wider properties
 	@$(MAKE) --no-print-directory simulate SEEDS=10000

@@ -5,7 +5,6 @@ nothing doubled, nothing leaked.
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
@@ -14,6 +13,7 @@ from tests.crash.evidence import REPLACE_STEPS, Difference
 from tests.crash.processes import Replica
 from tests.crash.rig import IN_EFFECT, SERVICES, Moment, Rig
 from tests.support.busyness import allowed
+from tests.support.wide import WHOLE
 
 STRUCK_SECONDS_MAX: Final = 60.0
 RESUME_SECONDS_MAX: Final = 3.0
@@ -119,7 +119,6 @@ async def strike_service(rig: Rig, victim: Replica, moment: Moment, blow: Blow) 
 
 
 T = TypeVar("T")
-WHOLE: Final = os.environ.get("CRASH_MATRIX") == "whole"
 
 
 def some(cases: Sequence[T], every: int) -> Sequence[T]:

@@ -6,9 +6,10 @@ from services.provisioner.offerings.choosing import PACE_FIRST
 from services.simulator import virtual
 from tests.provisioner.drought import Drought, live
 from tests.provisioner.test_offering_memory import probe_budget
+from tests.support.wide import WHOLE
 
 NODES = 50
-HOURLY = 20
+HOURLY = NODES if WHOLE else 20
 """So many wait a whole hour: calls are the offerings', whatever number of launches waits."""
 HOUR = 3600.0
 REPLICAS = 2
@@ -16,7 +17,7 @@ REPLICAS = 2
 
 @pytest.mark.slow
 def test_an_hour_without_capacity_costs_the_probe_budget_and_no_minute_more() -> None:
-    """Twenty nodes wanted, three offerings empty: few calls, and the return is used at once."""
+    """Many nodes wanted, three offerings empty: few calls, and the return is used at once."""
     drought = Drought(
         begins=dict.fromkeys("abc", 0.0), ends={"a": 10 * HOUR, "b": 10 * HOUR, "c": HOUR}
     )

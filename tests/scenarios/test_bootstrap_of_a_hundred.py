@@ -1,7 +1,9 @@
 """A hundred nodes at once on machines of one's own, five of which fail, hang or hang up.
 
-The real services in this process on a real server; 105 SSH servers with real shells. Only what runs
-on a node in the end, its agent, is played: it speaks once its machine's setup has started it.
+Forty in `make test`, all of them in `make crash-matrix`.
+
+The real services in this process on a real server; as many SSH servers with real shells. Only what
+runs on a node in the end, its agent, is played: it speaks once its machine's setup has started it.
 """
 
 import asyncio
@@ -31,15 +33,15 @@ from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from tests.provisioner.machines import USER, Box, Machines, machines
 from tests.support.inprocess import Running, eventually
+from tests.support.wide import WHOLE
 
-# About 25 s of processor: half a minute where there are two to spare, minutes where there are not.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-NODES_WANTED = 100
+NODES_WANTED = 100 if WHOLE else 40
 SPARE = 5
 COMMAND_SECONDS = 20.0
 WITHIN_SECONDS = 240.0
-KINDS = {7: "fails", 8: "fails", 20: "hangs", 21: "hangs", 50: "drops"}
+KINDS = {7: "fails", 8: "fails", 20: "hangs", 21: "hangs", 30: "drops"}
 """Which machines are bad, in the order in which their setup begins."""
 WELL, AGENT = "mkdir -p $HOME/opt", "echo {{.NodeID}} > $HOME/agent"
 BROKEN = "echo no such package; exit 100"
@@ -177,10 +179,10 @@ def settings(racks: Machines, folder: Path) -> Settings:
     )
 
 
-async def test_a_hundred_nodes_at_once_of_which_five_are_replaced(
+async def test_many_nodes_at_once_of_which_five_are_replaced(
     server: EmbeddedServer, bus: NatsBus, racks: Machines, tmp_path: Path
 ) -> None:
-    """95 are admitted and five replaced; each of those says why, and no machine is lost."""
+    """All but five are admitted, those replaced; each of them says why, no machine is lost."""
     agents, bad = Agents(bus), Bad()
     for box in racks.boxes.values():
         box.before, box.after = bad.before, agents.after
