@@ -259,5 +259,5 @@ class SimulatedProvider:
         if trouble.how == hanging:
             await asyncio.Event().wait()
         if trouble.how == failing:
-            where = f" of {trouble.place}" if str(trouble.place) else ""
+            where = f" ({trouble.place})" if str(trouble.place) else ""
             raise ProviderError(trouble.kind, f"simulated{where}, {failing} its effect")

@@ -98,6 +98,17 @@ def test_a_fleet_can_be_played_with_by_hand():
     assert lines["training"][:3] == ["training", "2", "closed"]
 
 
+def test_by_hand_too_one_can_ask_why():
+    """As `navarch why` answers, at the fleet's own time; what is not there is said."""
+    typed = "start\nstep 10s\ninject node-1 xid_error\nwhy node-1\nwhy mars\nwhy\n"
+    code, said = navarch("interactive", "--nodes", "2", typed=typed)
+    assert code == 0
+    assert "it calls for replace" in said
+    assert "Now:   It waits for " in said
+    assert "! nothing here is called 'mars'" in said
+    assert "! name a node, a pool or a saga: why node-1" in said
+
+
 @pytest.mark.parametrize(
     ("typed", "code"), [("", 0), ("quit\n", 0), ("start\nassert all lost\n", 1)]
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from services.cli import printing
 from services.cli.simulating import scenarios
 from services.cli.text import render
+from services.runtime.errors import NavarchError
 from services.runtime.logs import silenced
 from services.simulator import virtual
 from services.simulator.scenario.outcome import Outcome
@@ -101,6 +102,8 @@ class Session:
             case "story":
                 for text in scenarios.story(self._outcome(0, 0), colour=colour):
                     printing.say(text)
+            case _ if line.partition(" ")[0] == "why":
+                await self._say_why(line.partition(" ")[2].strip())
             case _:
                 await self._event(line, colour=colour)
 
@@ -132,6 +135,17 @@ class Session:
             steps=tuple(self._player.steps[steps:]),
             story=tuple(stage.story[told:]),
         )
+
+    async def _say_why(self, name: str) -> None:
+        stage = self._player.stage
+        if not name:
+            printing.say("! name a node, a pool or a saga: why node-1")
+            return
+        try:
+            answer = await scenarios.why(stage.operator.bus, name, stage.world.clock.now())
+        except NavarchError as error:
+            answer = f"! {error}"
+        printing.say(answer)
 
     def _say_pools(self, *, colour: bool) -> None:
         rows = []

@@ -113,6 +113,6 @@ command node-1 drain timeout=1m       {", ".join((*VERBS, "run_diagnostic"))}
 request training scale nodes=5        what an operator asks of a pool
 load training utilization=95          how a pool is used: pending_jobs=3 queue_depth=12 too
 wait node-1 active timeout=1m         let time pass until it is so
-nodes, pools, story                   how things stand, and what has happened so far
+nodes, pools, story, why node-1       how things stand, why, and what has happened so far
 stop                                  every agent of the fleet falls silent
 quit                                  end"""
