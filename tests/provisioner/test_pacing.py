@@ -24,6 +24,7 @@ from services.runtime.errors import NavarchError, Unavailable
 from services.runtime.nats_bus import NatsBus
 from tests.provisioner.lambda_server import KEY, serving
 from tests.provisioner.support import FLEET, request
+from tests.support.busyness import watched
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REPLICAS = 4
@@ -267,12 +268,13 @@ async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: b
         await pacer.turn(kind)
         used.append((asyncio.get_running_loop().time(), kind))
 
-    async with asyncio.timeout(60):
+    async with watched() as still, asyncio.timeout(60):
         await asyncio.gather(*(call("launch") for _ in range(3)), *(call("") for _ in range(8)))
     launches = [at for at, kind in used if kind]
     # Between the return of a turn and its note the machine may stand still.
     assert launches[-1] - launches[0] > 0.8
-    assert ["", "", ""] == [kind for _, kind in sorted(used)[1:4]]
+    # Where the machine stands still the next launch is due before they have gone.
+    assert still() > 0.1 or ["", "", ""] == [kind for _, kind in sorted(used)[1:4]]
 
 
 async def test_in_one_process_callers_go_in_order() -> None:
