@@ -170,6 +170,13 @@ def test_what_is_wrong_is_told_with_its_place(old: str, new: str, message: str) 
     assert message in str(raised.value)
 
 
+def test_older_spellings_mean_the_same() -> None:
+    """As in a configuration: a pool's `autoscaler`, and its thresholds."""
+    older = "autoscaler: {type: reactive, scale_up_threshold: 50, step: 2}"
+    found = entry.simulate(_spec(TINY.replace("autoscaling: {type: queue}", older), duration=90.0))
+    assert [True] == [each.ups > 0 for each in found.scaling]
+
+
 def test_jobs_come_as_often_as_the_file_says() -> None:
     """In each span of time, to each pool by its share, for as long as jobs last."""
     spec = WorkloadSpec(

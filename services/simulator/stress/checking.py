@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from schemas.names import InvalidNameError, pool_name
-from schemas.settings import PoolSpec
+from schemas.settings import ALIASES, PoolSpec
 from services.pool_manager.autoscaling.finding import Found
 from services.runtime.documents import Document, Path_, convert
 from services.runtime.errors import ConfigurationError
@@ -108,7 +108,7 @@ def _of_autoscaler(
     pool = PoolSpec(
         min_nodes=0,
         max_nodes=0,
-        autoscaling=autoscaling,
+        autoscaling=_renamed(autoscaling),
         metrics=spec.fleet_gen.pool.get("metrics"),
     )
     try:
@@ -120,6 +120,13 @@ def _of_autoscaler(
         inside = parts[2:] if parts[:2] == ("pools", "any") else ("autoscaling",)
         inside = (written, *inside[1:]) if inside[:1] == ("autoscaling",) else inside
         yield document.error((*here, "pool", *inside), problem or told)
+
+
+def _renamed(value: Any) -> Any:
+    """What is written, in the words of today."""
+    if isinstance(value, dict):
+        return {ALIASES.get(key, key): _renamed(inner) for key, inner in value.items()}
+    return [_renamed(each) for each in value] if isinstance(value, list) else value
 
 
 def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
