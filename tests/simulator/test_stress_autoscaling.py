@@ -173,7 +173,10 @@ def test_what_is_wrong_is_told_with_its_place(old: str, new: str, message: str) 
 def test_older_spellings_mean_the_same() -> None:
     """As in a configuration: a pool's `autoscaler`, and its thresholds."""
     older = "autoscaler: {type: reactive, scale_up_threshold: 50, step: 2}"
-    found = entry.simulate(_spec(TINY.replace("autoscaling: {type: queue}", older), duration=90.0))
+    text = TINY.replace("autoscaling: {type: queue}", older)
+    health = "health: {remediation: ladder, unhealthy_threshold: 2}"
+    text = text.replace("cooldown: 30s", f"cooldown_period: 30s\n    {health}")
+    found = entry.simulate(_spec(text, duration=90.0))
     assert [True] == [each.ups > 0 for each in found.scaling]
 
 

@@ -83,7 +83,7 @@ def errors(document: Document, spec: StressSpec, path: Path_) -> list[Configurat
         if key in kept or key not in POOL_OWN.union(AUTOSCALING)
     }
     try:
-        convert(document, needed | rest, PoolSpec, here)
+        convert(document, needed | _plain(rest), PoolSpec, here)
     except ConfigurationError as error:
         found.append(error)
     if scales and not found:
@@ -120,6 +120,27 @@ def _of_autoscaler(
         inside = parts[2:] if parts[:2] == ("pools", "any") else ("autoscaling",)
         inside = (written, *inside[1:]) if inside[:1] == ("autoscaling",) else inside
         yield document.error((*here, "pool", *inside), problem or told)
+
+
+def _plain(pool: dict[str, Any]) -> dict[str, Any]:
+    """A pool as its struct has it, of one as a configuration may write it."""
+    found: dict[str, Any] = _renamed(pool)
+    health = found.get("health")
+    if isinstance(health, dict) and "remediation" in health:
+        found["health"] = health | {"remediation": _named(health["remediation"])}
+    if "strategy" in found:
+        found["strategy"] = _named(found["strategy"])
+    return found
+
+
+def _named(plugin: Any) -> Any:
+    """A plugin with its options, of a mere name or of both in one."""
+    if isinstance(plugin, str):
+        return {"type": plugin}
+    if not isinstance(plugin, dict) or "type" not in plugin:
+        return plugin
+    options = {key: value for key, value in plugin.items() if key != "type"}
+    return {"type": plugin["type"], "options": options}
 
 
 def _renamed(value: Any) -> Any:
