@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -13,6 +13,9 @@ from schemas.topology import BucketSpec
 from services.runtime.bus import Bus, Entry
 
 log = logging.getLogger(__name__)
+
+OWN_MAX: Final = 1_000
+"""Revisions of our own that are remembered before those that the watch has passed are dropped."""
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -34,6 +37,9 @@ class BucketView(Generic[R]):
         self._decoder = decoder(kind)
         self._changed = changed
         self._seen = 0
+        """Everything up to this revision is held."""
+        self._own: set[int] = set()
+        """What this process has written beyond that."""
         self._moved = asyncio.Condition()
         self.records: dict[str, R] = {}
         self.revisions: dict[str, int] = {}
@@ -45,7 +51,7 @@ class BucketView(Generic[R]):
         async for entry in self._bus.watch(self._bucket):
             self._apply(entry)
             async with self._moved:
-                self._seen = max(self._seen, entry.revision)
+                self._reached(entry.revision)
                 self._moved.notify_all()
 
     def _apply(self, entry: Entry) -> None:
@@ -83,6 +89,17 @@ class BucketView(Generic[R]):
         if revision > self.revisions.get(key, 0):
             self._keep(key, record)
             self.revisions[key] = revision
+        self._own.add(revision)
+        self._reached(self._seen)
+
+    def _reached(self, revision: int) -> None:
+        """Note how far the view goes: as the watch tells, and on as long as all is our own."""
+        self._seen = max(self._seen, revision)
+        while self._seen + 1 in self._own:
+            self._seen += 1
+            self._own.discard(self._seen)
+        if self._own and (revision in self._own or len(self._own) > OWN_MAX):
+            self._own = {each for each in self._own if each > self._seen}
 
     async def caught_up(self, upto: int = 0) -> None:
         """Wait until the view holds everything that was written before this call.

@@ -53,3 +53,27 @@ async def test_an_unreadable_record_is_left_out_and_harms_nobody(any_bus):
         await view.caught_up()
     assert (list(view.records), changes) == (["training.n-2"], ["training.n-2"])
     running.cancel()
+
+
+async def test_what_a_process_wrote_itself_is_not_waited_for(any_bus):
+    """As long as nobody else wrote in between: that has to be brought by the watch."""
+    view = BucketView(any_bus, NODES, NodeRecord)
+    for number in (1, 2):
+        name = f"n-{number}"
+        revision = await any_bus.put(NODES, node_key("training", name), record(name))
+        view.wrote(f"training.{name}", NodeRecord(pool="training", node=name), revision)
+    async with asyncio.timeout(60):
+        await view.caught_up()
+    assert list(view.records) == ["training.n-1", "training.n-2"]
+
+    await any_bus.put(NODES, "training.n-3", record("n-3"))
+    revision = await any_bus.put(NODES, "training.n-4", record("n-4"))
+    view.wrote("training.n-4", NodeRecord(pool="training", node="n-4"), revision)
+    waiting = asyncio.create_task(view.caught_up(revision))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(60):
+        await waiting
+    assert sorted(view.records) == [f"training.n-{number}" for number in (1, 2, 3, 4)]
+    running.cancel()
