@@ -12,12 +12,13 @@ from typing import Final
 import msgspec
 
 from schemas.records import PoolRecord
+from services.pool_manager.counting import UNASKED
 from services.pool_manager.mending.observing import observed
 from services.pool_manager.mending.repair import repair
 from services.pool_manager.safety import breaker, touching
 from services.pool_manager.sizing.returning import give_back
 from services.pool_manager.sizing.sizes import resize
-from services.pool_manager.world import UNASKED, Plan, World, earlier
+from services.pool_manager.world import Plan, World, earlier
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0

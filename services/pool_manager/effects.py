@@ -16,6 +16,7 @@ from services.pool_manager.admitting import admission
 from services.pool_manager.admitting.hardware import condemned
 from services.pool_manager.admitting.hardware_list import HardwareList
 from services.pool_manager.core import close
+from services.pool_manager.counting import UNASKED
 from services.pool_manager.facts import facts
 from services.pool_manager.projection import (
     coming_node,
@@ -26,7 +27,6 @@ from services.pool_manager.projection import (
 )
 from services.pool_manager.safety.breaker import Ended
 from services.pool_manager.store import Store
-from services.pool_manager.world import UNASKED
 from services.runtime.bus import Bus
 from services.runtime.tracing import current_headers
 from services.saga.log import SagaState

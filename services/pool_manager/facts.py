@@ -20,9 +20,9 @@ from schemas.sagas import (
     StepSucceeded,
     UndoSucceeded,
 )
+from services.pool_manager.counting import CURING
 from services.pool_manager.projection import done, outcome
 from services.pool_manager.sagas.steps import booted, mended_at
-from services.pool_manager.world import CURING
 from services.saga.log import SagaState
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from schemas.reasons import STOPPED, AttemptOutcome, HealthStatus, NodeState
 from schemas.records import Attempt, NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.counting import CURING, REMOVING
 from services.pool_manager.nodes import launched
-from services.pool_manager.world import CURING, REMOVING
 from services.saga.log import SagaState
 
 ATTEMPTS_MAX: Final = 16

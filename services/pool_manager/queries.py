@@ -12,12 +12,12 @@ from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
 from schemas.rehearsal import RehearsalRequest
 from schemas.requests import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
 from schemas.settings import FleetBudgetSpec
+from services.pool_manager.counting import Nodes, busy
 from services.pool_manager.mending.rehearsing import rehearse
 from services.pool_manager.mending.sickness import sick
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.safety.budget import allowance, others
 from services.pool_manager.store import Store
-from services.pool_manager.world import Nodes, busy
 from services.runtime.bus import Endpoint, Headers
 from services.runtime.clock import Clock
 

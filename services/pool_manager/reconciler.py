@@ -22,13 +22,14 @@ from schemas.sagas import LaunchSpec, SagaParams, TimerDue
 from services.pool_manager import applying, telling
 from services.pool_manager.admitting import admission
 from services.pool_manager.core import plan
+from services.pool_manager.counting import CURING
 from services.pool_manager.mending.remediation import Remediator
 from services.pool_manager.safety import holding
-from services.pool_manager.safety.budget import claiming
+from services.pool_manager.safety.claiming import claiming
 from services.pool_manager.setup import setup_of
 from services.pool_manager.sizing.departing import Departures
 from services.pool_manager.store import Since, Store
-from services.pool_manager.world import CURING, Plan, World
+from services.pool_manager.world import Plan, World
 from services.runtime.bus import Bus
 from services.runtime.clock import Clock
 from services.runtime.errors import Conflict, Retry

@@ -30,6 +30,7 @@ from schemas.sagas import SagaEntry
 from services.pool_manager import overtaking
 from services.pool_manager.admitting.admission import asked_again
 from services.pool_manager.answers import Answer, Asked, RefusedError, names, read, refused, wish
+from services.pool_manager.counting import DISRUPTIVE, unavailable
 from services.pool_manager.safety import touching
 from services.pool_manager.safety.breaking import breaking
 from services.pool_manager.safety.budget import limit, with_begun
@@ -37,7 +38,7 @@ from services.pool_manager.safety.holding import Holding, holding, problem
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sizing.opening import open_for
 from services.pool_manager.sizing.spares import substitute
-from services.pool_manager.world import DISRUPTIVE, World, unavailable
+from services.pool_manager.world import World
 from services.saga.decide import Impossible, cancel, proceed, retry
 from services.saga.log import SagaState
 

@@ -24,6 +24,7 @@ from services.pool_manager.admitting.hardware_list import HardwareList
 from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.autoscaling.finding import Finder
 from services.pool_manager.autoscaling.service import Autoscaling
+from services.pool_manager.counting import busy
 from services.pool_manager.effects import Effects
 from services.pool_manager.mending.remediators import Remediators
 from services.pool_manager.pool_requests import PoolRequests
@@ -34,7 +35,7 @@ from services.pool_manager.safety.holding import applied, fact
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.store import Since, Store
 from services.pool_manager.verifying import Verifier
-from services.pool_manager.world import World, busy
+from services.pool_manager.world import World
 from services.runtime.bus import Stored
 from services.runtime.consumer import Consumer, Received
 from services.runtime.errors import BusError, Conflict, Reject, Retry, Unavailable

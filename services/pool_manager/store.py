@@ -26,8 +26,9 @@ from schemas.requests import CarriedOut
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
 from services.pool_manager import overtaking
+from services.pool_manager.counting import Nodes
 from services.pool_manager.safety.budget import lifted, others
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 from services.runtime.bus import Bus
 from services.runtime.errors import Conflict, Retry
 from services.runtime.views import BucketView

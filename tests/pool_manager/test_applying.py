@@ -24,8 +24,9 @@ from schemas.settings import HealthSpec, PoolSpec, Settings
 from schemas.topology import POOLS
 from services.pool_manager.answers import Asked
 from services.pool_manager.applying import Wanted, applied, is_empty, removed
+from services.pool_manager.counting import Nodes
 from services.pool_manager.service import build
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import events, nodes, peers, pools, settings

@@ -13,6 +13,7 @@ from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, R
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.core import close, plan
+from services.pool_manager.counting import Nodes
 from services.pool_manager.requests import Answer, Asked, decide
 from services.pool_manager.safety import breaker
 from services.pool_manager.safety.breaker import (
@@ -25,7 +26,7 @@ from services.pool_manager.safety.breaker import (
     settled,
 )
 from services.pool_manager.safety.budget import counted, noted, rate, room_at
-from services.pool_manager.world import Nodes, Plan, World
+from services.pool_manager.world import Plan, World
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

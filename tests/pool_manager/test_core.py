@@ -13,11 +13,12 @@ from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
+from services.pool_manager.counting import DISRUPTIVE, REMOVING, Nodes, busy, size, unavailable
 from services.pool_manager.mending.sickness import sick
 from services.pool_manager.safety.budget import limit
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing.opening import node_name
-from services.pool_manager.world import DISRUPTIVE, REMOVING, Nodes, World, busy, size, unavailable
+from services.pool_manager.world import World
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -22,12 +22,13 @@ from schemas.sagas import (
 )
 from schemas.settings import PoolSpec
 from services.pool_manager.answers import Asked
+from services.pool_manager.counting import Nodes
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests import decide
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.steps import IMMEDIATE_SECONDS
 from services.pool_manager.service import build
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.decide import Impossible, Waiting, next_entry, proceed

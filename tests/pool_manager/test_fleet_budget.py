@@ -18,11 +18,13 @@ from schemas.records import NodeRecord, PoolRecord
 from schemas.requests import BreakerRequest
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from services.pool_manager.core import close, plan
+from services.pool_manager.counting import CURING, DISRUPTIVE, Nodes, unavailable
 from services.pool_manager.mending.remediation import Ladder
 from services.pool_manager.safety.breaker import in_ramp
 from services.pool_manager.safety.breaking import breaking
-from services.pool_manager.safety.budget import claimed, claiming, others
-from services.pool_manager.world import CURING, DISRUPTIVE, Nodes, World, unavailable
+from services.pool_manager.safety.budget import others
+from services.pool_manager.safety.claiming import claimed, claiming
+from services.pool_manager.world import World
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WINDOW_SECONDS = 60

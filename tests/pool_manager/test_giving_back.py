@@ -10,9 +10,10 @@ from schemas.pool_events import RequestAccepted
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.answers import Asked
+from services.pool_manager.counting import Nodes
 from services.pool_manager.requests import decide
 from services.pool_manager.service import build
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled

@@ -14,9 +14,10 @@ from schemas.sagas import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from schemas.sickness import SILENCE, in_words
 from services.pool_manager.core import close, plan
+from services.pool_manager.counting import Nodes
 from services.pool_manager.safety.incidents import room, until
 from services.pool_manager.safety.waves import fell_at
-from services.pool_manager.world import Nodes, Plan, World
+from services.pool_manager.world import Plan, World
 from tests.pool_manager.test_core import worlds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -12,11 +12,12 @@ from schemas.reasons import SagaKind
 from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.core import plan
+from services.pool_manager.counting import Nodes
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing import notices
 from services.pool_manager.sizing.opening import begin, open_for
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 from tests.pool_manager.fleet import peers
 
 __all__ = ["peers"]

@@ -15,8 +15,9 @@ from schemas.settings import PoolSpec
 from services.pool_manager import overtaking
 from services.pool_manager.answers import Answer, Asked
 from services.pool_manager.applying import Wanted, applied, removed
+from services.pool_manager.counting import Nodes
 from services.pool_manager.requests import decide
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=9)

@@ -28,10 +28,11 @@ from schemas.sagas import (
 from schemas.settings import PoolSpec
 from services.pool_manager.answers import Asked
 from services.pool_manager.core import close
+from services.pool_manager.counting import Nodes
 from services.pool_manager.projection import follow_up, leaving_node, promoted_node
 from services.pool_manager.requests import decide, saga_asked_about
 from services.pool_manager.service import build
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 from services.runtime.embedded import EmbeddedServer
 from services.runtime.nats_bus import NatsBus
 from services.saga.log import SagaState, fold

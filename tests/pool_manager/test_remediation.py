@@ -16,6 +16,7 @@ from schemas.reasons import Action, AttemptOutcome, SagaKind
 from schemas.records import Attempt, CloudNotice, NodeRecord, OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
 from services.pool_manager.core import plan
+from services.pool_manager.counting import Nodes
 from services.pool_manager.mending.remediation import (
     Alert,
     Choice,
@@ -24,7 +25,7 @@ from services.pool_manager.mending.remediation import (
     Replace,
 )
 from services.pool_manager.mending.remediators import Remediators
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 from services.runtime.configuration import load_settings, parse_settings
 from services.runtime.errors import ConfigurationError
 from tests.pool_manager.test_core import NOW, node, pool, spec, world

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from schemas.records import CloudNotice, NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.core import close, plan
+from services.pool_manager.counting import Nodes, size, unavailable
 from services.pool_manager.sizing.spares import reserve
-from services.pool_manager.world import Nodes, Plan, World, size, unavailable
+from services.pool_manager.world import Plan, World
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 

@@ -12,8 +12,9 @@ from schemas.pool_events import WouldBegin
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
 from services.pool_manager.core import plan
+from services.pool_manager.counting import Nodes
 from services.pool_manager.safety.touching import kept, refusal
-from services.pool_manager.world import Nodes, World
+from services.pool_manager.world import World
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=2)

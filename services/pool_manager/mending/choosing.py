@@ -16,13 +16,14 @@ from schemas.pool_events import PersonNeeded, PoolEvent
 from schemas.reasons import Remedy, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.sickness import called
+from services.pool_manager.counting import busy
 from services.pool_manager.mending.remediation import Choice
 from services.pool_manager.mending.sickness import sick
 from services.pool_manager.safety import touching
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing import notices, spares
 from services.pool_manager.sizing.opening import begin, with_open
-from services.pool_manager.world import World, busy
+from services.pool_manager.world import World
 
 SAGAS: Final[Mapping[Remedy, SagaKind]] = {
     "reset-gpu": "reset-gpu",

@@ -9,8 +9,8 @@ from typing import Final
 
 from schemas.records import NodeRecord, PoolRecord
 from schemas.sickness import SILENCE
+from services.pool_manager.counting import DISRUPTIVE, automatic
 from services.pool_manager.sizing import notices
-from services.pool_manager.world import DISRUPTIVE, automatic
 
 HEARD: Final = "the node is heard again"
 

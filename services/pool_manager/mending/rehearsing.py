@@ -11,12 +11,13 @@ from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.rehearsal import Gate, Rehearsal, RehearsalRequest, RehearsedStep
 from schemas.sagas import SagaParams
 from services.pool_manager.answers import Asked
+from services.pool_manager.counting import busy
 from services.pool_manager.requests import decide
 from services.pool_manager.safety import incidents, touching
 from services.pool_manager.safety.budget import Allowance, allowance
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.world import World, busy
+from services.pool_manager.world import World
 from services.saga.definition import Definition
 
 Params = Callable[[str, PoolRecord, OpenSaga], SagaParams]

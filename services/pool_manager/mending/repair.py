@@ -12,6 +12,7 @@ from schemas.breaker import Breaker
 from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
 from schemas.reasons import BreakerCause
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.counting import busy
 from services.pool_manager.mending import choosing
 from services.pool_manager.mending.remediation import Choice
 from services.pool_manager.mending.sickness import patience_seconds, sick
@@ -20,7 +21,7 @@ from services.pool_manager.safety.budget import Allowance, allowance, room_at, w
 from services.pool_manager.safety.spending import spent_words, wave_words
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing import notices, spares
-from services.pool_manager.world import Plan, World, busy, earlier, to_come
+from services.pool_manager.world import Plan, World, earlier, to_come
 
 WAITING_NAMED_MAX: Final = 50
 """Nodes that a breaker event names; their number stands beside them."""

@@ -25,7 +25,7 @@ import msgspec
 from schemas.breaker import Breaker
 from schemas.reasons import BreakerCause
 from schemas.records import OpenSaga, PoolRecord
-from services.pool_manager.world import DISRUPTIVE, automatic
+from services.pool_manager.counting import DISRUPTIVE, automatic
 
 PROBE_HOLD_FIRST_SECONDS: Final = 60.0
 PROBE_HOLD_MAX_SECONDS: Final = 3600.0

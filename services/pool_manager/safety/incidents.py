@@ -17,8 +17,8 @@ from schemas.duration import format_duration
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
 from schemas.records import PoolRecord
 from schemas.sickness import SILENCE, in_words
+from services.pool_manager.counting import Nodes
 from services.pool_manager.safety.waves import Ill, Wave, belongs, find, ill_nodes
-from services.pool_manager.world import Nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from schemas.reasons import IncidentScope
 from schemas.records import NodeRecord
 from schemas.settings import IncidentSpec
 from schemas.sickness import SILENCE, called, shared
+from services.pool_manager.counting import Nodes
 from services.pool_manager.sizing import notices
-from services.pool_manager.world import Nodes
 
 WHOLE_POOL_NODES: Final = 3
 """From this size on, a pool that falls ill as a whole is a wave however small it is."""

@@ -7,9 +7,9 @@ import msgspec
 
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.counting import REMOVING
 from services.pool_manager.safety.waves import sickness
 from services.pool_manager.sizing import notices
-from services.pool_manager.world import REMOVING
 
 
 def node_name(fleet: str, pool: str, serial: int) -> str:

@@ -11,9 +11,10 @@ from typing import Final
 import msgspec
 
 from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager.counting import Nodes, busy
 from services.pool_manager.sizing import notices
 from services.pool_manager.sizing.opening import begin, with_open
-from services.pool_manager.world import Nodes, Plan, World, busy
+from services.pool_manager.world import Plan, World
 
 WITHDRAWN: Final = "the cloud has withdrawn its notice"
 

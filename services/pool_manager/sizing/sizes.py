@@ -8,11 +8,12 @@ from typing import Final
 import msgspec
 
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.counting import busy, size
 from services.pool_manager.mending.sickness import sick
 from services.pool_manager.safety import touching
 from services.pool_manager.sizing.opening import begin, with_open
 from services.pool_manager.sizing.spares import ready, reserve
-from services.pool_manager.world import Plan, World, busy, size
+from services.pool_manager.world import Plan, World
 
 LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""

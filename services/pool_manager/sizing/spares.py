@@ -7,9 +7,9 @@ that a replacement takes seconds; the node that is launched meanwhile becomes th
 from datetime import datetime
 
 from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager.counting import REMOVING, Nodes, busy
 from services.pool_manager.safety import touching
 from services.pool_manager.sizing import notices
-from services.pool_manager.world import REMOVING, Nodes, busy
 
 
 def reserve(record: PoolRecord, nodes: Nodes) -> int:

@@ -16,8 +16,8 @@ from schemas.records import PoolRecord
 from schemas.sagas import WHOLE
 from schemas.settings import BudgetSpec
 from schemas.topology import EVENTS, HEALTH, NODES, SAGAS
+from services.pool_manager.counting import DISRUPTIVE
 from services.pool_manager.safety.budget import limit
-from services.pool_manager.world import DISRUPTIVE
 from services.runtime.bus import Stored
 from services.simulator.stress.failures import Failure
 from services.simulator.stress.jobs import Jobs
