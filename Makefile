@@ -45,7 +45,7 @@ demo: $(STAMP) ## Break a GPU of a three-node fleet on this machine and watch it
 test: $(STAMP) ## Run all tests that need Python packages alone
 	$(PYTEST) -m "not real"
 
-quick: $(STAMP) ## Run the quick tests: no whole fleets of processes, under two minutes
+quick: $(STAMP) ## Run the quick tests: no whole fleets, under two minutes
 	$(PYTEST) -m "not real and not slow"
 
 conformance: $(STAMP) ## What every provider and every health check must keep, on all of ours

@@ -9,6 +9,8 @@ from services.provisioner.conformance import Make, ProviderConformance, Refusal
 from services.provisioner.provider import Provider
 from tests.provisioner.rows import ROWS, Row
 
+pytestmark = pytest.mark.slow
+
 NOBODY = "http://127.0.0.1:1"
 
 

@@ -8,6 +8,8 @@ from tests.provisioner.drought import Drought, live
 from tests.provisioner.test_offering_memory import probe_budget
 from tests.support.wide import WHOLE
 
+pytestmark = pytest.mark.slow
+
 NODES = 50
 HOURLY = NODES if WHOLE else 20
 """So many wait a whole hour: calls are the offerings', whatever number of launches waits."""
@@ -15,7 +17,6 @@ HOUR = 3600.0
 REPLICAS = 2
 
 
-@pytest.mark.slow
 def test_an_hour_without_capacity_costs_the_probe_budget_and_no_minute_more() -> None:
     """Many nodes wanted, three offerings empty: few calls, and the return is used at once."""
     drought = Drought(

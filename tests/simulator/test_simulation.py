@@ -11,6 +11,8 @@ from services.simulator.campaign import draw, keep
 from services.simulator.fuzz import Order, Tally, fuzz, one
 from tests.simulator.planted import BUGS
 
+pytestmark = pytest.mark.slow
+
 MINUTES = 3.0
 ROOT = Path(__file__).resolve().parents[2]
 

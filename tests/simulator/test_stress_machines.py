@@ -23,6 +23,8 @@ from services.simulator.stress.machines import UTILIZATION_PERCENT
 from services.simulator.stress.report import Report
 from services.simulator.stress.running import StressRun
 
+pytestmark = pytest.mark.slow
+
 QUIET = """\
 name: quiet
 {more}

@@ -29,6 +29,8 @@ from services.simulator.stress.recorded import Repair
 from services.simulator.stress.recording import Recording
 from services.simulator.stress.report import Report
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SMALL = """\
 duration: 5m
