@@ -125,6 +125,8 @@ class CarriedOut(Record, frozen=True, kw_only=True, omit_defaults=True):
     verb: str
     about: str
     """`size`, `breaker`, `pool`, `node <node>` or `hold <node>`."""
+    saga: str = ""
+    """What it has begun."""
 
 
 class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

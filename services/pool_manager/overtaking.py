@@ -41,9 +41,14 @@ def about(verb: str, payload: Request) -> str:
             return ""
 
 
+def known(asked: Asked, record: PoolRecord) -> CarriedOut | None:
+    """What is remembered of it; it was then answered, or is being answered by whoever took it."""
+    return next((each for each in record.carried_out if _is(asked, each)), None)
+
+
 def carried_out(asked: Asked, record: PoolRecord) -> bool:
-    """Whether it is remembered; it was then answered, or is being answered by whoever took it."""
-    return any(_is(asked, each) for each in record.carried_out)
+    """Whether it is remembered."""
+    return known(asked, record) is not None
 
 
 def later(asked: Asked, what: str, record: PoolRecord) -> CarriedOut | None:
@@ -69,11 +74,16 @@ def words(last: CarriedOut) -> str:
     )
 
 
-def noted(asked: Asked, what: str, record: PoolRecord) -> PoolRecord:
-    """The record with this request remembered, as far back as there is room."""
+def noted(asked: Asked, what: str, record: PoolRecord, saga: str = "") -> PoolRecord:
+    """The record with this request remembered, as far back as there is room.
+
+    `saga`: what it has begun.
+    """
     if not what or carried_out(asked, record):
         return record
-    fresh = CarriedOut(sequence=asked.sequence, at=asked.time, verb=asked.verb, about=what)
+    fresh = CarriedOut(
+        sequence=asked.sequence, at=asked.time, verb=asked.verb, about=what, saga=saga
+    )
     kept = sorted((*record.carried_out, fresh), key=lambda each: (each.at, each.sequence))
     return msgspec.structs.replace(record, carried_out=tuple(kept[-REMEMBERED_MAX:]))
 

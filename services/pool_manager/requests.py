@@ -87,11 +87,15 @@ def decide(
         about = overtaking.about(asked.verb, payload)
         if last := overtaking.later(asked, about, there.record):
             return _too_late(asked, payload, there, last, now)
+        if asked.verb in VERBS and _over(asked, there.record):
+            # Its answer may be lost, and its saga has ended: to begin another would do it twice.
+            return _told_again(asked, payload, there.record, now)
         answer = _answer(asked, payload, there, log, now)
     except RefusedError as error:
         return Answer(event=refused(asked, payload, error, now))
     before = answer.record or there.record
-    after = overtaking.noted(asked, about, before)
+    saga = answer.event.saga if isinstance(answer.event, RequestAccepted) else ""
+    after = overtaking.noted(asked, about, before, saga)
     return answer if after is before else replace(answer, record=after)
 
 
@@ -118,9 +122,22 @@ def _too_late(
         raise RefusedError("overtaken", overtaking.words(last))
     if isinstance(payload, ScaleRequest):
         return Answer(event=_scaled(asked, payload, world.record, now))
+    return _told_again(asked, payload, world.record, now)
+
+
+def _over(asked: Asked, record: PoolRecord) -> bool:
+    """Whether a request was carried out to its end."""
+    under_way = any(each.cause == asked.id for each in record.open.values())
+    return not under_way and overtaking.carried_out(asked, record)
+
+
+def _told_again(asked: Asked, payload: Request, record: PoolRecord, now: datetime) -> Answer:
+    """The answer of a request that was carried out, under the same id."""
+    known = overtaking.known(asked, record)
     node = payload.node if isinstance(payload, NodeRequest | HoldRequest) else ""
+    saga = known.saga if known is not None else ""
     named = names(asked, payload, now, "accepted")
-    return Answer(event=RequestAccepted(**named, verb=asked.verb, node=node))
+    return Answer(event=RequestAccepted(**named, verb=asked.verb, node=node, saga=saga))
 
 
 def _existing(asked: Asked, world: World | None) -> World:

@@ -162,3 +162,19 @@ def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None
     assert [True, False, True, True] == [
         isinstance(each, RequestRefused) and each.refusal == "overtaken" for each in told
     ]
+
+
+@pytest.mark.parametrize("verb", ["cordon", "drain", "replace", "reset-gpu", "reboot"])
+def test_a_request_that_comes_back_when_its_saga_is_over_begins_no_other(verb: str) -> None:
+    """Its replica died before it could answer, and the saga was faster than the redelivery."""
+    request = asked(1, verb, node="n1")
+    first = answered(request, POOL)
+    assert first.record is not None
+    assert isinstance(first.event, RequestAccepted)
+    assert [first.event.saga] == list(first.record.open)
+    ended = msgspec.structs.replace(first.record, open={})
+
+    again = answered(request, ended)
+    assert again.record is None
+    assert isinstance(again.event, RequestAccepted)
+    assert (first.event.id, first.event.saga) == (again.event.id, again.event.saga)
