@@ -84,6 +84,8 @@ class Checks:
         """Sagas that have begun and not ended, by their logs."""
         self._begun_at: dict[str, datetime] = {}
         """Saga -> when its first entry was stored: services' clocks are wrong."""
+        self._carried_out: dict[str, str] = {}
+        """A person's request -> the saga that it began."""
         self._out_before: set[str] = set()
         """Sagas whose node was out of service before they began."""
         self._silent_then: set[str] = set()
@@ -156,6 +158,9 @@ class Checks:
         for saga, other in self.open.items():
             if self._about(other) & self._about(entry):
                 self._fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
+        if params.by and self._carried_out.setdefault(entry.cause, entry.saga) != entry.saga:
+            other_ = self._carried_out[entry.cause]
+            self._fail(f"{entry.saga} and {other_} begin for one request", entry.saga, params.node)
         self.open[entry.saga] = entry
         self._begun_at[entry.saga] = stored.time
         if entry.kind in DISRUPTIVE and not params.by:

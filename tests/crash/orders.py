@@ -59,6 +59,8 @@ def unlike_acts(
     """Resets and reboots without their step, and steps without theirs, or with two.
 
     A provider that is asked again because its answer was lost may reboot again: it takes no key.
+    Whoever finds a node in another boot already says so: its agent had it rebooted for somebody
+    who was killed before they could tell.
     """
     if acts is None:
         return
@@ -74,9 +76,10 @@ def unlike_acts(
             who = state.outputs.get(step, {}).get("by")
             if who == "agent" and not by_agent[key]:
                 yield "lost", f"{node} was never told to {step} ({key})"
-            if who not in ("agent", "nobody", None) and not by_provider[node]:
+            by_other = who not in ("agent", "nobody", None)
+            if by_other and not by_provider[node]:
                 yield "lost", f"the provider never rebooted {node} ({key})"
-            if who not in ("agent", None) and by_agent[key]:
+            if by_other and by_agent[key]:
                 yield "doubled", f"{node} was rebooted by its agent and by {who} ({key})"
     for key, times in sorted(by_agent.items()):
         if key not in called_for or times > 1:
