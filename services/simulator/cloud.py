@@ -109,10 +109,10 @@ class Cloud:
         return None
 
     def make(self, request: ProvisionRequest) -> Instance:
-        """Make a machine, or return the one that this token has made."""
+        """Make a machine, or return the one that this token has made, also while it is ended."""
         if self.idempotent:
             known = self.machines.get(self.tokens.get(request.token, ""))
-            if known is not None and not known.stopping:
+            if known is not None:
                 return known.instance
         self.made += 1
         now = self.world.now()
