@@ -14,24 +14,24 @@ from pathlib import Path
 
 import msgspec
 
-import services.runtime.light  # noqa: F401 - before whatever loads the bus's client
-from agent.cloud.choose import looks, rack
-from agent.diagnostics.plugins import load_checks
-from agent.host import Host
-from agent.nvml import Nvml, NvmlEvents
-from agent.outbox import Outbox
-from agent.processes import Processes
+import services.runtime.import_trim  # noqa: F401 - before whatever loads the bus's client
+from agent.delivery.outbox import Outbox
+from agent.delivery.spool import Spool
+from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from agent.service import Agent, Surroundings
 from agent.settings import AgentConfig, boot_id_of, load
-from agent.spool import Spool
+from agent.sources.cloud.cloud_detection import looks, rack
+from agent.sources.host_metrics import Host
+from agent.sources.job_lookup import Processes
+from agent.sources.nvml import Nvml, NvmlEvents
 from schemas.permissions import bootstrap_inbox, node_inbox
 from schemas.requests import DiagnoseRequest
 from schemas.settings import NatsSettings
-from services.runtime.bus import Bus
-from services.runtime.clock import SystemClock
-from services.runtime.errors import NavarchError
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Bus
+from services.primitives.clock import SystemClock
+from services.primitives.errors import NavarchError
 from services.runtime.logs import set_up_logs
-from services.runtime.nats_bus import ConnectOptions, NatsBus
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -96,24 +96,24 @@ def _parser() -> argparse.ArgumentParser:
 
 def _parse(file: str) -> int:
     # Imported where it is used: the agent itself does not need the tools.
-    from agent import tools  # noqa: PLC0415
+    from agent import operator_tools  # noqa: PLC0415
 
-    tools.parse_file(file, print)
+    operator_tools.parse_file(file, print)
     return 0
 
 
 def _inject(told: argparse.Namespace) -> int:
-    from agent import tools  # noqa: PLC0415
+    from agent import operator_tools  # noqa: PLC0415
 
     # A drill needs the kernel log and NVML alone, so any names do.
     names = {"NAVARCH_POOL": "drill", "NAVARCH_NODE": "drill"}
     config = load(names | dict(os.environ), told.config)
-    print(tools.inject(config, told.code, told.gpu, text=told.text))  # noqa: T201
+    print(operator_tools.inject(config, told.code, told.gpu, text=told.text))  # noqa: T201
     return 0
 
 
 async def _diagnose(config: AgentConfig, told: argparse.Namespace) -> int:
-    from agent import tools  # noqa: PLC0415
+    from agent import operator_tools  # noqa: PLC0415
 
     request = DiagnoseRequest(
         checks=tuple(told.checks),
@@ -121,7 +121,7 @@ async def _diagnose(config: AgentConfig, told: argparse.Namespace) -> int:
         seconds=told.seconds,
         gbps_min=told.gbps_min,
     )
-    found = await tools.diagnose(config, lambda: _connect(config), request, told.timeout)
+    found = await operator_tools.diagnose(config, lambda: _connect(config), request, told.timeout)
     if found.refused:
         print(f"refused: {found.refused}")  # noqa: T201
     for each in found.checks:
@@ -130,7 +130,7 @@ async def _diagnose(config: AgentConfig, told: argparse.Namespace) -> int:
 
 
 async def _enroll(config: AgentConfig) -> int:
-    from agent.enroll import enroll  # noqa: PLC0415
+    from agent.enrollment import enroll  # noqa: PLC0415
 
     def connect(file: Path) -> Awaitable[Bus]:
         used = msgspec.structs.replace(config, nats_creds_file=str(file))
@@ -141,9 +141,9 @@ async def _enroll(config: AgentConfig) -> int:
 
 
 async def _check(config: AgentConfig) -> int:
-    from agent import tools  # noqa: PLC0415
+    from agent import operator_tools  # noqa: PLC0415
 
-    findings = await tools.check(config, lambda: _connect(config))
+    findings = await operator_tools.check(config, lambda: _connect(config))
     for each in findings:
         print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<13} {each.detail}")  # noqa: T201
     return 0 if all(each.ok for each in findings) else 1

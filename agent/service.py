@@ -13,31 +13,31 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.cloud.watch import CloudWatch, Look
-from agent.diagnosing import Bench, Diagnostics
-from agent.diagnostics.plugins import RunningCheck
-from agent.faults import NodeIdentity
-from agent.gpus import Before, GpuWatch, NvmlSession
-from agent.host import Host
-from agent.kmsg import KernelLog, PositionFile
-from agent.memory import NOTICES_MAX, MemoryFile
-from agent.mending import Means, Mending
-from agent.outbox import Outbox
-from agent.probe import ProbeThread
-from agent.processes import Processes
-from agent.reporter import Reporter, Sources
+from agent.delivery.outbox import Outbox
+from agent.fault_reporter import Reporter, Sources
+from agent.faults.fault_builder import NodeIdentity
+from agent.maintenance.diagnostics.health_check_plugins import RunningCheck
+from agent.maintenance.diagnostics_runner import Bench, Diagnostics
+from agent.maintenance.reset_and_reboot import Means, Mending
+from agent.node_monitor import Watch, Watched
 from agent.settings import AgentConfig
-from agent.watching import Watch, Watched
-from agent.xid_watch import EventSession, XidWatch
+from agent.sources.blocking_calls import ProbeThread
+from agent.sources.cloud.notice_watcher import CloudWatch, Look
+from agent.sources.gpu_monitor import Before, GpuWatch, NvmlSession
+from agent.sources.gpu_state_file import NOTICES_MAX, MemoryFile
+from agent.sources.host_metrics import Host
+from agent.sources.job_lookup import Processes
+from agent.sources.kernel_log_reader import KernelLog, PositionFile
+from agent.sources.xid_listener import EventSession, XidWatch
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import CheckResult
 from schemas.records import HeartbeatRecord, NodeRecord, decoder, node_key
 from schemas.requests import DiagnoseRequest
 from schemas.topology import HEARTBEATS, NODES
-from services.runtime.bus import Bus, Headers
-from services.runtime.clock import Clock
-from services.runtime.errors import BusError
+from services.bus.port import Bus, Headers
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
 
 log = logging.getLogger(__name__)
 

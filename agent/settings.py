@@ -13,7 +13,7 @@ import msgspec
 
 from schemas.duration import Duration, decode_hook
 from schemas.names import InvalidNameError, pool_name, token
-from services.runtime.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 1_048_576
 PREFIX: Final = "NAVARCH_"

@@ -19,16 +19,16 @@ from benchmarks.machine import cpu_seconds, resident_bytes
 from schemas import subjects
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
 from services.provisioner.providers.local_gpus import (
     build_library,
     kmsg_record,
     simulated_gpus,
     write_state,
 )
-from services.runtime.clock import SystemClock
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
 
 POOL = "bench"
 GPUS = 8

@@ -31,11 +31,11 @@ from schemas.pool_events import NodeReplaced, pool_codec
 from schemas.records import NodeRecord, decoder
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
-from services.cli.demo import xid_79
-from services.cli.serve import LOCAL_FOLDER, Serving, locked
-from services.runtime.configuration import load_settings
-from services.runtime.http import WebServer
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.cli.commands.demo_command import xid_79
+from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
+from services.runtime.process_http import WebServer
+from services.settings.settings_file import load_settings
 
 NODES_WANTED = 4
 WARM_UP = 5

@@ -21,13 +21,13 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.settings import NatsSettings
 from schemas.topology import TELEMETRY
-from services.metrics.collector import Fleet
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Stored
+from services.bus.topology_setup import set_up
+from services.metrics.fleet.prometheus_collector import Fleet
 from services.metrics.service import Samples
-from services.runtime.bus import Stored
-from services.runtime.clock import SystemClock
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
+from services.primitives.clock import SystemClock
 
 NODES = 1_000
 ROUNDS = 40

@@ -20,14 +20,14 @@ import uvloop
 
 from benchmarks.samples import Senders
 from schemas.settings import NatsSettings, Settings
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up
 from services.health_monitor.service import build
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
-from services.runtime.topology import set_up
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 
 NODES: Final = 1_000

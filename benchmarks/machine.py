@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from services.runtime.embedded import server_binary
+from services.bus.nats.embedded_server import server_binary
 
 NS: float = 1e9
 KIB: int = 1024

@@ -29,11 +29,11 @@ from schemas.pool_events import NodeReplaced, pool_codec
 from schemas.records import HeartbeatRecord, NodeRecord, decoder, node_key
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, HEARTBEATS, NODES, SAGAS
-from services.runtime.clock import SystemClock
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
+from services.primitives.errors import BusError
 
 SERVICES: Final = ("pool_manager", "health_monitor", "provisioner", "notifier")
 POOL: Final = "training"

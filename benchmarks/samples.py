@@ -16,8 +16,8 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import GpuSample, Telemetry
 from schemas.settings import NatsSettings
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.primitives.errors import BusError
 
 POOL = "simulated"
 GPUS = 8

@@ -37,13 +37,13 @@ async def measure() -> dict[str, Any]:
 
 
 def _run(file: str) -> dict[str, Any]:
-    from services.simulator.scenario.reading import read_file  # noqa: PLC0415 - in the child
-    from services.simulator.stress import entry  # noqa: PLC0415
+    from services.simulator.inputs.scenario.scenario_file import read_file  # noqa: PLC0415 - in the child
+    from services.simulator.inputs.stress import stress_entry  # noqa: PLC0415
 
     scenario = read_file(STRESS / file)
     spec = msgspec.structs.replace(scenario.stress, log_file="")
     began = time.monotonic()
-    report = entry.simulate(spec, name=scenario.name, base=scenario.configuration)
+    report = stress_entry.simulate(spec, name=scenario.name, base=scenario.configuration)
     return {
         "wall_seconds": round(time.monotonic() - began, 1),
         "processor_seconds": round(time.process_time(), 1),

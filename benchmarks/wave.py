@@ -23,11 +23,11 @@ from schemas.node_events import FACTS, Fault
 from schemas.records import NodeRecord
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, SAGAS
-from services.runtime.bus import Stored
-from services.runtime.clock import SystemClock
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Stored
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
 
 NODES: Final = 1_000
 CONCURRENT: Final = 200

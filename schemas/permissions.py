@@ -1,8 +1,8 @@
 """Who may say what on the bus, made of the subjects, streams, durables and types beside it.
 
 Each service may publish what is its own and pull from its own durables; each agent speaks under its
-own node alone; readers read everything and write nothing. `services.runtime.accounts` makes the
-server's configuration of this, and docs/operate.md tells it to people.
+own node alone; readers read everything and write nothing. `services.bus.nats.nats_accounts` makes
+the server's configuration of this; docs/operate.md describes it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from schemas.advice import Advice
-from schemas.breaker import Breaker, OpenIncident, Would
-from schemas.capacity import Offering
+from schemas.autoscaling_advice import Advice
+from schemas.breaker_state import Breaker, OpenIncident, Would
 from schemas.duration import decode_hook
+from schemas.launch_offers import Offering
 from schemas.messages import Record, UtcTime
 from schemas.node_events import GpuIdentity, Metric
 from schemas.reasons import (
@@ -22,7 +22,7 @@ from schemas.reasons import (
     SagaKind,
 )
 from schemas.requests import CarriedOut
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import PoolSpec
 
 

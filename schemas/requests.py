@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from schemas.advice import Advice
+from schemas.autoscaling_advice import Advice
 from schemas.duration import Duration
 from schemas.messages import Record, UtcTime
 from schemas.node_events import CheckResult

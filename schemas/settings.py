@@ -1,6 +1,6 @@
 """Every setting, with its default. Both YAML forms of pools become these structs.
 
-Unknown keys are refused; the loader (`services.runtime.configuration`) turns msgspec's path into
+Unknown keys are refused; the loader (`services.settings.settings_file`) turns msgspec's path into
 file, line and key, and accepts the older spellings listed in `ALIASES`.
 """
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from schemas.capacity import Market, Together
 from schemas.duration import Duration
-from schemas.instance_types import InstanceTypes, Price
+from schemas.instance_type_catalogue import InstanceTypes, Price
+from schemas.launch_offers import Market, Together
 from schemas.reasons import DrainMode
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]

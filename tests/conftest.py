@@ -8,10 +8,10 @@ import hypothesis
 import pytest
 
 from schemas.settings import NatsSettings
-from services.runtime.clock import SystemClock
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
 
 # The same examples in every run, so that a red test is the change's fault; `explore` looks further.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None)

@@ -8,7 +8,7 @@ def main() -> None:
     """Run the command line."""
     from schemas.names import InvalidNameError  # noqa: PLC0415 - keeps `--help` quick
     from services.cli.app import app  # noqa: PLC0415
-    from services.runtime.errors import NavarchError  # noqa: PLC0415
+    from services.primitives.errors import NavarchError  # noqa: PLC0415
 
     logging.basicConfig(level=logging.ERROR, format="navarch: %(message)s")
     try:

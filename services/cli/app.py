@@ -14,25 +14,8 @@ import msgspec
 import typer
 
 from schemas.requests import Query, ScaleRequest
-from services.cli import (
-    breaker,
-    credentials,
-    evidence,
-    hardware,
-    holds,
-    instances,
-    offerings,
-    policy,
-    printing,
-    rehearsing,
-    report,
-    sagas,
-    securing,
-    ssh,
-    up,
-)
-from services.cli.asking import Where, ask_node
-from services.cli.options import (
+from services.cli import console, dry_run_output
+from services.cli.command_options import (
     Config,
     DryRun,
     Mode,
@@ -42,12 +25,28 @@ from services.cli.options import (
     drain_request,
     moment,
 )
-from services.cli.printing import Format
-from services.cli.simulating import simulator
-from services.runtime.errors import NavarchError
+from services.cli.commands import (
+    breaker_commands,
+    config_commands,
+    evidence_command,
+    hardware_commands,
+    hold_commands,
+    instance_commands,
+    nats_config_command,
+    offerings_command,
+    policy_commands,
+    report_command,
+    saga_commands,
+    ssh_command,
+    up_command,
+)
+from services.cli.commands.simulator import simulator_commands
+from services.cli.console import Format
+from services.cli.node_requests import Where, ask_node
+from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
-    from services.cli.client import Fleet
+    from services.cli.bus_client import Fleet
 
 app = typer.Typer(
     name="navarch",
@@ -58,12 +57,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for group, module in (
-    ("policy", policy),
-    ("config", credentials),
-    ("saga", sagas),
-    ("breaker", breaker),
-    ("hardware", hardware),
-    ("simulator", simulator),
+    ("policy", policy_commands),
+    ("config", config_commands),
+    ("saga", saga_commands),
+    ("breaker", breaker_commands),
+    ("hardware", hardware_commands),
+    ("simulator", simulator_commands),
 ):
     app.add_typer(module.commands, name=group)
 
@@ -72,7 +71,7 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version  # noqa: PLC0415
 
-        printing.say(f"navarch {version('navarch')}")
+        console.say(f"navarch {version('navarch')}")
         raise typer.Exit
 
 
@@ -92,8 +91,8 @@ Wait = Annotated[bool, typer.Option("--wait", help="Stay until it is done, showi
 
 
 def _fleet(nats_url: str, config: Path | None) -> "AbstractAsyncContextManager[Fleet]":
-    from services.cli.client import connected  # noqa: PLC0415
-    from services.cli.running import find_bus  # noqa: PLC0415
+    from services.cli.bus_client import connected  # noqa: PLC0415
+    from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
 
     return connected(find_bus(nats_url, config))
 
@@ -110,28 +109,28 @@ def status(nats_url: NatsUrl = "", config: Config = None, output: Output = Forma
     """Show the pools and what is under way."""
 
     async def work() -> None:
-        from services.cli import client  # noqa: PLC0415
-        from services.cli.text import render  # noqa: PLC0415
+        from services.cli import bus_client  # noqa: PLC0415
+        from services.cli.text import tables  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             pools, sagas = await asyncio.gather(
                 fleet.pages("pools", Query()), fleet.pages("sagas", Query())
             )
         if output is Format.JSON:
-            printing.document(
-                b'{"pools":' + printing.array(pools) + b',"sagas":' + printing.array(sagas) + b"}"
+            console.document(
+                b'{"pools":' + console.array(pools) + b',"sagas":' + console.array(sagas) + b"}"
             )
             return
-        views = sorted(client.pool_views(pools), key=lambda each: each.name)
-        rows = render.pool_rows(views)
-        printing.say(render.columns(render.POOL_HEADERS, rows, colour=printing.colour()))
+        views = sorted(bus_client.pool_views(pools), key=lambda each: each.name)
+        rows = tables.pool_rows(views)
+        console.say(tables.columns(tables.POOL_HEADERS, rows, colour=console.colour()))
         if not rows:
-            printing.say("No pool is configured.")
-        if kept := render.unfollowed(views):
-            printing.say("\n" + "\n".join(kept))
+            console.say("No pool is configured.")
+        if kept := tables.unfollowed(views):
+            console.say("\n" + "\n".join(kept))
         opened = [msgspec.json.decode(each) for each in sagas]
         if opened:
-            printing.say("\n" + render.under_way(opened, colour=printing.colour()))
+            console.say("\n" + tables.under_way(opened, colour=console.colour()))
 
     _run(work())
 
@@ -148,20 +147,20 @@ def list_nodes(
     """List the nodes."""
 
     async def work() -> None:
-        from services.cli import client  # noqa: PLC0415
-        from services.cli.text import render  # noqa: PLC0415
+        from services.cli import bus_client  # noqa: PLC0415
+        from services.cli.text import tables  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             await fleet.check_pool(pool)
-            query = Query(pool=pool, terminated=terminated, limit=client.PAGE_NODES)
+            query = Query(pool=pool, terminated=terminated, limit=bus_client.PAGE_NODES)
             items = await fleet.pages("nodes", query)
         if output is Format.JSON:
-            printing.document(printing.array(items))
+            console.document(console.array(items))
             return
-        rows = render.node_rows(client.views(items))
-        printing.say(render.columns(render.NODE_HEADERS, rows, colour=printing.colour()))
+        rows = tables.node_rows(bus_client.views(items))
+        console.say(tables.columns(tables.NODE_HEADERS, rows, colour=console.colour()))
         if not rows:
-            printing.say("There is no node: `navarch why POOL` says what a pool waits for.")
+            console.say("There is no node: `navarch why POOL` says what a pool waits for.")
 
     _run(work())
 
@@ -173,14 +172,14 @@ def get(
     """Show one node with its GPUs and its latest faults."""
 
     async def work() -> None:
-        from services.cli.text import render  # noqa: PLC0415
+        from services.cli.text import tables  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             view, data = await fleet.node(node)
         if output is Format.JSON:
-            printing.document(data)
+            console.document(data)
         else:
-            printing.say(render.node_page(view, colour=printing.colour()))
+            console.say(tables.node_page(view, colour=console.colour()))
 
     _run(work())
 
@@ -205,7 +204,7 @@ def events(
             await fleet.check_pool(pool)
             if not since and sys.stderr.isatty():
                 sys.stderr.write("Waiting for what happens next; Ctrl-C ends it.\n")
-            await printing.stream(
+            await console.stream(
                 fleet.events(pool=pool, node=node, since=start), output, count=count
             )
 
@@ -219,15 +218,15 @@ def timeline(
     """Tell a node's story in order, with milliseconds."""
 
     async def work() -> None:
-        from services.cli.text import render  # noqa: PLC0415
-        from services.cli.text.timeline import assemble  # noqa: PLC0415
+        from services.cli.text import tables  # noqa: PLC0415
+        from services.cli.text.node_timeline import assemble  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             moments = assemble(await fleet.story(node))
         if output is Format.JSON:
-            printing.document(moments)
+            console.document(moments)
         elif moments:
-            printing.say(render.timeline(moments, colour=printing.colour()))
+            console.say(tables.timeline(moments, colour=console.colour()))
         if not moments:
             raise NavarchError(f"nothing is stored about a node {node!r}: `navarch list --all`")
 
@@ -249,24 +248,24 @@ def why(
     """
 
     async def work() -> None:
-        from services.cli import gathering  # noqa: PLC0415
-        from services.cli.text.why import page  # noqa: PLC0415
+        from services.cli import stored_history  # noqa: PLC0415
+        from services.cli.text.why_text import page  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
-            answer = await gathering.why(fleet, name)
+            answer = await stored_history.why(fleet, name)
         if output is Format.JSON:
-            printing.document(answer)
+            console.document(answer)
         else:
-            printing.say(page(answer))
+            console.say(page(answer))
 
     _run(work())
 
 
-app.command("instances")(instances.instances)
-app.command("leaked")(instances.leaked)
-app.command("evidence")(evidence.evidence)
-app.command("report")(report.report)
-app.command("offerings")(offerings.offerings)
+app.command("instances")(instance_commands.instances)
+app.command("leaked")(instance_commands.leaked)
+app.command("evidence")(evidence_command.evidence)
+app.command("report")(report_command.report)
+app.command("offerings")(offerings_command.offerings)
 
 
 # --- asking --------------------------------------------------------------------------------------
@@ -318,7 +317,7 @@ def _taking_out(verb: str) -> Callable[..., None]:
         where = Where(nats_url=nats_url, config=config, wait=wait)
         request = drain_request(node, reason, mode, timeout)
         if dry_run:
-            rehearsing.dry_run(verb, request, nats_url, config, output)
+            dry_run_output.dry_run(verb, request, nats_url, config, output)
             return
         ask_node(verb, node, reason, output, where, request=request)
 
@@ -337,12 +336,12 @@ for _verb, _help in (
     app.command(_verb, help=_help)(_taking_out(_verb))
 
 
-app.command("sweep")(instances.sweep)
-app.command("up")(up.up)
-app.command("down")(up.down)
-app.command("ssh", context_settings={"ignore_unknown_options": True})(ssh.ssh)
-app.command("hold")(holds.hold)
-app.command("release")(holds.release)
+app.command("sweep")(instance_commands.sweep)
+app.command("up")(up_command.up)
+app.command("down")(up_command.down)
+app.command("ssh", context_settings={"ignore_unknown_options": True})(ssh_command.ssh)
+app.command("hold")(hold_commands.hold)
+app.command("release")(hold_commands.release)
 
 
 @app.command("scale")
@@ -356,11 +355,11 @@ def scale(
     """Bring a pool to a number of nodes."""
 
     async def work() -> None:
-        from services.cli.client import accepted  # noqa: PLC0415
+        from services.cli.bus_client import accepted  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
             answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
-            printing.message(accepted(answer), output)
+            console.message(accepted(answer), output)
 
     _run(work())
 
@@ -378,7 +377,7 @@ def serve(
 
     On a nats-server of its own, unless NAVARCH_NATS_URL names one.
     """
-    from services.cli.serve import serve as run  # noqa: PLC0415
+    from services.cli.commands.serve_command import serve as run  # noqa: PLC0415
 
     raise typer.Exit(run(config, replicas))
 
@@ -386,9 +385,9 @@ def serve(
 @app.command("demo")
 def demo() -> None:
     """Break a GPU of a small fleet here and watch it replaced."""
-    from services.cli.demo import demo as run  # noqa: PLC0415
+    from services.cli.commands.demo_command import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run())
 
 
-app.command("nats-config")(securing.nats_config)
+app.command("nats-config")(nats_config_command.nats_config)

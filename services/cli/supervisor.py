@@ -18,10 +18,10 @@ from typing import Final
 
 import msgspec
 
-from services.cli.running import NATS_URL_VARIABLE, ProcessId, started_ticks
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import NavarchError
-from services.runtime.parent import ending_with_us
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.cli.fleet_discovery import NATS_URL_VARIABLE, ProcessId, started_ticks
+from services.primitives.errors import NavarchError
+from services.primitives.process_lifetime import ending_with_us
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 SERVER: Final = "nats-server"

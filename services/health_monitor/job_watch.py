@@ -11,11 +11,11 @@ from typing import Final
 from schemas import subjects
 from schemas.node_events import Fault
 from schemas.topology import EVENTS
-from services.health_monitor.jobs import AFTER_SECONDS, Jobs
-from services.health_monitor.judge import decode_event
-from services.runtime.bus import Bus
-from services.runtime.clock import Clock
-from services.runtime.errors import BusError
+from services.bus.port import Bus
+from services.health_monitor.fault_handler import decode_event
+from services.health_monitor.rules.job_faults import AFTER_SECONDS, Jobs
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
 
 log = logging.getLogger(__name__)
 

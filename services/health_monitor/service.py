@@ -5,22 +5,28 @@ from pathlib import Path
 from typing import Final
 
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
-from services.health_monitor.correlation import LEASE as WAVE_LEASE
-from services.health_monitor.correlation import Correlation
-from services.health_monitor.effects import HealthInstruments, Performer
+from services.bus.leases import Lease
+from services.health_monitor.correlation_watch import LEASE as WAVE_LEASE
+from services.health_monitor.correlation_watch import Correlation
+from services.health_monitor.fault_handler import (
+    Judge,
+    decode_event,
+    decode_timer,
+    node_of,
+    timer_node_of,
+)
+from services.health_monitor.health_store import HealthStore
+from services.health_monitor.heartbeat_watch import LEASE, Liveness
 from services.health_monitor.job_watch import JobWatch
-from services.health_monitor.jobs import Jobs
-from services.health_monitor.judge import Judge, decode_event, decode_timer, node_of, timer_node_of
-from services.health_monitor.liveness import LEASE, Liveness
-from services.health_monitor.policy import Policy
-from services.health_monitor.policy_file import load_policy, policy_path
-from services.health_monitor.samples import LEASE as LEVEL_LEASE
-from services.health_monitor.samples import LevelWatch
-from services.health_monitor.store import HealthStore
-from services.runtime.clock import Clock
-from services.runtime.consumer import Consumer
-from services.runtime.errors import ConfigurationError
-from services.runtime.leases import Lease
+from services.health_monitor.level_watch import LEASE as LEVEL_LEASE
+from services.health_monitor.level_watch import LevelWatch
+from services.health_monitor.rules.health_policy import Policy
+from services.health_monitor.rules.job_faults import Jobs
+from services.health_monitor.rules.policy_file import load_policy, policy_path
+from services.health_monitor.verdict_publisher import HealthInstruments, Performer
+from services.primitives.clock import Clock
+from services.primitives.errors import ConfigurationError
+from services.runtime.consumer_loop import Consumer
 from services.runtime.process import Context, Service
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """`python -m services.metrics`."""
 
-import services.runtime.light  # noqa: F401 - before whatever loads more than is used
+import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from services.metrics.service import build
 from services.runtime.process import main
 

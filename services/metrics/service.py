@@ -21,16 +21,16 @@ from schemas.node_events import NODE_EVENT_TYPES, Telemetry
 from schemas.pool_events import POOL_EVENT_TYPES
 from schemas.records import HealthRecord, NodeRecord, node_key
 from schemas.topology import HEALTH, METRICS_EVENTS, NODES, TELEMETRY
-from services.metrics.collecting import Collector
-from services.metrics.collector import Fleet
-from services.metrics.consumers import LEASE, Consumers
-from services.metrics.core import Latest, increments
-from services.metrics.totals import Totals
-from services.runtime.bus import Bus, Stored
-from services.runtime.consumer import Consumer, Received
-from services.runtime.leases import Lease
+from services.bus.bucket_mirror import BucketView
+from services.bus.leases import Lease
+from services.bus.port import Bus, Stored
+from services.metrics.evidence.evidence_collector import Collector
+from services.metrics.evidence.repair_totals import Totals
+from services.metrics.fleet.consumer_watch import LEASE, Consumers
+from services.metrics.fleet.fleet_metrics import Latest, increments
+from services.metrics.fleet.prometheus_collector import Fleet
+from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
-from services.runtime.views import BucketView
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """`python -m services.notifier`."""
 
-import services.runtime.light  # noqa: F401 - before whatever loads more than is used
+import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from services.notifier.service import build
 from services.runtime.process import main
 

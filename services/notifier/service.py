@@ -14,28 +14,28 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.breaker import OpenIncident
+from schemas.breaker_state import OpenIncident
 from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.messages import Codec, Message
 from schemas.node_events import NODE_EVENT_TYPES
 from schemas.pool_events import POOL_EVENT_TYPES
 from schemas.records import NodeRecord, decoder, node_key, pool_key
-from schemas.sagas import NodeInputs, VacateOutputs
+from schemas.saga_log_entries import NodeInputs, VacateOutputs
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
-from services.notifier.alerts import Alert, alert_of
-from services.notifier.belonging import part_of
-from services.notifier.core import poll_seconds
-from services.notifier.folding import HOLD_SECONDS, Folding, folded, is_held
-from services.notifier.notifier import AlertChannel, Notifier
-from services.runtime.bus import Bus, Stored
-from services.runtime.clock import Clock
-from services.runtime.consumer import Consumer, Received
-from services.runtime.errors import Retry
-from services.runtime.joining import Joined
-from services.runtime.plugins import load_plugin
+from services.bus.port import Bus, Stored
+from services.notifier.alerts.alert_dedup import HOLD_SECONDS, Folding, folded, is_held
+from services.notifier.alerts.alert_rules import Alert, alert_of
+from services.notifier.alerts.incident_matching import part_of
+from services.notifier.workload.drain_polling import poll_seconds
+from services.notifier.workload.workload_notifier import AlertChannel, Notifier
+from services.primitives.clock import Clock
+from services.primitives.coalesce import Joined
+from services.primitives.errors import Retry
+from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
 from services.saga.participant import Command, Participant, StepFailure
+from services.settings.plugin_loader import load_plugin
 
 log = logging.getLogger(__name__)
 

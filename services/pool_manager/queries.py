@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 
 from schemas import subjects
+from schemas.dry_run import RehearsalRequest
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
-from schemas.rehearsal import RehearsalRequest
 from schemas.requests import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
 from schemas.settings import FleetBudgetSpec
-from services.pool_manager.counting import Nodes, busy
-from services.pool_manager.mending.rehearsing import rehearse
-from services.pool_manager.mending.sickness import sick
+from services.bus.port import Endpoint, Headers
+from services.pool_manager.planner.node_counts import Nodes, busy
+from services.pool_manager.planner.remediation.unhealthy_nodes import sick
+from services.pool_manager.planner.safety.disruption_budget import allowance, others
+from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.safety.budget import allowance, others
-from services.pool_manager.store import Store
-from services.runtime.bus import Endpoint, Headers
-from services.runtime.clock import Clock
+from services.pool_manager.requests.request_dry_run import rehearse
+from services.primitives.clock import Clock
 
 
 class UnknownNameError(ValueError):

@@ -18,25 +18,26 @@ from schemas import subjects
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.sagas import LaunchSpec, SagaParams, TimerDue
-from services.pool_manager import applying, telling
-from services.pool_manager.admitting import admission
-from services.pool_manager.core import plan
-from services.pool_manager.counting import CURING
-from services.pool_manager.mending.remediation import Remediator
-from services.pool_manager.safety import holding
-from services.pool_manager.safety.claiming import claiming
-from services.pool_manager.setup import setup_of
-from services.pool_manager.sizing.departing import Departures
-from services.pool_manager.store import Since, Store
-from services.pool_manager.world import Plan, World
-from services.runtime.bus import Bus
-from services.runtime.clock import Clock
-from services.runtime.errors import Conflict, Retry
-from services.runtime.joining import Joined
-from services.runtime.pool_choices import choice_of, says_more
+from schemas.saga_log_entries import LaunchSpec, SagaParams, TimerDue
+from services.bus.port import Bus
+from services.pool_manager.planner import event_outbox
+from services.pool_manager.planner.admission import admission_refusals
+from services.pool_manager.planner.node_counts import CURING
+from services.pool_manager.planner.pool_planner import plan
+from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.remediation.remediator import Remediator
+from services.pool_manager.planner.safety import holds
+from services.pool_manager.planner.safety.budget_claims import claiming
+from services.pool_manager.planner.setup_spec import setup_of
+from services.pool_manager.pool_store import Since, Store
+from services.pool_manager.requests import pool_apply
+from services.pool_manager.saga_interventions import Departures
+from services.primitives.clock import Clock
+from services.primitives.coalesce import Joined
+from services.primitives.errors import Conflict, Retry
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
+from services.settings.provider_choices import choice_of, says_more
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +98,11 @@ class Reconciler:
         """Forget a pool that is to go, once its last node has gone."""
         async with self._store.deciding(pool):
             world = await self._store.world(pool)
-            if world is None or not applying.is_empty(world.record, len(world.nodes)):
+            if world is None or not pool_apply.is_empty(world.record, len(world.nodes)):
                 return
             # Told first: whoever dies in between tells it again, under the same id.
             await self._tell(world.record)
-            await self.publish(applying.farewell(world.record, self._clock.now()))
+            await self.publish(pool_apply.farewell(world.record, self._clock.now()))
             with suppress(Conflict):
                 await self._store.forget_pool(world.record, world.revision)
 
@@ -129,7 +130,7 @@ class Reconciler:
         before = world.record
         await self._tell(before)
         world = replace(
-            world, record=telling.told(before), remediator=self._remediator(world.record)
+            world, record=event_outbox.told(before), remediator=self._remediator(world.record)
         )
         decided = plan(world, self._clock.now())
         claim = claiming(world, decided.record)
@@ -139,7 +140,7 @@ class Reconciler:
             raise Conflict(f"pool {pool}: fenced, to give back what it claims")
         if claim.claims is not None:
             await self._store.save_claims(claim.claims, world.claims_revision)
-        record = telling.untold(decided.record, decided.events)
+        record = event_outbox.untold(decided.record, decided.events)
         if record != before:
             await self._store.save_pool(record, world.revision)
             await self._tell(record)
@@ -156,9 +157,9 @@ class Reconciler:
     async def _tell(self, record: PoolRecord) -> None:
         """Publish what was decided with a record; again, and the stream knows it by its id."""
         told = self._told.get(record.name, frozenset())
-        for event in telling.facts(record, told):
+        for event in event_outbox.facts(record, told):
             await self.publish(event)
-        self._told[record.name] = telling.held(record)
+        self._told[record.name] = event_outbox.held(record)
 
     async def _clear(self, pool: str) -> None:
         """Take off a pool's record what is told, unless somebody is about to write it anyway."""
@@ -166,11 +167,11 @@ class Reconciler:
             return
         async with self._store.deciding(pool):
             standing = self._store.standing(pool)
-            if standing is None or telling.held(standing.record) != self._told[pool]:
+            if standing is None or event_outbox.held(standing.record) != self._told[pool]:
                 return
             with suppress(Conflict):
                 # Others have written it since: they take it off, or the next look does.
-                await self._store.save_pool(telling.told(standing.record), standing.revision)
+                await self._store.save_pool(event_outbox.told(standing.record), standing.revision)
                 self._told[pool] = frozenset()
 
     async def _release(self, node: NodeRecord) -> None:
@@ -181,13 +182,13 @@ class Reconciler:
         found = await self._store.fresh_node(node.pool, node.node)
         if found is None or found.held_until != node.held_until:
             return
-        end, fact = holding.over(node, self._clock.now())
+        end, fact = holds.over(node, self._clock.now())
         subject = subjects.node_event(node.pool, node.node, ne.FACTS[type(fact)])
         await self._bus.publish(subject, encode(fact), msg_id=fact.id, headers=current_headers())
 
         def ended(record: NodeRecord | None) -> NodeRecord | None:
             same = record is not None and record.held_until == node.held_until
-            return holding.applied(record, end) if same else None
+            return holds.applied(record, end) if same else None
 
         await self._store.change_node(node.pool, node.node, ended)
 
@@ -235,7 +236,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         instance_type=spec.instance_type,
         gpu_count=spec.gpu_count,
         region=spec.region,
-        zones=admission.zones(spec.zones, record.avoid),
+        zones=admission_refusals.zones(spec.zones, record.avoid),
         ssh_keys=spec.ssh_keys,
         labels=spec.labels,
         setup=setup_of(spec),

@@ -16,33 +16,34 @@ from schemas import subjects
 from schemas.messages import Invalid
 from schemas.node_events import NodeEvent, Registered, node_codec
 from schemas.records import NodeRecord, PoolRecord
-from schemas.sagas import WHOLE, TimerDue, timer_codec
+from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
 from schemas.settings import Mode, PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
-from services.pool_manager import applying, nodes
-from services.pool_manager.admitting.hardware_list import HardwareList
-from services.pool_manager.answers import Answer, Asked
-from services.pool_manager.autoscaling.finding import Finder
-from services.pool_manager.autoscaling.service import Autoscaling
-from services.pool_manager.counting import busy
-from services.pool_manager.effects import Effects
-from services.pool_manager.mending.remediators import Remediators
-from services.pool_manager.pool_requests import PoolRequests
+from services.bus.leases import Lease
+from services.bus.port import Stored
+from services.pool_manager.autoscaling.autoscaler_plugins import Finder
+from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
+from services.pool_manager.hardware_store import HardwareList
+from services.pool_manager.instance_verifier import Verifier
+from services.pool_manager.planner import node_projection
+from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.safety.holds import applied, fact
+from services.pool_manager.pool_store import Since, Store
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
-from services.pool_manager.requests import decide, saga_asked_about
-from services.pool_manager.safety.holding import applied, fact
+from services.pool_manager.remediator_plugins import Remediators
+from services.pool_manager.requests import pool_apply
+from services.pool_manager.requests.pool_requests import PoolRequests
+from services.pool_manager.requests.request_decisions import decide, saga_asked_about
+from services.pool_manager.requests.request_replies import Answer, Asked
+from services.pool_manager.saga_effects import Effects
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.store import Since, Store
-from services.pool_manager.verifying import Verifier
-from services.pool_manager.world import World
-from services.runtime.bus import Stored
-from services.runtime.consumer import Consumer, Received
-from services.runtime.errors import BusError, Conflict, Reject, Retry, Unavailable
-from services.runtime.leases import Lease
+from services.primitives.errors import BusError, Conflict, Reject, Retry, Unavailable
+from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
-from services.saga.log import SagaState
+from services.saga.saga_state import SagaState
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ class PoolManager:
         trace = received.stored.headers.get("traceparent", "")
 
         def changed(record: NodeRecord | None) -> NodeRecord | None:
-            applied = nodes.apply(record, event, stored_at)
+            applied = node_projection.apply(record, event, stored_at)
             if applied is not None and applied is not record and applied.health_at == event.time:
                 return msgspec.structs.replace(applied, health_trace=trace)
             return applied
@@ -231,7 +232,7 @@ class PoolManager:
         """Answer one request; what it opened is recorded before the answer is published."""
         asked = received.message
         async with self.store.deciding(asked.pool):
-            of_pool = asked.verb in applying.VERBS
+            of_pool = asked.verb in pool_apply.VERBS
             answer = await (self._pools.answer(asked) if of_pool else self._answer(asked))
         if answer.hold is not None:
             await self._effects.publish(fact(answer.hold, asked.id, self._clock.now()))

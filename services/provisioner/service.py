@@ -8,37 +8,37 @@ from pathlib import Path
 import msgspec
 
 from schemas import subjects
-from schemas.instance_types import InstanceTypes
+from schemas.instance_type_catalogue import InstanceTypes
 from schemas.messages import encode
 from schemas.requests import Page, Query
 from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
-from services.provisioner.bootstrap.enrolling import Enroller
-from services.provisioner.bootstrap.handover import Handover
-from services.provisioner.calling.calls import ProviderCalls, Providers
-from services.provisioner.calling.credentials import with_kept
-from services.provisioner.calling.pacing import SharedPacer
-from services.provisioner.calling.unknown_errors import UnknownErrors
-from services.provisioner.errors import ProviderError
-from services.provisioner.offerings.catalogue import Catalogue
-from services.provisioner.offerings.chooser import Chooser
+from services.bus.leases import Lease
+from services.bus.port import Endpoint, Headers
+from services.provisioner.bootstrap.enrollment_endpoint import Enroller
+from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.offerings.offering_allocator import Chooser
+from services.provisioner.offerings.offering_catalogue import Catalogue
 from services.provisioner.offerings.offering_queries import answer_offerings
 from services.provisioner.offerings.offering_store import OfferingStore
-from services.provisioner.offerings.prices import PriceReader
-from services.provisioner.offerings.schedulers import Schedulers
-from services.provisioner.offerings.weighing import Weigher
-from services.provisioner.provider import Environment, Provider
-from services.provisioner.removing.removal import Timing
-from services.provisioner.removing.sweep_asked import SweepAsked
-from services.provisioner.removing.sweeper import LEASE_NAME, Sweeper
-from services.provisioner.steps import Steps
-from services.provisioner.store import InstanceStore
-from services.runtime.bus import Endpoint, Headers
-from services.runtime.instance_types import load_instance_types
-from services.runtime.leases import Lease
-from services.runtime.plugins import load_plugin
+from services.provisioner.offerings.price_reader import PriceReader
+from services.provisioner.offerings.scheduler_plugins import Schedulers
+from services.provisioner.offerings.scoring import Weigher
+from services.provisioner.provider_client.cloud_credentials import with_kept
+from services.provisioner.provider_client.provider import Environment, Provider
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.rate_limit import SharedPacer
+from services.provisioner.provider_client.unknown_errors import UnknownErrors
+from services.provisioner.removal.remover import Timing
+from services.provisioner.removal.sweep_requests import SweepAsked
+from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
+from services.provisioner.saga_step_handlers import Steps
 from services.runtime.process import Context, Service
 from services.saga.participant import Participant
+from services.settings.instance_type_file import load_instance_types
+from services.settings.plugin_loader import load_plugin
 
 log = logging.getLogger(__name__)
 

@@ -16,18 +16,18 @@ import uvloop
 
 from schemas.permissions import inbox
 from schemas.settings import Settings
-from services.runtime.bus import Bus, Endpoint
-from services.runtime.clock import Clock, SystemClock
-from services.runtime.configuration import DEFAULTS, load_settings, parse_settings
-from services.runtime.consumer import Consumer, ConsumerLoop
-from services.runtime.errors import NavarchError
-from services.runtime.http import HttpEndpoint
-from services.runtime.instruments import Instruments
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Bus, Endpoint
+from services.bus.topology_setup import set_up
+from services.primitives.clock import Clock, SystemClock
+from services.primitives.errors import NavarchError
+from services.runtime.consumer_loop import Consumer, ConsumerLoop
 from services.runtime.logs import set_up_logs
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.runtime.process_http import HttpEndpoint
+from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
-from services.runtime.topology import set_up
 from services.runtime.tracing import Tracing, otlp_processor
+from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
 log = logging.getLogger(__name__)
 

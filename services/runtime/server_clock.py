@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.topology import LEASES
-from services.runtime.bus import Bus
-from services.runtime.clock import Clock
-from services.runtime.errors import BusError
-from services.runtime.instruments import Instruments
+from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
+from services.runtime.process_metrics import Instruments
 
 log = logging.getLogger(__name__)
 

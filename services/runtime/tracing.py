@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from schemas.headers import TRACEPARENT
-from services.runtime.bus import Headers
+from services.bus.port import Headers
 
 _propagator = TraceContextTextMapPropagator()
 

@@ -16,7 +16,7 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     WHOLE,
     SagaDone,
     SagaEntry,
@@ -28,15 +28,15 @@ from schemas.sagas import (
     TimerDue,
 )
 from schemas.topology import SAGAS, DurableSpec
-from services.runtime.bus import Bus, Stored
-from services.runtime.clock import Clock
-from services.runtime.consumer import Consumer, Received
-from services.runtime.errors import Conflict, Reject, Retry
+from services.bus.port import Bus, Stored
+from services.primitives.clock import Clock
+from services.primitives.errors import Conflict, Reject, Retry
+from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.tracing import current_headers
-from services.saga.decide import Waiting, next_entry, waits_for_node
 from services.saga.definition import Definition
-from services.saga.log import SagaState, fold
-from services.saga.reading import append, decode_entry, fold_stored, read_state, saga_of
+from services.saga.next_entry import Waiting, next_entry, waits_for_node
+from services.saga.saga_log import append, decode_entry, fold_stored, read_state, saga_of
+from services.saga.saga_state import SagaState, fold
 
 log = logging.getLogger(__name__)
 

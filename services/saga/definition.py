@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord
-from schemas.sagas import SagaParams
+from schemas.saga_log_entries import SagaParams
 
 Outputs = Mapping[str, Mapping[str, Any]]
 """Step name -> its outputs: the only thing that steps share."""

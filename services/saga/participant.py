@@ -22,7 +22,7 @@ import msgspec
 from schemas import subjects
 from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
 from schemas.reasons import STOPPED
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     WHOLE,
     SagaEntry,
     SagaUnwinding,
@@ -36,12 +36,12 @@ from schemas.sagas import (
     UndoSucceeded,
 )
 from schemas.topology import SAGAS, DurableSpec
-from services.runtime.bus import Bus, Stored
-from services.runtime.clock import Clock
-from services.runtime.consumer import Consumer, Received
-from services.runtime.errors import BusError, Conflict, Retry
+from services.bus.port import Bus, Stored
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError, Conflict, Retry
+from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.tracing import current_headers
-from services.saga.reading import append, decode_entry, read_state, saga_of
+from services.saga.saga_log import append, decode_entry, read_state, saga_of
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from agent.diagnosing import Bench, Diagnostics
-from agent.diagnostics.findings import Finding
-from agent.diagnostics.plugins import RunningCheck
-from agent.faults import GpuMap
+from agent.faults.fault_builder import GpuMap
+from agent.maintenance.diagnostics.findings import Finding
+from agent.maintenance.diagnostics.health_check_plugins import RunningCheck
+from agent.maintenance.diagnostics_runner import Bench, Diagnostics
 from agent.settings import AgentConfig
 from schemas.node_events import CheckResult
+from services.primitives.clock import SystemClock
 from services.provisioner.providers.local_gpus import simulated_gpus
-from services.runtime.clock import SystemClock
 
 OUTPUTS = Path(__file__).parent / "outputs"
 GPUS = simulated_gpus("node-7", 2)

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from schemas.subjects import node_events_of
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Stored
 from services.provisioner.providers.local_gpus import (
     build_library,
     compiler,
@@ -21,9 +24,6 @@ from services.provisioner.providers.local_gpus import (
     simulated_gpus,
     write_state,
 )
-from services.runtime.bus import Stored
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.agent.bed import Bed
 from tests.agent.metadata_servers import Serve, Server
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.faults import traceparent
+from agent.faults.fault_builder import traceparent
 from schemas import subjects
 from schemas.topology import HEARTBEATS
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import BOOT, XID_79, Host, contents, events
 
 HUNG_SECONDS = 100

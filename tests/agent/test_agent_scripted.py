@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from schemas.subjects import node_command, node_events_of
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import Host, events
 
 SECONDS_MAX: Final = 2.0

@@ -3,7 +3,7 @@
 import signal
 from typing import Any
 
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import XID_79, Host, contents, events
 
 LISTENS = "NVML tells the XIDs of 4 GPUs"

@@ -7,12 +7,12 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from agent.code_names import name_of
-from agent.kernel_log import parse_text
-from agent.nvlink5 import decode
-from agent.scanner import Scanner
-from agent.xid import recognise
-from services.runtime.resources import resource
+from agent.faults.code_names import name_of
+from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.nvlink5_decoder import decode
+from agent.faults.xid_patterns import recognise
+from agent.sources.kernel_log_parser import parse_text
+from services.settings.packaged_files import resource
 
 TABLE: Final = Path(__file__).parent / "data" / "nvlink5-decode.csv"
 PCI: Final = "0000:3b:00"

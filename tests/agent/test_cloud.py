@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from agent.cloud import aws, azure, gcp
-from agent.cloud.choose import AZURE_ASSET_TAG, detect, looks
-from agent.cloud.http import BODY_BYTES_MAX, MetadataUnavailable, fetch
-from agent.cloud.notices import Notice, UnreadableNotice, azure_events, moment, read
-from agent.cloud.watch import CloudWatch, Look
 from agent.settings import AgentConfig
-from services.runtime.bus import Stored
-from services.runtime.clock import SystemClock
-from services.runtime.nats_bus import NatsBus
+from agent.sources.cloud import aws_metadata, azure_metadata, gcp_metadata
+from agent.sources.cloud.cloud_detection import AZURE_ASSET_TAG, detect, looks
+from agent.sources.cloud.metadata_http import BODY_BYTES_MAX, MetadataUnavailable, fetch
+from agent.sources.cloud.notice_parsers import Notice, UnreadableNotice, azure_events, moment, read
+from agent.sources.cloud.notice_watcher import CloudWatch, Look
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Stored
+from services.primitives.clock import SystemClock
 from tests.agent.conftest import Host, contents, events
 from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw
 
@@ -96,7 +96,7 @@ async def watching(looks: Any, told: tuple[str, ...] = ()) -> AsyncIterator[Watc
 async def test_aws_tells_of_spot_rebalance_and_schedule(serve):
     """404 is no notice; each notice is told once, with its deadline; one token serves all reads."""
     server = await serve(Aws)
-    async with watching(aws.looks(server.url, INTERVAL_SECONDS)) as watched:
+    async with watching(aws_metadata.looks(server.url, INTERVAL_SECONDS)) as watched:
         for path in ("instance-action", "rebalance", "scheduled"):
             await server.was_asked(path, 2)
         assert watched.notices == []
@@ -124,7 +124,7 @@ async def test_aws_tells_of_spot_rebalance_and_schedule(serve):
 async def test_an_aws_token_that_ran_out_is_renewed(serve):
     """A refused token costs one more request, and no notice."""
     server = await serve(Aws)
-    async with watching(aws.looks(server.url, INTERVAL_SECONDS)[:1]) as watched:
+    async with watching(aws_metadata.looks(server.url, INTERVAL_SECONDS)[:1]) as watched:
         await server.was_asked("instance-action", 2)
         server.expire()
         server.items["spot/instance-action"] = SPOT
@@ -135,7 +135,7 @@ async def test_an_aws_token_that_ran_out_is_renewed(serve):
 async def test_gcp_tells_at_the_change_without_being_asked_again(serve):
     """A long poll hangs until the value changes, and its answer is told; NONE ends an event."""
     server = await serve(Gcp)
-    async with watching(gcp.looks(server.url, CLOCK)) as watched:
+    async with watching(gcp_metadata.looks(server.url, CLOCK)) as watched:
         async with asyncio.timeout(60):
             for _ in range(2):
                 await server.waiting.acquire()
@@ -157,7 +157,7 @@ async def test_gcp_tells_at_the_change_without_being_asked_again(serve):
 async def test_azure_tells_of_this_vm_alone(serve):
     """Events of other VMs of the group and finished ones are left out; what is, is told once."""
     server = await serve(Azure)
-    async with watching(azure.looks(server.url, INTERVAL_SECONDS)) as watched:
+    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS)) as watched:
         await server.was_asked("scheduledevents", 2)
         server.events = [
             PREEMPT | {"EventId": "other", "Resources": ["gpu-pool_3"]},
@@ -180,10 +180,10 @@ async def test_what_an_earlier_run_told_is_not_told_again(serve):
     """A notice that still stands after a restart is old; one that returns is new."""
     server = await serve(Azure)
     server.events = [PREEMPT]
-    async with watching(azure.looks(server.url, INTERVAL_SECONDS)) as first:
+    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS)) as first:
         await first.have(1)
         standing = first.watch.standing
-    async with watching(azure.looks(server.url, INTERVAL_SECONDS), standing) as second:
+    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS), standing) as second:
         assert second.watch.standing == standing
         await server.was_asked("scheduledevents", len(server.asked) + 3)
         assert second.notices == []
@@ -197,7 +197,7 @@ async def test_what_an_earlier_run_told_is_not_told_again(serve):
 async def test_a_service_that_is_away_is_an_error_in_words(serve):
     """Nonsense, errors and a closed port are each said in words that name the cause."""
     server = await serve(Raw)
-    look = azure.looks(server.url, INTERVAL_SECONDS)[0]
+    look = azure_metadata.looks(server.url, INTERVAL_SECONDS)[0]
     server.bytes = b"SSH-2.0-OpenSSH\r\n\r\n"
     with pytest.raises(MetadataUnavailable, match=r"not an HTTP/1\.1 answer"):
         await look.look()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.diagnostics.conformance import HealthCheckConformance
-from agent.diagnostics.disk import DiskSpace
-from agent.diagnostics.plugins import load_checks
+from agent.maintenance.diagnostics.disk_space import DiskSpace
+from agent.maintenance.diagnostics.health_check_conformance import HealthCheckConformance
+from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from schemas.node_events import CheckResult
 from tests.agent.test_health_checks import AtBoot, Bad, Good
 
@@ -126,10 +126,10 @@ def test_an_author_runs_it_with_pytest(tmp_path: Path) -> None:
     )
     (tmp_path / "test_acme.py").write_text(
         "from acme_checks import ScratchDisk, Wrong\n"
-        "from agent.diagnostics.conformance import HealthCheckConformance\n"
-        "class TestScratchDisk(HealthCheckConformance):\n"
+        "from agent.maintenance.diagnostics import health_check_conformance as suite\n"
+        "class TestScratchDisk(suite.HealthCheckConformance):\n"
         "    make = ScratchDisk\n"
-        "class TestWrong(HealthCheckConformance):\n"
+        "class TestWrong(suite.HealthCheckConformance):\n"
         "    make = Wrong\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
@@ -151,14 +151,16 @@ async def test_a_disk_without_room_fails(
     usage: Usage, ok: bool, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By share and by size; an empty answer of the kernel is no room."""
-    monkeypatch.setattr("agent.diagnostics.disk.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr(
+        "agent.maintenance.diagnostics.disk_space.shutil.disk_usage", lambda _: usage
+    )
     found = await DiskSpace().run()
     assert (ok, detail) == (found.ok, found.detail)
 
 
 async def test_our_own_check_is_named_as_the_guide_says(tmp_path: Path) -> None:
     """By module and class; a place that is not there fails it and nothing else."""
-    [check] = load_checks("agent.diagnostics.disk:DiskSpace")
+    [check] = load_checks("agent.maintenance.diagnostics.disk_space:DiskSpace")
     assert ("disk-space", 300.0) == (check.name, check.interval_seconds)
     missing = await DiskSpace(tmp_path / "none").run()
     assert (False, True) == (missing.ok, "No such file" in missing.detail)

@@ -12,16 +12,16 @@ import msgspec
 import pytest
 
 from agent.__main__ import run
-from agent.diagnosing import Diagnostics
-from agent.diagnostics import memory_test
-from agent.diagnostics.running import OUTPUT_BYTES_MAX, ToolHung, run_tool
+from agent.maintenance.diagnostics import gpu_memory_test
+from agent.maintenance.diagnostics.tool_runner import OUTPUT_BYTES_MAX, ToolHung, run_tool
+from agent.maintenance.diagnostics_runner import Diagnostics
 from schemas.duration import Duration
 from schemas.records import NodeRecord, node_key
 from schemas.requests import DiagnoseRequest, Diagnosis
 from schemas.subjects import node_command
 from schemas.topology import NODES
+from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.local_gpus import compile_library, compiler
-from services.runtime.nats_bus import NatsBus
 from tests.agent.bed import Bed
 from tests.agent.conftest import Host, contents, events
 
@@ -205,7 +205,7 @@ async def test_memory_is_written_and_read(
     """What is written is read back; a CUDA that does not start fails; a GPU in use is let be."""
     monkeypatch.setenv("CUDA_STAND_IN", order)
     process = await run_tool(
-        (sys.executable, "-m", memory_test.__name__, str(cuda), "1048576"),
+        (sys.executable, "-m", gpu_memory_test.__name__, str(cuda), "1048576"),
         seconds_max=60,
         environment=os.environ,
     )
@@ -217,7 +217,7 @@ async def test_memory_is_written_and_read(
 async def test_without_cuda_the_memory_test_says_nothing(bed: Bed):
     """Where there is no CUDA driver the test cannot be run, which is no failure of the memory."""
     process = await run_tool(
-        (sys.executable, "-m", memory_test.__name__, "/missing/libcuda.so.1", "1048576"),
+        (sys.executable, "-m", gpu_memory_test.__name__, "/missing/libcuda.so.1", "1048576"),
         seconds_max=60,
         environment=os.environ,
     )

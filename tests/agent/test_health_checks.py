@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.diagnostics.plugins import RunningCheck, load_checks
+from agent.maintenance.diagnostics.health_check_plugins import RunningCheck, load_checks
 from schemas.node_events import CheckResult
 from schemas.requests import DiagnoseRequest
-from services.runtime.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError
 from tests.agent.bed import Bed
 
 

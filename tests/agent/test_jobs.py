@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.jobs import job_of, started_seconds
-from agent.processes import CLOCKS_APART_SECONDS, KEPT_SECONDS, TICKS_PER_SECOND, Processes
+from agent.sources.cgroup_jobs import job_of, started_seconds
+from agent.sources.job_lookup import CLOCKS_APART_SECONDS, KEPT_SECONDS, TICKS_PER_SECOND, Processes
 
 UID = "3f1c9d1e-8a53-4b39-9d55-0f6d2a7a51c4"
 UNDERSCORED = UID.replace("-", "_")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.kernel_log import Line, parse_kmsg, parse_text, split_records
-from agent.scanner import Scanner
-from agent.xid import recognise
+from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.xid_patterns import recognise
+from agent.sources.kernel_log_parser import Line, parse_kmsg, parse_text, split_records
 
 TEXT = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.kernel_log import Line
-from agent.kmsg import CHUNK_BYTES, KernelLog, Position, PositionFile
+from agent.sources.kernel_log_parser import Line
+from agent.sources.kernel_log_reader import CHUNK_BYTES, KernelLog, Position, PositionFile
 from services.provisioner.providers.local_gpus import kmsg_record
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.changes import Change
-from agent.gpus import Before, GpuWatch
-from agent.known_gpus import missing
-from agent.memory import FILE_BYTES_MAX, SAVE_SECONDS, GpuMemory, Memory, MemoryFile
-from agent.nvml import Inventory, Nvml, Trouble
-from agent.probe import ProbeThread
+from agent.faults.missing_gpus import missing
+from agent.faults.sample_changes import Change
+from agent.sources.blocking_calls import ProbeThread
+from agent.sources.gpu_monitor import Before, GpuWatch
+from agent.sources.gpu_state_file import FILE_BYTES_MAX, SAVE_SECONDS, GpuMemory, Memory, MemoryFile
+from agent.sources.nvml import Inventory, Nvml, Trouble
 from schemas.node_events import GpuIdentity
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.faults import GpuMap
-from agent.mending import Means, Mending
-from agent.nvml import GpuProcess
+from agent.faults.fault_builder import GpuMap
+from agent.maintenance.reset_and_reboot import Means, Mending
 from agent.settings import AgentConfig
+from agent.sources.nvml import GpuProcess
 from schemas.requests import Acted, RebootRequest, ResetRequest
-from services.runtime.clock import SystemClock
+from services.primitives.clock import SystemClock
 from tests.agent.bed import GPUS, Bed
 
 BOOT = "b1"

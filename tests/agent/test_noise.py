@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.__main__ import run
-from agent.faults import GpuMap, NodeIdentity
-from agent.kernel_log import Line, parse_kmsg, parse_text
-from agent.kmsg import KernelLog
-from agent.reporter import Reporter, Sources
-from agent.scanner import Scanner
-from agent.tools import parse
-from agent.xid import Sighting, recognise
-from services.runtime.clock import SystemClock
+from agent.fault_reporter import Reporter, Sources
+from agent.faults.fault_builder import GpuMap, NodeIdentity
+from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.xid_patterns import Sighting, recognise
+from agent.operator_tools import parse
+from agent.sources.kernel_log_parser import Line, parse_kmsg, parse_text
+from agent.sources.kernel_log_reader import KernelLog
+from services.primitives.clock import SystemClock
 from tests.agent.test_xid import FORMATS
 
 DATA: Final = Path(__file__).parent / "data"

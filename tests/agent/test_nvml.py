@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.changes import FABRIC_PROBLEMS, Change, fabric_problems
-from agent.gpus import GpuWatch
-from agent.nvml import Nvml, NvmlUnavailable
-from agent.probe import ProbeHung, ProbeThread
+from agent.faults.sample_changes import FABRIC_PROBLEMS, Change, fabric_problems
+from agent.sources.blocking_calls import ProbeHung, ProbeThread
+from agent.sources.gpu_monitor import GpuWatch
+from agent.sources.nvml import Nvml, NvmlUnavailable
 from services.provisioner.providers.local_gpus import (
     build_library,
     compiler,

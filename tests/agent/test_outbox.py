@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent import spool as spool_module
-from agent.outbox import WAITING_MAX, Outbox
-from agent.spool import Outgoing, Spool
+from agent.delivery import spool as spool_module
+from agent.delivery.outbox import WAITING_MAX, Outbox
+from agent.delivery.spool import Outgoing, Spool
 from schemas import subjects
-from services.runtime.clock import SystemClock
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
 from tests.agent.bed import Clock
 
 SUBJECT = subjects.node_event("training", "n1", "fault")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.diagnostics import parsers
-from agent.diagnostics.findings import Asked, Finding, Output
+from agent.maintenance.diagnostics import tool_parsers
+from agent.maintenance.diagnostics.findings import Asked, Finding, Output
 from schemas.node_events import GpuIdentity
 
 OUTPUTS = Path(__file__).parent / "outputs"
@@ -51,14 +51,14 @@ PASSED, FAILED, NOT_RUN = (True, True, ()), (False, True, ()), (False, False, ()
 )
 def test_nvidia_smi(output: Output, expected: object, detail: str):
     """It passes where it shows every GPU that NVML shows."""
-    found = parsers.nvidia_smi(output, ASKED)
+    found = tool_parsers.nvidia_smi(output, ASKED)
     assert says(found) == expected
     assert found.detail.startswith(detail)
 
 
 def test_nvidia_smi_must_show_something():
     """No GPU at all is a failure, even where NVML shows none either."""
-    assert says(parsers.nvidia_smi(Output(0, ""), Asked())) == FAILED
+    assert says(tool_parsers.nvidia_smi(Output(0, ""), Asked())) == FAILED
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_nvidia_smi_must_show_something():
 )
 def test_dcgm(output: Output, expected: object, detail: str):
     """The JSON of every version is read; a matter of settings alone fails nothing."""
-    found = parsers.dcgm(output, ASKED)
+    found = tool_parsers.dcgm(output, ASKED)
     assert says(found) == expected
     assert found.detail.startswith(detail)
 
@@ -122,7 +122,7 @@ def test_dcgm(output: Output, expected: object, detail: str):
 )
 def test_nvbandwidth(gbps_min: float, expected: object, detail: str):
     """The slowest pair counts."""
-    found = parsers.nvbandwidth(printed("nvbandwidth.json"), Asked(gbps_min=gbps_min))
+    found = tool_parsers.nvbandwidth(printed("nvbandwidth.json"), Asked(gbps_min=gbps_min))
     assert says(found) == expected
     assert found.detail.startswith(detail)
     assert found.metrics["host_to_device_memcpy_ce_gbps"] == 12.87
@@ -139,7 +139,7 @@ def test_nvbandwidth(gbps_min: float, expected: object, detail: str):
 )
 def test_nvbandwidth_errors(text: str, expected: object):
     """A test that ends in an error fails; where nothing was measured, nothing is known."""
-    assert says(parsers.nvbandwidth(Output(1, text), ASKED)) == expected
+    assert says(tool_parsers.nvbandwidth(Output(1, text), ASKED)) == expected
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_nvbandwidth_errors(text: str, expected: object):
 )
 def test_nccl(output: Output, gbps_min: float, expected: object, detail: str):
     """Wrong values fail it, and so does too little bandwidth, and an error of NCCL."""
-    found = parsers.nccl(output, Asked(gbps_min=gbps_min))
+    found = tool_parsers.nccl(output, Asked(gbps_min=gbps_min))
     assert says(found) == expected
     assert found.detail.startswith(detail)
 
@@ -174,16 +174,16 @@ def test_nccl(output: Output, gbps_min: float, expected: object, detail: str):
 )
 def test_burn(output: Output, expected: object):
     """Its last words count, for each GPU."""
-    assert says(parsers.burn(output, ASKED)) == expected
+    assert says(tool_parsers.burn(output, ASKED)) == expected
 
 
 PARSERS = (
-    parsers.nvidia_smi,
-    parsers.memory,
-    parsers.dcgm,
-    parsers.nvbandwidth,
-    parsers.nccl,
-    parsers.burn,
+    tool_parsers.nvidia_smi,
+    tool_parsers.memory,
+    tool_parsers.dcgm,
+    tool_parsers.nvbandwidth,
+    tool_parsers.nccl,
+    tool_parsers.burn,
 )
 
 

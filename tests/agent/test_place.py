@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from agent.cloud import place
-from agent.cloud.choose import rack
-from agent.cloud.place import azure_rack, gcp_rack, rack_of
 from agent.settings import AgentConfig
-from services.runtime.nats_bus import NatsBus
+from agent.sources.cloud import rack_lookup
+from agent.sources.cloud.cloud_detection import rack
+from agent.sources.cloud.rack_lookup import azure_rack, gcp_rack, rack_of
+from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import Host, contents, events
 from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Serve
 
@@ -48,7 +48,7 @@ async def test_azure_tells_of_fault_domains(serve: Serve) -> None:
         ("/a//c", ""),
         ("", ""),
         ("/a b/\x1b[31m/c", "a-b/-[31m"),
-        (f"/{'x' * 200}/b/c", "x" * place.RACK_CHARS_MAX),
+        (f"/{'x' * 200}/b/c", "x" * rack_lookup.RACK_CHARS_MAX),
     ],
 )
 def test_what_is_no_place_names_no_rack(text: str, expected: str) -> None:
@@ -69,7 +69,7 @@ async def test_a_service_that_does_not_tell_holds_nothing_up(
     serve: Serve, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silence, nonsense and a closed port are a host without a rack."""
-    monkeypatch.setattr(place, "SECONDS_MAX", 0.1)
+    monkeypatch.setattr(rack_lookup, "SECONDS_MAX", 0.1)
     silent = await serve({"aws": Aws, "gcp": Gcp, "azure": Azure}[cloud])
     silent.silent = True
     raw = await serve(Raw)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agent.nvml import GpuProcess, Nvml
+from agent.sources.nvml import GpuProcess, Nvml
 from tests.agent.test_nvml import GPUS, Driver, Watched, driver
 
 __all__ = ["driver"]

@@ -12,7 +12,7 @@ from agent.__main__ import run
 from agent.settings import AgentConfig, load
 from schemas.duration import Duration, parse_duration
 from schemas.reasons import FaultKind
-from services.runtime.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError
 
 NAMES = {"NAVARCH_POOL": "training", "NAVARCH_NODE": "n1"}
 

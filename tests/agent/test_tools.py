@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.__main__ import run
-from agent.storm import KINDS_MAX, PASSES_MAX, WINDOW_SECONDS, Storm
-from agent.tools import _check_processes
+from agent.faults.fault_rate_limit import KINDS_MAX, PASSES_MAX, WINDOW_SECONDS, Storm
+from agent.operator_tools import _check_processes
 from schemas.node_events import Fault
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.cloud import azure
-from agent.cloud.notices import (
+from agent.sources.cloud import azure_metadata
+from agent.sources.cloud.notice_parsers import (
     aws_rebalance,
     aws_scheduled,
     aws_spot,
@@ -23,11 +23,11 @@ async def test_what_is_announced_no_more_is_told_by_its_digest(serve):
     """Azure withdraws an eviction; the same is told where an earlier run of the agent told it."""
     server = await serve(Azure)
     server.events = [PREEMPT]
-    async with watching(azure.looks(server.url, INTERVAL_SECONDS)) as watched:
+    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS)) as watched:
         await watched.have(1)
         server.events = []
         [digest] = await watched.ended(1)
-    async with watching(azure.looks(server.url, INTERVAL_SECONDS), (digest,)) as again:
+    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS), (digest,)) as again:
         assert await again.ended(1) == [digest]
     assert digest == watched.notices[0].digest
     assert watched.notices[0].takes

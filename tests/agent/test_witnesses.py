@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.echoes import APART_SECONDS_MAX, STORY_SECONDS_MAX, Echoes
-from agent.nvml.events import XidEvent
-from agent.witnesses import KEYS_MAX, LINE_SECONDS, MERGE_SECONDS, Witnesses
+from agent.faults.fault_dedup import APART_SECONDS_MAX, STORY_SECONDS_MAX, Echoes
+from agent.faults.xid_merge import KEYS_MAX, LINE_SECONDS, MERGE_SECONDS, Witnesses
+from agent.sources.nvml.nvml_events import XidEvent
 from schemas.node_events import Fault
 from schemas.reasons import FaultKind
 

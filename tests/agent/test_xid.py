@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent.kernel_log import Line
-from agent.scanner import Scanner
-from agent.xid import Sighting, find_pci, recognise
+from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.xid_patterns import Sighting, find_pci, recognise
+from agent.sources.kernel_log_parser import Line
 
 FORMATS = [
     (

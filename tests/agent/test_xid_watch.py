@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.nvml import Inventory, NvmlUnavailable, XidEvent
-from agent.probe import ProbeThread
-from agent.xid_watch import XidWatch
-from services.runtime.clock import SystemClock
+from agent.sources.blocking_calls import ProbeThread
+from agent.sources.nvml import Inventory, NvmlUnavailable, XidEvent
+from agent.sources.xid_listener import XidWatch
+from services.primitives.clock import SystemClock
 
 EVENT = XidEvent(index=0, pci="0000:1b:00", code=79)
 

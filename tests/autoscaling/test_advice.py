@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.advice import Advice
+from schemas.autoscaling_advice import Advice
 from schemas.duration import decode_hook
 from schemas.pool_events import Scaled
 from schemas.records import PoolRecord
 from schemas.settings import PoolSpec, Setting
-from services.cli.text.advising import advice_words, matters
-from services.cli.text.saying import moment
-from services.pool_manager.autoscaling.autoscaler import PoolState, Recommendation
-from services.pool_manager.autoscaling.deciding import noted, unanswered, unfollowed
-from services.simulator.scenario.reading import read_text
-from services.simulator.scenario.runner import run
+from services.cli.text.advice_text import advice_words, matters
+from services.cli.text.history_text import moment
+from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
+from services.pool_manager.autoscaling.scaling_decision import noted, unanswered, unfollowed
+from services.simulator.inputs.scenario.scenario_file import read_text
+from services.simulator.inputs.scenario.scenario_runner import run
 
 NOW = datetime(2030, 1, 1, 10, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

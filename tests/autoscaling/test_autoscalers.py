@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from schemas.duration import Duration, decode_hook
 from schemas.records import PoolRecord
 from schemas.settings import PoolSpec
-from services.pool_manager.autoscaling.autoscaler import (
+from services.pool_manager.autoscaling.autoscaler_plugins import autoscaler_of
+from services.pool_manager.autoscaling.autoscalers import (
     PoolMetrics,
     PoolState,
     Recommendation,
     slope,
 )
-from services.pool_manager.autoscaling.deciding import decide
-from services.pool_manager.autoscaling.finding import autoscaler_of
-from services.runtime.errors import ConfigurationError
+from services.pool_manager.autoscaling.scaling_decision import decide
+from services.primitives.errors import ConfigurationError
 
 NOW = datetime(2030, 1, 1, 10, 30, tzinfo=UTC)  # a Tuesday
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from schemas.settings import Setting
-from services.pool_manager.autoscaling.autoscaler import PoolState, Recommendation
-from services.pool_manager.autoscaling.conformance import AutoscalerConformance
-from services.pool_manager.autoscaling.finding import autoscaler_of
+from services.pool_manager.autoscaling.autoscaler_conformance import AutoscalerConformance
+from services.pool_manager.autoscaling.autoscaler_plugins import autoscaler_of
+from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
 
 MODULE = Path(__file__).resolve().parents[1] / "plugins/office_hours/navarch_office_hours.py"
 NIGHT = {"start": "0 22 * * *", "duration": "8h", "nodes": 9}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.simulator.scenario.reading import ScenarioError, read_text
+from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tests" / "plugins" / "office_hours"

@@ -32,7 +32,7 @@ from schemas.requests import (
     ScaleRequest,
 )
 from schemas.topology import POOL_REQUESTS
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.nats_bus import NatsBus
 
 FAULT = HealthEvent(
     time="2026-11-21T01:35:00Z",

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from schemas.requests import FleetBudgetView, PoolView
-from services.cli.breaker import fleet_line, next_line, row
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.cli.commands.breaker_commands import fleet_line, next_line, row
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.cli.test_commands import navarch
 from tests.pool_manager.fleet import events, settings, settled
 from tests.support.inprocess import Running, eventually

@@ -10,11 +10,11 @@ from schemas.messages import encode
 from schemas.node_events import Cordoned, Lost
 from schemas.pool_events import RequestAccepted, Scaled, ScaleRefused
 from schemas.requests import NodeRequest, Query, ScaleRequest
-from schemas.sagas import SagaDone, SagaParams, SagaStarted, StepStarted, StepSucceeded
-from services.cli.client import AnswerError, Fleet, accepted, views
-from services.cli.text.timeline import assemble
-from services.runtime.errors import NavarchError
-from services.runtime.nats_bus import NatsBus
+from schemas.saga_log_entries import SagaDone, SagaParams, SagaStarted, StepStarted, StepSucceeded
+from services.bus.nats.nats_bus import NatsBus
+from services.cli.bus_client import AnswerError, Fleet, accepted, views
+from services.cli.text.node_timeline import assemble
+from services.primitives.errors import NavarchError
 from services.saga.participant import append
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from schemas.settings import NatsSettings
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
-from services.cli.running import Running, find_bus, started_ticks
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import NavarchError
-from services.runtime.nats_bus import NatsBus
+from services.cli.fleet_discovery import Running, find_bus, started_ticks
+from services.primitives.errors import NavarchError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,9 +10,15 @@ from typer.testing import CliRunner
 
 from schemas.settings import PluginSettings
 from services.cli.app import app
-from services.provisioner.calling.credentials import Kept, Source, applied, kept_file, with_kept
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.cloud_credentials import (
+    Kept,
+    Source,
+    applied,
+    kept_file,
+    with_kept,
+)
 from services.provisioner.providers.lambda_cloud import LambdaProvider
-from services.runtime.errors import ConfigurationError
 from tests.provisioner.lambda_server import KEY, LambdaServer, serving
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from schemas.node_events import GpuIdentity
-from services.cli.demo import xid_79
+from services.cli.commands.demo_command import xid_79
 from tests.support.busyness import allowed
 
 Leftovers = Callable[[Path], list[str]]

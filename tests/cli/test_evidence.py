@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from schemas.evidence import EvidenceBundle, JudgedFault, KernelLine
+from schemas.evidence_bundles import EvidenceBundle, JudgedFault, KernelLine
 from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemetry, Verdict
 from schemas.records import NodeRecord
-from services.cli.evidence import write
-from services.cli.report import out, rows
-from services.cli.text.describe import hours
+from services.cli.commands.evidence_command import write
+from services.cli.commands.report_command import out, rows
+from services.cli.text.event_text import hours
 from services.cli.text.evidence_text import FILES, README, files, summary
-from services.runtime.errors import NavarchError
+from services.primitives.errors import NavarchError
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 NODE = {"pool": "training", "node": "n1"}

@@ -15,13 +15,13 @@ from schemas.records import FLEET_KEY, FleetRecord, InstanceRecord
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from schemas.sweeps import SweepAnswer, SweepLine
 from schemas.topology import POOLS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.cli.text import instances_text
-from services.provisioner.provider import Environment
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider import Environment
 from services.provisioner.providers.fake import FakeProvider, Order
 from services.provisioner.service import build
-from services.provisioner.store import InstanceStore
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.cli.test_commands import navarch
 from tests.provisioner.support import (
     FLEET,

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from schemas.breaker import Would
+from schemas.breaker_state import Would
 from schemas.duration import Duration
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
-from services.cli.text.keeping import node_kept, pool_kept, reserve_told, windows_told
+from services.cli.text.blocked_text import node_kept, pool_kept, reserve_told, windows_told
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, spares=2)

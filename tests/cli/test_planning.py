@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.offerings import OfferingView as Offer
-from services.cli.text.planning import PlanError, Wish, listed, plan
-from services.cli.up import plan_text, read_settings
-from services.runtime.configuration import parse_settings, requested_pool
-from services.runtime.errors import NavarchError
-from services.runtime.instance_types import load_instance_types
+from schemas.offering_records import OfferingView as Offer
+from services.cli.commands.up_command import plan_text, read_settings
+from services.cli.text.launch_plan import PlanError, Wish, listed, plan
+from services.primitives.errors import NavarchError
+from services.settings.instance_type_file import load_instance_types
+from services.settings.settings_file import parse_settings, requested_pool
 
 WISH = Wish(name="mine", gpus=8, type="h100")
 KINDS = {"aws": "aws", "lambda": "lambda", "gcp": "gcp"}

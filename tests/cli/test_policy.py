@@ -13,11 +13,11 @@ from schemas.node_events import FACTS, Fault, NodeEvent, Registered, Verdict
 from schemas.records import PoolRecord, pool_key
 from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import POOLS
+from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
-from services.cli.policy import _replayed, _told
-from services.health_monitor.policy_file import parse_policy
-from services.runtime.errors import ConfigurationError
-from services.runtime.nats_bus import NatsBus
+from services.cli.commands.policy_commands import _replayed, _told
+from services.health_monitor.rules.policy_file import parse_policy
+from services.primitives.errors import ConfigurationError
 
 NOW = datetime.now(UTC)
 STRICT = b"""

@@ -3,9 +3,9 @@
 import asyncio
 
 from schemas import subjects
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.cli.test_commands import navarch
 from tests.pool_manager.fleet import events, settings, settled
 from tests.support.inprocess import Running, eventually

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.running import started_ticks
+from services.cli.fleet_discovery import started_ticks
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from schemas.settings import PoolSpec, ProviderChoice
-from services.cli.simulating.live import unplayable
+from services.cli.commands.simulator.fleet_command import unplayable
 
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = ("-m", "services.cli", "simulator", "fleet")

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.records import InstanceRecord
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import PoolSpec, SetupSettings
-from services.cli.ssh import command_line, in_folder, known_hosts, meant
-from services.provisioner import core
-from services.runtime.errors import NavarchError
+from services.cli.commands.ssh_command import command_line, in_folder, known_hosts, meant
+from services.primitives.errors import NavarchError
+from services.provisioner.instances import instance_decisions
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, ssh_user="ubuntu")
@@ -21,7 +21,7 @@ SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, ssh_u
 def instance(name: str, pool: str = "web", **changes: Any) -> InstanceRecord:
     """A running instance."""
     launch = LaunchSpec(fleet="f", provider="p", instance_type="t")
-    made = core.intended(pool, name, launch, "saga", NOW)
+    made = instance_decisions.intended(pool, name, launch, "saga", NOW)
     return replace(made, state="running", **({"address": "10.0.0.7"} | changes))
 
 

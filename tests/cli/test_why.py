@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.breaker import Breaker
+from schemas.breaker_state import Breaker
 from schemas.messages import Message, encode
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import Fault, NodeEvent, Verdict
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaBegan
 from schemas.records import NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     STATUSES,
     WHOLE,
     SagaDone,
@@ -34,17 +34,17 @@ from schemas.sagas import (
 )
 from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import NODES, POOLS
-from services.cli.client import Fleet
-from services.cli.gathering import why
-from services.cli.text.progress import progress
-from services.cli.text.saying import moment
-from services.cli.text.why import LINES_MAX, page, why_node, why_pool, why_saga
-from services.runtime.bus import Stored
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import NavarchError
-from services.runtime.nats_bus import NatsBus
-from services.saga.log import SagaState, fold
-from services.saga.reading import append
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Stored
+from services.cli.bus_client import Fleet
+from services.cli.stored_history import why
+from services.cli.text.history_text import moment
+from services.cli.text.saga_progress import progress
+from services.cli.text.why_text import LINES_MAX, page, why_node, why_pool, why_saga
+from services.primitives.errors import NavarchError
+from services.saga.saga_log import append
+from services.saga.saga_state import SagaState, fold
 from tests.cli.test_commands import navarch
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)

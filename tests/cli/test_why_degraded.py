@@ -7,7 +7,7 @@ import pytest
 from schemas.duration import Duration
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import HealthSpec, PluginSettings, PoolSpec, WindowSpec
-from services.cli.text.why import why_node
+from services.cli.text.why_text import why_node
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 LADDER = HealthSpec(remediation=PluginSettings(type="ladder"))

@@ -29,11 +29,11 @@ from schemas.pool_events import (
     ScaleRefused,
 )
 from schemas.requests import NodeView
-from schemas.sagas import STATUSES, SagaParams, SagaStarted, StepFailed, StepSucceeded
-from services.cli.text.describe import Told, tell
-from services.cli.text.render import NODE_HEADERS, columns, generic, node_rows, timeline
-from services.cli.text.timeline import assemble, sagas_about
-from services.runtime.bus import Stored
+from schemas.saga_log_entries import STATUSES, SagaParams, SagaStarted, StepFailed, StepSucceeded
+from services.bus.port import Stored
+from services.cli.text.event_text import Told, tell
+from services.cli.text.node_timeline import assemble, sagas_about
+from services.cli.text.tables import NODE_HEADERS, columns, generic, node_rows, timeline
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 NODE = {"id": "1", "time": NOW, "pool": "training", "node": "n1"}

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from services.runtime.clock import SystemClock
-from services.runtime.topology import set_up
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
 from tests.support.cluster import Cluster, connected
 
 

@@ -10,8 +10,8 @@ import pytest
 from schemas import subjects
 from schemas.settings import NatsSettings
 from schemas.topology import BUCKETS, DURABLES, POOLS, SAGAS, STREAMS
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.primitives.errors import BusError
 from tests.support.cluster import Cluster, connected, leader_of, replicas_current
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]

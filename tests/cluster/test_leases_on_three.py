@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from schemas.topology import LEASES
-from services.runtime.clock import SystemClock
-from services.runtime.leases import Lease
+from services.bus.leases import Lease
+from services.primitives.clock import SystemClock
 from tests.support.busyness import allowed
 from tests.support.cluster import Cluster, connected, leader_of
 
@@ -24,8 +24,8 @@ HOLDER = """
 import asyncio, sys
 from tests.support.busyness import allowed
 from tests.support.cluster import connected
-from services.runtime.clock import SystemClock
-from services.runtime.leases import Lease
+from services.primitives.clock import SystemClock
+from services.bus.leases import Lease
 
 async def main():
     async with connected(sys.argv[1]) as bus:

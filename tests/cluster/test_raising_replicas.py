@@ -10,10 +10,10 @@ import pytest
 
 from schemas import subjects
 from schemas.topology import DURABLES, EVENTS, STREAMS
-from services.runtime.clock import SystemClock
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import NatsBus
-from services.runtime.topology import set_up
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
+from services.primitives.errors import BusError
 from tests.support.cluster import Cluster, connected, leader_of
 
 pytestmark = pytest.mark.slow

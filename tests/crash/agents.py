@@ -19,10 +19,10 @@ from schemas.node_events import FACTS, BootChecked, Fault, GpuIdentity, NodeEven
 from schemas.records import HeartbeatRecord, node_key
 from schemas.requests import Acted, Diagnosis, RebootRequest, ResetRequest
 from schemas.topology import HEARTBEATS
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Headers
+from services.primitives.errors import BusError
 from services.provisioner.providers.local_gpus import kmsg_record, simulated_gpus
-from services.runtime.bus import Headers
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import NatsBus
 from tests.crash.provider import Provider
 
 LOOK_SECONDS: Final = 0.005

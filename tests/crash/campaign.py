@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from services.runtime.embedded import EmbeddedServer
+from services.bus.nats.embedded_server import EmbeddedServer
 from tests.crash.evidence import DONE, KINDS, Difference, differences, told
 from tests.crash.plays import PLAYS, REPLACE, Play, moments
 from tests.crash.processes import Replica

@@ -16,11 +16,11 @@ import msgspec
 from schemas import subjects
 from schemas.pool_events import NodeReplaced, pool_codec
 from schemas.records import InstanceRecord, NodeRecord, PoolRecord, decoder, pool_key
-from schemas.sagas import WHOLE, SagaEntry, SagaParams, saga_codec
+from schemas.saga_log_entries import WHOLE, SagaEntry, SagaParams, saga_codec
 from schemas.topology import DEAD, EVENTS, INSTANCES, NODES, POOLS, SAGAS
+from services.bus.port import Bus, Stored
 from services.pool_manager.sagas import DEFINITIONS
-from services.runtime.bus import Bus, Stored
-from services.saga.log import CorruptLogError, SagaState, fold
+from services.saga.saga_state import CorruptLogError, SagaState, fold
 from tests.crash import orders
 from tests.crash.orders import Kind
 from tests.crash.provider import Truth

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-from services.saga.log import SagaState
+from services.saga.saga_state import SagaState
 
 Kind = Literal["lost", "doubled", "leaked"]
 Log = tuple[SagaState, Sequence[tuple[str, str]]]

@@ -24,12 +24,12 @@ from schemas.records import NodeRecord, decoder
 from schemas.requests import REQUESTS
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
+from services.primitives.errors import BusError
 from services.provisioner.providers.local import stop_all
-from services.runtime.clock import SystemClock
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
 from tests.crash import evidence
 from tests.crash.agents import GONE, Agents, fault_of, write_fault
 from tests.crash.evidence import DONE, Difference, Evidence, Wish

@@ -4,7 +4,7 @@ import importlib
 import sys
 from datetime import datetime, timedelta
 
-from services.runtime.clock import SystemClock
+from services.primitives.clock import SystemClock
 from services.runtime.process import main
 
 

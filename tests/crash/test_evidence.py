@@ -11,7 +11,7 @@ from schemas.messages import encode
 from schemas.pool_events import NodeReplaced
 from schemas.reasons import SagaKind
 from schemas.records import InstanceRecord, NodeRecord, OpenSaga, PoolRecord
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     STATUSES,
     WHOLE,
     LaunchSpec,
@@ -24,7 +24,7 @@ from schemas.sagas import (
 )
 from schemas.settings import PoolSpec
 from schemas.subjects import saga_entry
-from services.runtime.bus import Stored
+from services.bus.port import Stored
 from tests.crash.evidence import REPLACE_STEPS, Evidence, Wish, differences, is_settled
 from tests.crash.provider import Truth
 

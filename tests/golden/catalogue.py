@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 import schemas
-from schemas import sagas
+from schemas import saga_log_entries
 from schemas.messages import Message, Record, message_type
 from schemas.requests import (
     REQUESTS,
@@ -29,7 +29,7 @@ from schemas.requests import (
 HERE: Final = Path(__file__).parent
 STEP_TYPES: Final = tuple(
     each
-    for name, each in vars(sagas).items()
+    for name, each in vars(saga_log_entries).items()
     if isinstance(each, type) and name.endswith(("Inputs", "Outputs"))
 )
 ANSWER_TYPES: Final = (Query, Page, NodeView, PoolView, QueryError, HardwareAdd, HardwareForget)

@@ -16,14 +16,14 @@ from typing import Any, Final, get_args
 import msgspec
 
 from schemas import (
-    evidence,
+    evidence_bundles,
     fleet_events,
     node_events,
     pool_events,
     reasons,
     records,
     requests,
-    sagas,
+    saga_log_entries,
     subjects,
 )
 from schemas.dead_letters import DeadLetter
@@ -81,10 +81,13 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[records.Record]], ...]]] =
     "INSTANCES": ((records.node_key("<pool>", "<node>"), records.InstanceRecord),),
     "HEARTBEATS": ((records.node_key("<pool>", "<node>"), records.HeartbeatRecord),),
     "LEASES": (("<name>", records.LeaseRecord), ("pace-<name>", records.PaceRecord)),
-    "REPAIRS": ((evidence.TOTALS_KEY, evidence.RepairTotals),),
+    "REPAIRS": ((evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),),
     "EVIDENCE": (
-        (evidence.capture_name("<pool>", "<node>"), evidence.EvidenceCapture),
-        (evidence.bundle_name("<pool>", "<node>", "<saga>"), evidence.EvidenceBundle),
+        (evidence_bundles.capture_name("<pool>", "<node>"), evidence_bundles.EvidenceCapture),
+        (
+            evidence_bundles.bundle_name("<pool>", "<node>", "<saga>"),
+            evidence_bundles.EvidenceBundle,
+        ),
     ),
 }
 
@@ -205,10 +208,10 @@ def _sagas() -> Iterator[str]:
         "The log is the conversation: `started` is the command that the step's performer takes, "
         "`succeeded` or `failed` is its answer, and every append is guarded by the last sequence "
         f"under `{shown(subjects.saga_tree(S))}`. Entries about the saga as a whole have the step "
-        f"`{sagas.WHOLE}`.\n"
+        f"`{saga_log_entries.WHOLE}`.\n"
     )
-    for kind, status in sagas.STATUSES.items():
-        step = T if issubclass(kind, sagas.StepEntry) else sagas.WHOLE
+    for kind, status in saga_log_entries.STATUSES.items():
+        step = T if issubclass(kind, saga_log_entries.StepEntry) else saga_log_entries.WHOLE
         yield from _message(kind, subjects.saga_entry(S, step, status))
     yield "### Inputs and outputs of steps\n"
     for kind in STEP_TYPES:
@@ -217,7 +220,7 @@ def _sagas() -> Iterator[str]:
 
 def _others() -> Iterator[str]:
     yield "## Timers and dead letters\n"
-    yield from _message(sagas.TimerDue, subjects.timer_due("o0", "k0"))
+    yield from _message(saga_log_entries.TimerDue, subjects.timer_due("o0", "k0"))
     yield from _message(DeadLetter, subjects.dead("m0", "d0"))
 
 
@@ -263,7 +266,7 @@ def _parts() -> Iterator[str]:
     """Structs that stand inside of others and were not described yet."""
     yield "## Parts\n"
     described = {*(kind for found in BUCKET_RECORDS.values() for _, kind in found)}
-    for module in (node_events, sagas, records, evidence, requests):
+    for module in (node_events, saga_log_entries, records, evidence_bundles, requests):
         for kind in vars(module).values():
             if not isinstance(kind, type) or kind.__module__ != module.__name__:
                 continue

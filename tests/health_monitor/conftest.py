@@ -16,12 +16,12 @@ from schemas.node_events import FACTS, Fault, NodeEvent, Registered, Verdict, no
 from schemas.records import HealthRecord, HeartbeatRecord, decoder, node_key
 from schemas.settings import Settings
 from schemas.topology import EVENTS, HEALTH, HEARTBEATS
+from services.bus.nats.nats_bus import NatsBus
 from services.health_monitor.service import build
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 from tests.support.settling import settled
 

@@ -15,9 +15,9 @@ from schemas.messages import encode
 from schemas.node_events import FACTS, Fault, Verdict, node_codec
 from schemas.records import HealthRecord, decoder
 from schemas.topology import DEAD, EVENTS, HEALTH
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import BusError
 from tests.health_monitor.conftest import make_fault
 from tests.support.settling import settled
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from schemas.node_events import Fault, Registered, Uncordoned
 from schemas.records import HealthRecord
-from services.health_monitor import core, notes
-from services.health_monitor.core import PublishVerdict, ReviewAt, Seen
-from services.health_monitor.policy import Judgement
-from services.health_monitor.working import CONDITIONS_MAX
+from services.health_monitor.rules import fault_history, node_health
+from services.health_monitor.rules.health_policy import Judgement
+from services.health_monitor.rules.health_state import CONDITIONS_MAX
+from services.health_monitor.rules.node_health import PublishVerdict, ReviewAt, Seen
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 SEVERITY = {"unknown": 0, "healthy": 0, "degraded": 1, "unhealthy": 2}
@@ -69,7 +69,7 @@ def run(steps, record, *, after: int = 1, twice: bool = False):
     for number, (result, action, code, gpu, fatal, wait) in enumerate(steps, 1):
         at += wait
         for _ in range(2 if twice else 1):
-            record, effects = core.decide_fault(
+            record, effects = node_health.decide_fault(
                 record,
                 fault(number, code, gpu),
                 judged(result, action, fatal=fatal),
@@ -93,8 +93,8 @@ def test_unhealthy_is_sticky(before, then, after):
     assert record.status == "unhealthy"
     record = forgetful(record)
     record, told = run(then, record, after=after)
-    record, _ = core.decide_registered(record, registered("another"), seen(900, 1e6))
-    record, effects = core.decide_review(record, Seen("t", 0, NOW + timedelta(days=9)))
+    record, _ = node_health.decide_registered(record, registered("another"), seen(900, 1e6))
+    record, effects = node_health.decide_review(record, Seen("t", 0, NOW + timedelta(days=9)))
     assert record.status == "unhealthy"
     assert {v.status for v in told} <= {"unhealthy"}
     assert verdicts(effects) == []
@@ -135,25 +135,25 @@ def test_verdicts_tell_every_change_and_nothing_else(steps, after):
 def test_the_record_stays_bounded(steps):
     """However many faults: notes, sequences and conditions have limits."""
     record, _ = run(steps * 20, healthy())
-    assert len(record.recent) <= notes.RECENT_MAX
-    assert len(record.detail.get("sequences", ())) <= core.SEQUENCES_MAX
+    assert len(record.recent) <= fault_history.RECENT_MAX
+    assert len(record.detail.get("sequences", ())) <= node_health.SEQUENCES_MAX
     assert len(record.detail.get("conditions", {})) <= CONDITIONS_MAX
 
 
 def test_two_faults_never_reset_each_others_time():
     """One condition wears off on time although another keeps being renewed beside it."""
-    record, _ = core.decide_fault(
+    record, _ = node_health.decide_fault(
         healthy(), fault(1, 74), judged("degraded", "reset_gpu", sticky_seconds=100), seen(1)
     )
     for number, at in enumerate((30, 60, 90), 2):
-        record, _ = core.decide_fault(
+        record, _ = node_health.decide_fault(
             record, fault(number, 78), judged("degraded", sticky_seconds=100), seen(number, at)
         )
     assert record.action == "reset_gpu"
-    record, effects = core.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=101)))
+    record, effects = node_health.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=101)))
     assert (record.status, record.action) == ("degraded", "none")
     assert ReviewAt(NOW + timedelta(seconds=190)) in effects
-    record, _ = core.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=191)))
+    record, _ = node_health.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=191)))
     assert record.status == "healthy"
 
 
@@ -163,7 +163,7 @@ def test_consecutive_unhealthy_results_count_over_faults_and_gpus():
     for number, (code, result) in enumerate(
         [(119, "unhealthy"), (43, "healthy"), (62, "unhealthy"), (31, "healthy"), (46, "unhealthy")]
     ):
-        record, _ = core.decide_fault(
+        record, _ = node_health.decide_fault(
             record, fault(number, code), judged(result), seen(number + 1), unhealthy_after=3
         )
         statuses.append(record.status)
@@ -174,7 +174,7 @@ def test_unhealthy_results_a_day_apart_are_not_consecutive():
     """What was unhealthy yesterday and did not come again does not count today."""
     record = healthy()
     for number, hours in enumerate((0, 25)):
-        record, _ = core.decide_fault(
+        record, _ = node_health.decide_fault(
             record,
             fault(number),
             judged("unhealthy"),
@@ -188,17 +188,17 @@ def test_a_cancel_ends_its_pair_and_nothing_else():
     """162 ends what 163 began on the same GPU; another GPU and another code stand."""
     record = healthy()
     for number, (code, gpu) in enumerate([(163, 0), (163, 1), (78, 0)], 1):
-        record, _ = core.decide_fault(
+        record, _ = node_health.decide_fault(
             record, fault(number, code, gpu), judged("degraded"), seen(number)
         )
-    record, _ = core.decide_fault(
+    record, _ = node_health.decide_fault(
         record, fault(4, 162, 0), judged("healthy", cancels=(163,)), seen(4)
     )
     assert set(record.detail["conditions"]) == {"xid:163:1", "xid:78:0"}
-    record, _ = core.decide_fault(
+    record, _ = node_health.decide_fault(
         record, fault(5, 162, 1), judged("healthy", cancels=(163,)), seen(5)
     )
-    record, effects = core.decide_fault(
+    record, effects = node_health.decide_fault(
         record, fault(6, 1, -1), judged("healthy", cancels=("xid",)), seen(6)
     )
     assert (record.status, verdicts(effects)) == ("healthy", ["healthy"])
@@ -208,7 +208,7 @@ def test_a_worse_action_is_told_and_a_lesser_one_is_not():
     """An unhealthy node's verdict is told anew when it calls for more, and only then."""
     record, told = healthy(), []
     for number, action in enumerate(["reset_gpu", "reset_gpu", "replace", "reboot"], 1):
-        record, effects = core.decide_fault(
+        record, effects = node_health.decide_fault(
             record, fault(number), judged("unhealthy", action, fatal=True), seen(number)
         )
         told.append(verdicts(effects))
@@ -219,21 +219,23 @@ def test_a_worse_action_is_told_and_a_lesser_one_is_not():
 def test_a_registration_makes_an_unknown_node_healthy_once():
     """The first word of an agent is a verdict; later ones, and those of one boot, are none."""
     record = HealthRecord(pool="p", node="n")
-    record, effects = core.decide_registered(record, registered("boot-1"), seen(1))
+    record, effects = node_health.decide_registered(record, registered("boot-1"), seen(1))
     assert verdicts(effects) == ["healthy"]
     assert effects[0].verdict.was == "unknown"
-    record, effects = core.decide_registered(record, registered("boot-1", 101), seen(2))
+    record, effects = node_health.decide_registered(record, registered("boot-1", 101), seen(2))
     assert (record.status, effects) == ("healthy", ())
 
 
 def test_a_fault_before_the_registration_is_not_forgotten_by_it():
     """What the kernel log held before the agent registered degrades the node all the same."""
     record = HealthRecord(pool="p", node="n")
-    record, effects = core.decide_fault(record, fault(1), judged("degraded", "inspect"), seen(1))
+    record, effects = node_health.decide_fault(
+        record, fault(1), judged("degraded", "inspect"), seen(1)
+    )
     assert verdicts(effects) == ["degraded"]
-    record, _ = core.decide_registered(record, registered("boot-1"), seen(2))
+    record, _ = node_health.decide_registered(record, registered("boot-1"), seen(2))
     assert record.status == "degraded"
-    record, _ = core.decide_fault(
+    record, _ = node_health.decide_fault(
         HealthRecord(pool="p", node="n"), fault(1), judged("healthy"), seen(1)
     )
     assert record.status == "unknown"
@@ -241,14 +243,16 @@ def test_a_fault_before_the_registration_is_not_forgotten_by_it():
 
 def test_a_new_boot_ends_what_degraded_the_old_one():
     """A reboot clears a degraded node, except for what the new boot's own log says."""
-    record, _ = core.decide_registered(
+    record, _ = node_health.decide_registered(
         HealthRecord(pool="p", node="n"), registered("boot-1"), seen(1)
     )
-    record, _ = core.decide_fault(record, fault(2, 74), judged("degraded"), seen(2))
-    record, _ = core.decide_fault(record, fault(3, 78, boot="boot-2"), judged("degraded"), seen(3))
-    record, _ = core.decide_registered(record, registered("boot-2", 4), seen(4))
+    record, _ = node_health.decide_fault(record, fault(2, 74), judged("degraded"), seen(2))
+    record, _ = node_health.decide_fault(
+        record, fault(3, 78, boot="boot-2"), judged("degraded"), seen(3)
+    )
+    record, _ = node_health.decide_registered(record, registered("boot-2", 4), seen(4))
     assert set(record.detail["conditions"]) == {"xid:78:0"}
-    record, _ = core.decide_registered(record, registered("boot-3", 5), seen(5))
+    record, _ = node_health.decide_registered(record, registered("boot-3", 5), seen(5))
     assert record.status == "healthy"
 
 
@@ -264,16 +268,18 @@ def test_a_new_boot_ends_what_degraded_the_old_one():
 )
 def test_an_uncordon_after_a_cure_vouches_for_nothing_that_came_after_it(since, boot_id, status):
     """A fault after the reset, or of the new boot, makes the node unhealthy again at once."""
-    record, _ = core.decide_fault(healthy(), fault(1), judged("unhealthy", "reset_gpu"), seen(1))
+    record, _ = node_health.decide_fault(
+        healthy(), fault(1), judged("unhealthy", "reset_gpu"), seen(1)
+    )
     event = Uncordoned(id="u1", time=NOW, pool="p", node="n", since=since, boot_id=boot_id)
-    record, effects = core.decide_uncordoned(record, event, seen(50))
+    record, effects = node_health.decide_uncordoned(record, event, seen(50))
 
     assert status == record.status
     assert [status] == verdicts(effects)
     if status == "unhealthy":
         assert ("reset_gpu", "f1") == (record.action, record.fault)
         assert "again after it was mended" in record.reason
-    assert (record, ()) == core.decide_uncordoned(record, event, seen(50))
+    assert (record, ()) == node_health.decide_uncordoned(record, event, seen(50))
 
 
 @pytest.mark.parametrize(
@@ -296,18 +302,18 @@ def test_whoever_vouches_for_a_node_does_so_as_of_when_they_asked(
     for number, result in faults:
         action = "replace" if result == "unhealthy" else "none"
         given = judged(result, action)
-        record, _ = core.decide_fault(
+        record, _ = node_health.decide_fault(
             record, fault(number, 70 + number), given, seen(number, number)
         )
     event = Uncordoned(
         id="u", time=NOW, pool="p", node="n", vouched_at=NOW + timedelta(seconds=asked_at)
     )
-    record, effects = core.decide_uncordoned(record, event, seen(50))
+    record, effects = node_health.decide_uncordoned(record, event, seen(50))
 
     assert (status, fault_id) == (record.status, record.fault)
     assert [status] * bool(faults) == verdicts(effects)
     assert [status] * bool(fault_id) == [each.status for each in record.gpus][:1]
-    assert (record, ()) == core.decide_uncordoned(record, event, seen(50))
+    assert (record, ()) == node_health.decide_uncordoned(record, event, seen(50))
 
 
 def test_an_uncordon_starts_a_nodes_health_anew():
@@ -316,7 +322,7 @@ def test_an_uncordon_starts_a_nodes_health_anew():
         [("unhealthy", "replace", 1, 0, True, 0), ("degraded", "none", 2, 1, False, 0)], healthy()
     )
     event = Uncordoned(id="u", time=NOW, pool="p", node="n", reason="repaired")
-    record, effects = core.decide_uncordoned(record, event, seen(50))
+    record, effects = node_health.decide_uncordoned(record, event, seen(50))
     assert (record.status, record.reason, verdicts(effects)) == ("healthy", "repaired", ["healthy"])
     assert "conditions" not in record.detail
 
@@ -324,7 +330,9 @@ def test_an_uncordon_starts_a_nodes_health_anew():
 def test_an_unreadable_working_state_starts_anew():
     """A record that another release wrote does not stop judging."""
     record = HealthRecord(pool="p", node="n", status="healthy", detail={"conditions": 7})
-    record, effects = core.decide_fault(record, fault(1), judged("unhealthy", fatal=True), seen(1))
+    record, effects = node_health.decide_fault(
+        record, fault(1), judged("unhealthy", fatal=True), seen(1)
+    )
     assert (record.status, verdicts(effects)) == ("unhealthy", ["unhealthy"])
 
 
@@ -333,14 +341,16 @@ def test_silence_and_return_are_told_once_each():
 
     Whoever hears a later beat, because the first that told of it died, tells the same return.
     """
-    record, effects = core.decide_silent(healthy(), 7, NOW)
+    record, effects = node_health.decide_silent(healthy(), 7, NOW)
     assert (record.lost, [e.lost.id for e in effects]) == (True, ["lost-p.n-7"])
-    assert core.decide_silent(record, 8, NOW) == (record, ())
+    assert node_health.decide_silent(record, 8, NOW) == (record, ())
     lost = record
-    record, effects = core.decide_beating(record, 9, NOW)
+    record, effects = node_health.decide_beating(record, 9, NOW)
     assert (record.lost, [e.returned.id for e in effects]) == (False, ["returned-p.n-7"])
-    assert [e.returned.id for e in core.decide_beating(lost, 12, NOW)[1]] == ["returned-p.n-7"]
-    assert core.decide_beating(record, 10, NOW) == (record, ())
-    again, effects = core.decide_silent(record, 14, NOW)
-    effects = (*effects, *core.decide_beating(again, 15, NOW)[1])
+    assert [e.returned.id for e in node_health.decide_beating(lost, 12, NOW)[1]] == [
+        "returned-p.n-7"
+    ]
+    assert node_health.decide_beating(record, 10, NOW) == (record, ())
+    again, effects = node_health.decide_silent(record, 14, NOW)
+    effects = (*effects, *node_health.decide_beating(again, 15, NOW)[1])
     assert (effects[0].lost.id, effects[1].returned.id) == ("lost-p.n-14", "returned-p.n-14")

@@ -9,12 +9,12 @@ import pytest
 from schemas.node_events import Fault
 from schemas.reasons import FaultKind
 from schemas.records import HealthRecord
-from services.health_monitor.catalog import load_sxids, load_xids
-from services.health_monitor.core import Seen, decide_fault
-from services.health_monitor.document import render
-from services.health_monitor.explain import example, explain
-from services.health_monitor.policy_file import load_policy
-from services.runtime.resources import resource
+from services.health_monitor.rules.node_health import Seen, decide_fault
+from services.health_monitor.rules.policy_document import render
+from services.health_monitor.rules.policy_explanation import example, explain
+from services.health_monitor.rules.policy_file import load_policy
+from services.health_monitor.rules.xid_catalogues import load_sxids, load_xids
+from services.settings.packaged_files import resource
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 POLICY = load_policy(resource("health-policy.yaml"))
@@ -216,7 +216,7 @@ def test_repetition_makes_it_worse(kind, code, fields, times, apart_seconds, res
 
 
 def test_the_page_is_in_step_with_the_files():
-    """docs/health-policy.md is what `python -m services.health_monitor.document` prints."""
+    """docs/health-policy.md is what `policy_document` prints."""
     page = Path(__file__).parents[2] / "docs" / "health-policy.md"
     assert page.read_text(encoding="utf-8") == render()
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from schemas.node_events import Fault, GpuIdentity, Registered, Uncordoned
 from schemas.records import HealthRecord, NodeRecord
-from services.cli.text.render import node_page
-from services.health_monitor import core
-from services.health_monitor.core import PublishVerdict, Seen
-from services.health_monitor.policy import Judgement
+from services.cli.text.tables import node_page
+from services.health_monitor.rules import node_health
+from services.health_monitor.rules.health_policy import Judgement
+from services.health_monitor.rules.node_health import PublishVerdict, Seen
 from services.pool_manager.queries import node_view
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
@@ -38,7 +38,7 @@ def after(*steps: tuple[Fault, Judgement], record: HealthRecord | None = None) -
     """A node's record after these faults, a second apart."""
     record = record or HealthRecord(pool="p", node="n", status="healthy")
     for number, (each, judgement) in enumerate(steps, 1):
-        record, _ = core.decide_fault(record, each, judgement, seen(number, number))
+        record, _ = node_health.decide_fault(record, each, judgement, seen(number, number))
     return record
 
 
@@ -88,9 +88,9 @@ def test_what_degrades_a_gpu_wears_off_and_is_cancelled() -> None:
         (fault(4, 150, 4), judged("healthy", cancels=(149,))),
     )
     assert {0: ("degraded", "none"), 1: ("degraded", "none")} == states(record)
-    record, _ = core.decide_review(record, Seen("t1", 0, at(20)))
+    record, _ = node_health.decide_review(record, Seen("t1", 0, at(20)))
     assert {1: ("degraded", "none")} == states(record)
-    record, _ = core.decide_review(record, Seen("t2", 0, at(120)))
+    record, _ = node_health.decide_review(record, Seen("t2", 0, at(120)))
     assert ("healthy", ()) == (record.status, record.gpus)
 
 
@@ -104,12 +104,12 @@ def test_an_unhealthy_gpu_stays_so_until_somebody_vouches_for_the_node() -> None
         Registered(id=f"r{boot}", time=NOW, pool="p", node="n", instance="n", boot_id=boot)
         for boot in ("b1", "b2")
     ]
-    record, _ = core.decide_registered(record, boots[0], Seen("rb1", 10, at(10)))
+    record, _ = node_health.decide_registered(record, boots[0], Seen("rb1", 10, at(10)))
     assert {1, 3} == set(states(record))
-    record, _ = core.decide_registered(record, boots[1], Seen("rb2", 11, at(11)))
+    record, _ = node_health.decide_registered(record, boots[1], Seen("rb2", 11, at(11)))
     assert {3: ("unhealthy", "replace")} == states(record)
     vouched = Uncordoned(id="u", time=NOW, pool="p", node="n")
-    record, _ = core.decide_uncordoned(record, vouched, Seen("u", 12, at(12)))
+    record, _ = node_health.decide_uncordoned(record, vouched, Seen("u", 12, at(12)))
     assert ("healthy", ()) == (record.status, record.gpus)
 
 
@@ -132,7 +132,7 @@ def test_the_gpus_never_say_more_than_the_node(
     rank = {"healthy": 0, "degraded": 1, "unhealthy": 2}
     record = HealthRecord(pool="p", node="n", status="healthy")
     for number, (result, action, gpu, code) in enumerate(steps, 1):
-        record, _ = core.decide_fault(
+        record, _ = node_health.decide_fault(
             record,
             fault(number, code, gpu),
             judged(result, action),
@@ -150,10 +150,12 @@ def test_a_verdict_names_the_job_of_its_fault() -> None:
     """From the fault to the record and the verdict; gone with the next fault that decides."""
     record = HealthRecord(pool="p", node="n", status="healthy")
     first = fault(1, 63, 0, job="slurm-1234")
-    record, effects = core.decide_fault(record, first, judged("degraded", "inspect"), seen(1))
+    record, effects = node_health.decide_fault(
+        record, first, judged("degraded", "inspect"), seen(1)
+    )
     [verdict] = [each.verdict for each in effects if isinstance(each, PublishVerdict)]
     assert ("slurm-1234", "slurm-1234") == (record.job, verdict.job)
-    record, effects = core.decide_fault(
+    record, effects = node_health.decide_fault(
         record, fault(2, 79, 0), judged("unhealthy", "replace"), seen(2, 1)
     )
     [verdict] = [each.verdict for each in effects if isinstance(each, PublishVerdict)]

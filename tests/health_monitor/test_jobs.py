@@ -11,9 +11,9 @@ from schemas import subjects
 from schemas.node_events import Fault, NodeEvent, Verdict
 from schemas.settings import Settings
 from schemas.topology import EVENTS
-from services.health_monitor.jobs import JOBS_MAX, RULE, Jobs
-from services.health_monitor.policy_file import parse_policy
-from services.health_monitor.replay import Fact, Replay
+from services.health_monitor.rules.job_faults import JOBS_MAX, RULE, Jobs
+from services.health_monitor.rules.policy_file import parse_policy
+from services.health_monitor.rules.policy_replay import Fact, Replay
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 STRICT = b"""

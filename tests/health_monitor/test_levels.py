@@ -15,19 +15,19 @@ from schemas.messages import encode
 from schemas.node_events import Fault, GpuSample, Registered, Telemetry, Uncordoned
 from schemas.records import HealthRecord
 from schemas.settings import Settings
-from services.health_monitor import core
-from services.health_monitor.level_faults import is_over, told
-from services.health_monitor.levels import (
+from services.health_monitor.rules import node_health
+from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.level_faults import is_over, told
+from services.health_monitor.rules.policy_file import load_policy, parse_policy
+from services.health_monitor.rules.telemetry_levels import (
     AGAIN_SECONDS,
     GAP_SECONDS_MAX,
     GpuLevels,
     Level,
     Spells,
 )
-from services.health_monitor.policy_file import load_policy, parse_policy
-from services.health_monitor.working import working_of
-from services.runtime.errors import ConfigurationError
-from services.runtime.resources import resource
+from services.primitives.errors import ConfigurationError
+from services.settings.packaged_files import resource
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 HOT = Level(
@@ -157,8 +157,8 @@ def test_a_spell_is_told_once_and_its_id_comes_from_its_beginning() -> None:
     assert ("level-p.n-hot-0-0-0", "thermal", "hot") == (fault.id, fault.kind, fault.subcode)
     assert {"temperature_celsius": 96, "temperature": 96, "seconds": 10} == fault.metrics
     assert (record, None) == told(record, crossing, NOW)
-    vouched, _ = core.decide_uncordoned(
-        record, Uncordoned(id="u", time=NOW, pool="p", node="n"), core.Seen("u", 9, NOW)
+    vouched, _ = node_health.decide_uncordoned(
+        record, Uncordoned(id="u", time=NOW, pool="p", node="n"), node_health.Seen("u", 9, NOW)
     )
     _, again = told(vouched, crossing, NOW)
     assert again is not None
@@ -172,17 +172,17 @@ def test_a_level_degrades_until_it_is_over_and_lifts_nothing_else() -> None:
     record = HealthRecord(pool="p", node="n", status="healthy")
     record, fault = told(record, begun, NOW)
     assert fault is not None
-    record, _ = core.decide_fault(record, fault, policy.judge(fault, {}, NOW), _seen("b", 1))
-    record, _ = core.decide_review(record, _seen("r", 0, hours=5))
+    record, _ = node_health.decide_fault(record, fault, policy.judge(fault, {}, NOW), _seen("b", 1))
+    record, _ = node_health.decide_review(record, _seen("r", 0, hours=5))
     assert ("degraded", "level") == (record.status, record.rule)
     record, end = told(record, over, NOW)
     assert end is not None
-    cool, effects = core.decide_over(record, end, _seen("o", 2))
+    cool, effects = node_health.decide_over(record, end, _seen("o", 2))
     assert ("healthy", 1) == (cool.status, len(effects))
-    assert (cool, ()) == core.decide_over(cool, end, _seen("o", 2))
+    assert (cool, ()) == node_health.decide_over(cool, end, _seen("o", 2))
     nvlink = Fault(id="x", time=NOW, pool="p", node="n", kind="xid", code=74, gpu_index=0)
-    sick, _ = core.decide_fault(record, nvlink, policy.judge(nvlink, {}, NOW), _seen("x", 3))
-    assert "degraded" == core.decide_over(sick, end, _seen("o", 4))[0].status
+    sick, _ = node_health.decide_fault(record, nvlink, policy.judge(nvlink, {}, NOW), _seen("x", 3))
+    assert "degraded" == node_health.decide_over(sick, end, _seen("o", 4))[0].status
 
 
 def test_a_boot_forgets_the_levels_of_the_boot_before() -> None:
@@ -191,7 +191,7 @@ def test_a_boot_forgets_the_levels_of_the_boot_before() -> None:
     record = HealthRecord(pool="p", node="n", status="healthy", detail={"boot": "one"})
     record, first = told(record, crossing, NOW)
     booted = Registered(id="r", time=NOW, pool="p", node="n", instance="n", boot_id="two")
-    record, _ = core.decide_registered(record, booted, _seen("r", 5))
+    record, _ = node_health.decide_registered(record, booted, _seen("r", 5))
     assert {} == working_of(record).levels
     assert told(record, crossing, NOW)[1] != first
 
@@ -327,5 +327,5 @@ def _crossings(level: Level, values: list[tuple[float, int]]) -> list[Any]:
     ]
 
 
-def _seen(identity: str, sequence: int, *, hours: float = 0) -> core.Seen:
-    return core.Seen(identity, sequence, NOW + timedelta(hours=hours))
+def _seen(identity: str, sequence: int, *, hours: float = 0) -> node_health.Seen:
+    return node_health.Seen(identity, sequence, NOW + timedelta(hours=hours))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.node_events import Fault
-from services.health_monitor.policy_file import load_policy, parse_policy
-from services.runtime.errors import ConfigurationError
+from services.health_monitor.rules.policy_file import load_policy, parse_policy
+from services.primitives.errors import ConfigurationError
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 DEFAULT = "  - {name: rest, condition: true, result: healthy}\n"

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from schemas.node_events import Fault, Registered, Terminated, Verdict, node_codec
 from schemas.subjects import NODE_EVENTS
 from schemas.topology import EVENTS
-from services.health_monitor.policy_file import load_policy, parse_policy
-from services.health_monitor.replay import Fact, Replay, differences
-from services.runtime.resources import resource
+from services.health_monitor.rules.policy_file import load_policy, parse_policy
+from services.health_monitor.rules.policy_replay import Fact, Replay, differences
+from services.settings.packaged_files import resource
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 POLICY = load_policy(resource("health-policy.yaml"))

@@ -13,7 +13,7 @@ from schemas.records import NodeRecord, node_key
 from schemas.settings import HealthSpec, PoolSpec, Settings
 from schemas.subjects import dead, node_event
 from schemas.topology import DEAD, HEALTH, NODES
-from services.runtime.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 

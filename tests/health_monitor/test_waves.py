@@ -10,11 +10,11 @@ from schemas import subjects
 from schemas.duration import Duration
 from schemas.messages import encode
 from schemas.records import NodeRecord, node_key
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import IncidentSpec
 from schemas.topology import EVENTS, NODES
-from services.health_monitor.places import Launch, Place, Places
-from services.health_monitor.waves import Crash, Group, Wave, Waves, What, reason
+from services.health_monitor.rules.correlated_faults import Crash, Group, Wave, Waves, What, reason
+from services.health_monitor.rules.topology_groups import Launch, Place, Places
 
 SPEC = IncidentSpec(nodes=3, percent=10, window=Duration(60))
 FIVE = IncidentSpec(nodes=5, percent=10, window=Duration(60))

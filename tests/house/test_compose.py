@@ -9,7 +9,7 @@ import yaml
 
 from schemas.topology import SERVER_VERSION_MIN
 from services.cli.supervisor import SERVICES
-from services.runtime.configuration import load_settings
+from services.settings.settings_file import load_settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((ROOT / "compose" / "compose.yaml").read_text())

@@ -17,7 +17,7 @@ from schemas.node_events import (
 )
 from schemas.pool_events import NodeReplaced
 from schemas.records import HealthRecord, NodeRecord
-from services.metrics.core import (
+from services.metrics.fleet.fleet_metrics import (
     COMMANDS,
     REPLACEMENT_SECONDS,
     REPLACEMENTS,

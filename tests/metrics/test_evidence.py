@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from schemas import evidence as e
+from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import pool_events as p
-from schemas import sagas as s
+from schemas import saga_log_entries as s
 from schemas import subjects
 from schemas.messages import Message, encode
 from schemas.records import FaultNote, HealthRecord, NodeRecord
-from services.metrics.endings import ending, keeps, still_open
-from services.metrics.evidence import around, bounded, bundle, capture
-from services.metrics.outages import outages
-from services.metrics.story import Known
-from services.runtime.bus import Stored
+from services.bus.port import Stored
+from services.metrics.evidence.evidence_content import around, bounded, bundle, capture
+from services.metrics.evidence.node_history import Known
+from services.metrics.evidence.outage_endings import ending, keeps, still_open
+from services.metrics.evidence.outages import outages
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SAGA = "replace-n-1-1"

@@ -13,11 +13,11 @@ from schemas.messages import encode
 from schemas.node_events import Fault
 from schemas.settings import LagSettings
 from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS
-from services.metrics.consumers import Consumers
-from services.metrics.lag import Look, decide
-from services.runtime.clock import SystemClock
-from services.runtime.leases import Lease
-from services.runtime.nats_bus import NatsBus
+from services.bus.leases import Lease
+from services.bus.nats.nats_bus import NatsBus
+from services.metrics.fleet.consumer_lag import Look, decide
+from services.metrics.fleet.consumer_watch import Consumers
+from services.primitives.clock import SystemClock
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BOUNDS = LagSettings(messages=100, age=Duration(60))

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from schemas import evidence as e
+from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import subjects
-from schemas.evidence import RepairTotals
+from schemas.evidence_bundles import RepairTotals
 from schemas.messages import Message, encode
 from schemas.node_events import Repaired, Telemetry
 from schemas.records import LaunchSpec, NodeRecord, node_key
 from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES
-from services.metrics import gathering
-from services.metrics.collecting import Collector
-from services.metrics.repairs import BUCKETS_SECONDS, OTHER, SERIES_MAX, add
+from services.metrics.evidence import stored_evidence
+from services.metrics.evidence.evidence_collector import Collector
+from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, OTHER, SERIES_MAX, add
+from services.metrics.evidence.repair_totals import Totals
 from services.metrics.service import build
-from services.metrics.totals import Totals
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import Received
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import Received
 from tests.support.inprocess import Running, eventually
 from tests.support.settling import settled
 
@@ -148,7 +148,7 @@ async def test_evidence_is_kept_and_told_of_once(bus, server):
         await bus.delete(NODES, node_key("a", "n-1"))
         await publish(bus, BACK)
         await settled(bus, EVENTS.name, METRICS_EVIDENCE.name)
-    kept = await gathering.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
+    kept = await stored_evidence.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
     assert kept is not None
     assert (len(kept.samples), kept.hostname, kept.gpu_count) == (2, "h-1", 8)
     assert [each.line for each in kept.kernel_lines] == ["NVRM: Xid"]
@@ -194,10 +194,10 @@ async def test_killed_at_any_write_it_is_still_one_bundle_and_one_event(bus, cal
     received = Received(BACK, stored)
     with pytest.raises(Killed):
         await Collector(Dying(bus, calls, after=after), SystemClock()).handle(received)
-    first = await gathering.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
+    first = await stored_evidence.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
     for _ in range(2):
         await Collector(bus, SystemClock()).handle(received)
-    kept = await gathering.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
+    kept = await stored_evidence.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
     assert kept is not None
     assert first in (None, kept)
     assert await ids(bus) == ["repaired-u-1"]

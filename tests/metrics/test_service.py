@@ -17,10 +17,10 @@ from schemas.records import HealthRecord, NodeRecord, node_key
 from schemas.settings import Settings
 from schemas.topology import HEALTH, NODES
 from services.metrics.service import build
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.instruments import Instruments
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from schemas import subjects
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     SagaEntry,
     SagaParams,
     SagaStarted,
@@ -25,12 +25,12 @@ from schemas.sagas import (
 )
 from schemas.settings import PluginSettings, Settings
 from schemas.topology import SAGAS
+from services.bus.nats.nats_bus import NatsBus
 from services.notifier.service import build
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 from services.saga.participant import append
 from tests.support.serving import serving

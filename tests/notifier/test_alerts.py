@@ -24,15 +24,15 @@ from schemas.pool_events import (
     Scaled,
 )
 from schemas.settings import PluginSettings
-from services.notifier.alert_log import LogAlertChannel
-from services.notifier.alerts import Alert, alert_of
-from services.notifier.notifier import AlertChannel
+from services.bus.port import Stored
+from services.notifier.alerts.alert_rules import Alert, alert_of
+from services.notifier.alerts.log_channel import LogAlertChannel
 from services.notifier.service import Alerting
-from services.runtime.bus import Stored
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import Received
-from services.runtime.errors import Retry
-from services.runtime.plugins import load_plugin
+from services.notifier.workload.workload_notifier import AlertChannel
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Retry
+from services.runtime.consumer_loop import Received
+from services.settings.plugin_loader import load_plugin
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODE = {"id": "e1", "time": NOW, "pool": "training", "node": "training-1"}
@@ -245,7 +245,7 @@ async def test_a_channel_that_fails_is_tried_again_alone(bus):
 
 async def test_facts_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
     """The way from a fact to a person, through the running service."""
-    with caplog.at_level(logging.INFO, "services.notifier.alert_log"):
+    with caplog.at_level(logging.INFO, "services.notifier.alerts.log_channel"):
         async with notifier():
             await bus.publish(
                 subjects.node_event("training", "training-1", "verdict"),

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from schemas.breaker import OpenIncident
+from schemas.breaker_state import OpenIncident
 from schemas.messages import Message
 from schemas.node_events import Cordoned, Lost, Verdict
 from schemas.pool_events import PersonNeeded
 from schemas.records import NodeRecord
-from services.notifier.belonging import part_of
+from services.notifier.alerts.incident_matching import part_of
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 ABOUT = {"id": "e", "time": NOW, "pool": "training", "node": "n1"}

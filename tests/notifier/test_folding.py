@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from services.notifier.alerts import Alert, Severity
-from services.notifier.folding import CROWDS_MAX, EACH_MAX, Folding, folded, is_held
+from services.notifier.alerts.alert_dedup import CROWDS_MAX, EACH_MAX, Folding, folded, is_held
+from services.notifier.alerts.alert_rules import Alert, Severity
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from starlette.responses import PlainTextResponse
 
-from schemas.sagas import StepFailed, StepSucceeded, UndoSucceeded
+from schemas.saga_log_entries import StepFailed, StepSucceeded, UndoSucceeded
 from schemas.topology import NOTIFIER_STEPS
-from services.notifier.core import POLL_MAX_SECONDS, poll_seconds
+from services.notifier.workload.drain_polling import POLL_MAX_SECONDS, poll_seconds
 from tests.support.settling import settled
 
 

@@ -9,10 +9,10 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 
 from schemas.duration import Duration, decode_hook
 from schemas.settings import PluginSettings
-from services.notifier.notifier import Notifier, StepFailure
-from services.notifier.webhook import WebhookNotifier
-from services.runtime.errors import ConfigurationError
-from services.runtime.plugins import load_plugin
+from services.notifier.workload.webhook_notifier import WebhookNotifier
+from services.notifier.workload.workload_notifier import Notifier, StepFailure
+from services.primitives.errors import ConfigurationError
+from services.settings.plugin_loader import load_plugin
 
 
 class FixedClock:

@@ -10,7 +10,7 @@ from schemas import subjects
 from schemas.duration import Duration
 from schemas.requests import NodeView, Page, PoolView
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.nats_bus import NatsBus
 from tests.support.peers import Peers
 
 

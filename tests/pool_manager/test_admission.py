@@ -8,21 +8,21 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.hardware import HardwareRecord
+from schemas.hardware_denylist import HardwareRecord
 from schemas.node_events import GpuIdentity, Verdict
 from schemas.pool_events import pool_codec
 from schemas.reasons import HardwareKind, SagaKind
 from schemas.records import NodeRecord
-from schemas.sagas import LaunchSpec, SagaParams
+from schemas.saga_log_entries import LaunchSpec, SagaParams
 from schemas.settings import AdmissionSpec
-from services.notifier.alerts import alert_of
-from services.pool_manager.admitting.admission import zones
-from services.pool_manager.admitting.hardware import condemned, refused
-from services.pool_manager.admitting.hardware import key as hardware_key
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.notifier.alerts.alert_rules import alert_of
+from services.pool_manager.planner.admission.admission_refusals import zones
+from services.pool_manager.planner.admission.denied_hardware import condemned, refused
+from services.pool_manager.planner.admission.denied_hardware import key as hardware_key
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
-from services.saga.log import SagaState
+from services.saga.saga_state import SagaState
 from tests.pool_manager.fleet import ask, events, peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -22,13 +22,13 @@ from schemas.records import (
 from schemas.requests import ApplyRequest, RemoveRequest
 from schemas.settings import HealthSpec, PoolSpec, Settings
 from schemas.topology import POOLS
-from services.pool_manager.answers import Asked
-from services.pool_manager.applying import Wanted, applied, is_empty, removed
-from services.pool_manager.counting import Nodes
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.requests.pool_apply import Wanted, applied, is_empty, removed
+from services.pool_manager.requests.request_replies import Asked
 from services.pool_manager.service import build
-from services.pool_manager.world import World
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import events, nodes, peers, pools, settings
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.breaker import Breaker
+from schemas.breaker_state import Breaker
 from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, RequestRefused
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
-from services.pool_manager.core import close, plan
-from services.pool_manager.counting import Nodes
-from services.pool_manager.requests import Answer, Asked, decide
-from services.pool_manager.safety import breaker
-from services.pool_manager.safety.breaker import (
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.safety import breaker
+from services.pool_manager.planner.safety.breaker import (
     Trouble,
     closed_by_hand,
     forced_open,
@@ -25,8 +25,8 @@ from services.pool_manager.safety.breaker import (
     opened,
     settled,
 )
-from services.pool_manager.safety.budget import counted, noted, rate, room_at
-from services.pool_manager.world import Plan, World
+from services.pool_manager.planner.safety.disruption_budget import counted, noted, rate, room_at
+from services.pool_manager.requests.request_decisions import Answer, Asked, decide
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

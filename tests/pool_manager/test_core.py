@@ -7,18 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.breaker import Breaker
+from schemas.breaker_state import Breaker
 from schemas.duration import Duration
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
-from services.pool_manager.core import close, plan
-from services.pool_manager.counting import DISRUPTIVE, REMOVING, Nodes, busy, size, unavailable
-from services.pool_manager.mending.sickness import sick
-from services.pool_manager.safety.budget import limit
-from services.pool_manager.safety.waves import sickness
-from services.pool_manager.sizing.opening import node_name
-from services.pool_manager.world import World
+from services.pool_manager.planner.node_counts import (
+    DISRUPTIVE,
+    REMOVING,
+    Nodes,
+    busy,
+    size,
+    unavailable,
+)
+from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.remediation.unhealthy_nodes import sick
+from services.pool_manager.planner.safety.disruption_budget import limit
+from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.sizing.open_sagas import node_name
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

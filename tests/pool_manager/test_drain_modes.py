@@ -12,7 +12,7 @@ from schemas import subjects
 from schemas.duration import Duration
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     SagaParams,
     SagaStarted,
     StepExpired,
@@ -21,18 +21,18 @@ from schemas.sagas import (
     StepSucceeded,
 )
 from schemas.settings import PoolSpec
-from services.pool_manager.answers import Asked
-from services.pool_manager.counting import Nodes
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.requests import decide
+from services.pool_manager.requests.request_decisions import decide
+from services.pool_manager.requests.request_replies import Asked
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.steps import IMMEDIATE_SECONDS
+from services.pool_manager.sagas.saga_steps import IMMEDIATE_SECONDS
 from services.pool_manager.service import build
-from services.pool_manager.world import World
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
-from services.saga.decide import Impossible, Waiting, next_entry, proceed
-from services.saga.log import SagaState, fold
+from services.saga.next_entry import Impossible, Waiting, next_entry, proceed
+from services.saga.saga_state import SagaState, fold
 from tests.pool_manager.fleet import ask, events, settings, settled
 from tests.pool_manager.test_people_and_sagas import under_way
 from tests.support.inprocess import Running, eventually

@@ -3,11 +3,11 @@
 import pytest
 
 from schemas.messages import Message
-from schemas.sagas import SagaStuck, StepOverdue, StepStarted
-from services.pool_manager.facts import facts
+from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted
+from services.pool_manager.planner.saga_facts import facts
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
-from services.saga.log import SagaState, fold
+from services.saga.saga_state import SagaState, fold
 from tests.saga.model import KINDS, VARIANTS, Run, params
 
 CASES = [

@@ -17,14 +17,14 @@ from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.records import NodeRecord, PoolRecord
 from schemas.requests import BreakerRequest
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
-from services.pool_manager.core import close, plan
-from services.pool_manager.counting import CURING, DISRUPTIVE, Nodes, unavailable
-from services.pool_manager.mending.remediation import Ladder
-from services.pool_manager.safety.breaker import in_ramp
-from services.pool_manager.safety.breaking import breaking
-from services.pool_manager.safety.budget import others
-from services.pool_manager.safety.claiming import claimed, claiming
-from services.pool_manager.world import World
+from services.pool_manager.planner.node_counts import CURING, DISRUPTIVE, Nodes, unavailable
+from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.remediation.remediator import Ladder
+from services.pool_manager.planner.safety.breaker import in_ramp
+from services.pool_manager.planner.safety.breaker_requests import breaking
+from services.pool_manager.planner.safety.budget_claims import claimed, claiming
+from services.pool_manager.planner.safety.disruption_budget import others
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WINDOW_SECONDS = 60

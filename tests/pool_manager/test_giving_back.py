@@ -9,13 +9,13 @@ import pytest
 from schemas.pool_events import RequestAccepted
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import PoolSpec
-from services.pool_manager.answers import Asked
-from services.pool_manager.counting import Nodes
-from services.pool_manager.requests import decide
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.requests.request_decisions import decide
+from services.pool_manager.requests.request_replies import Asked
 from services.pool_manager.service import build
-from services.pool_manager.world import World
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -5,9 +5,9 @@ import pytest
 
 from schemas import subjects
 from schemas.node_events import Held, Released, node_codec
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -18,9 +18,9 @@ from schemas.settings import (
     PoolSpec,
     Settings,
 )
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 
 from schemas.duration import Duration
+from schemas.fault_signature import SILENCE, in_words
 from schemas.pool_events import BreakerClosed, BreakerOpened, Incident
 from schemas.records import NodeRecord, PoolRecord
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
-from schemas.sickness import SILENCE, in_words
-from services.pool_manager.core import close, plan
-from services.pool_manager.counting import Nodes
-from services.pool_manager.safety.incidents import room, until
-from services.pool_manager.safety.waves import fell_at
-from services.pool_manager.world import Plan, World
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.safety.fault_waves import fell_at
+from services.pool_manager.planner.safety.incidents import room, until
 from tests.pool_manager.test_core import worlds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -6,10 +6,10 @@ import pytest
 
 from schemas.records import PoolRecord
 from schemas.settings import FleetBudgetSpec
-from services.pool_manager.store import Since
-from services.runtime.bus import Bus
-from services.simulator.link import PerfectLink
-from services.simulator.memory_server import MemoryServer
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.port import Bus
+from services.pool_manager.pool_store import Since
 from tests.pool_manager.test_telling import CLOCK, SICK, Fleet, Replica, replica
 
 LIFTED = FleetBudgetSpec(max_unavailable="100%", max_replacements="unlimited")

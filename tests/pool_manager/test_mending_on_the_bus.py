@@ -12,9 +12,9 @@ from schemas.node_events import Verdict
 from schemas.records import NodeRecord, decoder, node_key
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings
 from schemas.topology import NODES
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, peers, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

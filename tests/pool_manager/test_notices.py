@@ -11,13 +11,13 @@ from schemas.node_events import Preempting
 from schemas.reasons import SagaKind
 from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
-from services.pool_manager.core import plan
-from services.pool_manager.counting import Nodes
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_planner import plan
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.planner.sizing.open_sagas import begin, open_for
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.safety.waves import sickness
-from services.pool_manager.sizing import notices
-from services.pool_manager.sizing.opening import begin, open_for
-from services.pool_manager.world import World
 from tests.pool_manager.fleet import peers
 
 __all__ = ["peers"]
@@ -86,7 +86,7 @@ def test_how_a_node_leaves(found: NodeRecord, order: str, drain: str) -> None:
     The drain's own time is the pool's: a notice may yet be withdrawn.
     """
     opened = msgspec.structs.replace(
-        OpenSaga(kind="replace", node="n1", since=NOW), **notices.departure(found, SPEC, NOW)
+        OpenSaga(kind="replace", node="n1", since=NOW), **cloud_notices.departure(found, SPEC, NOW)
     )
     params = saga_params("f", world(found).record, opened)
 
@@ -101,7 +101,7 @@ def test_a_notice_is_urgent_when_a_drain_and_a_launch_fill_the_time(
     seconds: float | None, urgent: bool
 ) -> None:
     """600 s of drain, 300 s of launch, 5 s for the rest; what comes at any moment is urgent."""
-    assert urgent == notices.urgent(node(notices={"a": notice(seconds)}), SPEC, NOW)
+    assert urgent == cloud_notices.urgent(node(notices={"a": notice(seconds)}), SPEC, NOW)
 
 
 def test_what_the_cloud_takes_passes_the_budget_and_counts() -> None:
@@ -195,8 +195,8 @@ def test_announcements_and_withdrawals_count_in_the_order_of_their_times(
     """Whichever replica applies which first."""
     record = node()
     for each in told:
-        record = notices.noted(record, each)
-    found = notices.standing(record)
+        record = cloud_notices.noted(record, each)
+    found = cloud_notices.standing(record)
 
     assert stands == (found[0] if found else "")
 
@@ -224,7 +224,7 @@ def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
     found: NodeRecord, at: datetime | None
 ) -> None:
     """The instance is gone, or the cloud's deadline comes before the drain's."""
-    hurries = notices.hurries(world(found, open=opened()).record, [found])
+    hurries = cloud_notices.hurries(world(found, open=opened()).record, [found])
 
     assert ([] if at is None else [at]) == [each.at for each in hurries]
 
@@ -264,7 +264,7 @@ def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
     """Not what a person or a sickness wants, nor what another notice still does."""
     record = world(found, open=opened(**begun_by)).record
 
-    assert unwound == bool(notices.withdrawn(record, [found]))
+    assert unwound == bool(cloud_notices.withdrawn(record, [found]))
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,10 @@ def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKin
 def test_a_replacement_that_failed_leaves_word_of_the_notice_it_was_ahead_of() -> None:
     """So does the next try, on a node cordoned by then; a person's cordon is theirs."""
     announced = node(notices={"a": notice(120)})
-    first = notices.departure(announced, world(announced).record.spec, NOW)
+    first = cloud_notices.departure(announced, world(announced).record.spec, NOW)
     left = msgspec.structs.replace(announced, cordoned=True, ahead_of="a")
-    again = notices.departure(left, world(left).record.spec, NOW)
+    again = cloud_notices.departure(left, world(left).record.spec, NOW)
     theirs = msgspec.structs.replace(announced, cordoned=True)
 
     assert ("a", "a") == (first["ahead_of"], again["ahead_of"])
-    assert "ahead_of" not in notices.departure(theirs, world(theirs).record.spec, NOW)
+    assert "ahead_of" not in cloud_notices.departure(theirs, world(theirs).record.spec, NOW)

@@ -13,14 +13,14 @@ from schemas.messages import encode
 from schemas.node_events import Lost, Preempting
 from schemas.records import InstanceRecord
 from schemas.requests import Page, Query
-from schemas.sagas import LaunchSpec, StepStarted
+from schemas.saga_log_entries import LaunchSpec, StepStarted
 from schemas.settings import BudgetSpec
 from schemas.topology import POOL_NODE_EVENTS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager import service
+from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.service import build
-from services.pool_manager.sizing import notices
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
@@ -113,7 +113,7 @@ async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
         await ask(bus, "replace", node=before[0])
 
         await eventually(under_way(peers, "drain"))
-        await peers.publish(spot(before[0], notices.MARGIN_SECONDS + 0.5))
+        await peers.publish(spot(before[0], cloud_notices.MARGIN_SECONDS + 0.5))
         [replaced] = await eventually(lambda: events(bus, "node-replaced"))
         drained = await bus.read("EVENTS", subjects.node_event_wildcard("drained"))
 
@@ -153,7 +153,7 @@ async def test_a_drain_of_a_sick_node_is_cut_short_by_a_notice_only_when_its_mom
             return peers.count("cordon")[before[1]] == 1
 
         await eventually(cordoning)
-        await peers.publish(spot(before[1], notices.MARGIN_SECONDS))
+        await peers.publish(spot(before[1], cloud_notices.MARGIN_SECONDS))
         await eventually(lambda: is_settled(bus, "EVENTS", POOL_NODE_EVENTS.name))
         peers.hold["cordon"].set()
         await eventually(lambda: draining(2))
@@ -175,7 +175,7 @@ async def test_a_node_that_falls_ill_ahead_of_a_notice_has_its_time_back_when_th
     async with Running(server.url, "pool-manager", build, wide):
         before = await eventually(settled(bus, 3))
         for name in before[:2]:
-            await peers.publish(spot(name, notices.MARGIN_SECONDS + 1.5))
+            await peers.publish(spot(name, cloud_notices.MARGIN_SECONDS + 1.5))
 
         async def draining() -> bool:
             return {each for step, each in peers.calls if step == "drain"} == set(before[:2])

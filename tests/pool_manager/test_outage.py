@@ -21,13 +21,13 @@ from schemas.records import (
     pool_key,
 )
 from schemas.requests import Page
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, HEALTH, HEARTBEATS, NODES, POOLS, SAGAS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.health_monitor.service import build as health_monitor
 from services.pool_manager.service import build as pool_manager
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.support.inprocess import Running, eventually
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)

@@ -12,12 +12,12 @@ from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRe
 from schemas.records import NodeRecord, PoolRecord
 from schemas.requests import ApplyRequest, CarriedOut, RemoveRequest
 from schemas.settings import PoolSpec
-from services.pool_manager import overtaking
-from services.pool_manager.answers import Answer, Asked
-from services.pool_manager.applying import Wanted, applied, removed
-from services.pool_manager.counting import Nodes
-from services.pool_manager.requests import decide
-from services.pool_manager.world import World
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.requests import request_ordering
+from services.pool_manager.requests.pool_apply import Wanted, applied, removed
+from services.pool_manager.requests.request_decisions import decide
+from services.pool_manager.requests.request_replies import Answer, Asked
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=9)
@@ -128,15 +128,15 @@ def test_a_new_stream_and_another_servers_clock_overtake_nothing(
     at = request.time + timedelta(seconds=seconds)
     done = CarriedOut(sequence=sequence, at=at, verb="scale", about="size")
 
-    assert later == overtaking.is_later(done, request)
+    assert later == request_ordering.is_later(done, request)
 
 
 def test_so_many_are_remembered() -> None:
     """The newest, whatever order they came in."""
-    count = overtaking.REMEMBERED_MAX + 10
+    count = request_ordering.REMEMBERED_MAX + 10
     record = POOL
     for number in (*range(2, count + 1), 1):
-        record = overtaking.noted(asked(number, "scale"), "size", record)
+        record = request_ordering.noted(asked(number, "scale"), "size", record)
 
     assert list(range(11, count + 1)) == [each.sequence for each in record.carried_out]
 

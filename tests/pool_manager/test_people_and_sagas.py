@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.reasons import STOPPED
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,
     SagaParams,
@@ -26,16 +26,16 @@ from schemas.sagas import (
     StepSucceeded,
 )
 from schemas.settings import PoolSpec
-from services.pool_manager.answers import Asked
-from services.pool_manager.core import close
-from services.pool_manager.counting import Nodes
-from services.pool_manager.projection import follow_up, leaving_node, promoted_node
-from services.pool_manager.requests import decide, saga_asked_about
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_planner import close
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.saga_projection import follow_up, leaving_node, promoted_node
+from services.pool_manager.requests.request_decisions import decide, saga_asked_about
+from services.pool_manager.requests.request_replies import Asked
 from services.pool_manager.service import build
-from services.pool_manager.world import World
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
-from services.saga.log import SagaState, fold
+from services.saga.saga_state import SagaState, fold
 from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

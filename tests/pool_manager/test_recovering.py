@@ -12,10 +12,10 @@ from schemas.duration import Duration
 from schemas.node_events import Lost, Returned
 from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, PoolSpec
-from services.pool_manager.mending.recovering import recovered
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.remediation.recovered_nodes import recovered
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.rehearsal import Rehearsal
+from schemas.dry_run import Rehearsal
 from schemas.settings import AdmissionSpec
-from services.cli.rehearsing import page
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.cli.dry_run_output import page
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

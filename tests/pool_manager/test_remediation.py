@@ -15,19 +15,19 @@ from schemas.pool_events import PersonNeeded
 from schemas.reasons import Action, AttemptOutcome, SagaKind
 from schemas.records import Attempt, CloudNotice, NodeRecord, OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
-from services.pool_manager.core import plan
-from services.pool_manager.counting import Nodes
-from services.pool_manager.mending.remediation import (
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_planner import plan
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.remediation.remediator import (
     Alert,
     Choice,
     Ladder,
     Remediator,
     Replace,
 )
-from services.pool_manager.mending.remediators import Remediators
-from services.pool_manager.world import World
-from services.runtime.configuration import load_settings, parse_settings
-from services.runtime.errors import ConfigurationError
+from services.pool_manager.remediator_plugins import Remediators
+from services.primitives.errors import ConfigurationError
+from services.settings.settings_file import load_settings, parse_settings
 from tests.pool_manager.test_core import NOW, node, pool, spec, world
 
 LADDER = Ladder(options=Ladder.Options())

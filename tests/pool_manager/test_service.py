@@ -10,10 +10,10 @@ import pytest
 
 from schemas import subjects
 from schemas.messages import encode
-from schemas.sagas import WHOLE, TimerDue
+from schemas.saga_log_entries import WHOLE, TimerDue
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from schemas.records import CloudNotice, NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
-from services.pool_manager.core import close, plan
-from services.pool_manager.counting import Nodes, size, unavailable
-from services.pool_manager.sizing.spares import reserve
-from services.pool_manager.world import Plan, World
+from services.pool_manager.planner.node_counts import Nodes, size, unavailable
+from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.sizing.spares import reserve
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 

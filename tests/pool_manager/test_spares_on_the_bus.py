@@ -4,9 +4,9 @@ import asyncio
 from datetime import datetime
 
 from schemas import subjects
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -20,18 +20,18 @@ from schemas.pool_events import BreakerClosed, PoolEvent, Scaled, pool_codec
 from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
 from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.topology import EVENTS, NODES, POOLS
-from services.pool_manager import telling
-from services.pool_manager.mending.remediation import REPLACE
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
+from services.pool_manager.planner import event_outbox
+from services.pool_manager.planner.remediation.remediator import REPLACE
+from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import Reconciler
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.store import Store
-from services.runtime.clock import SystemClock
-from services.runtime.errors import BusError, Unavailable
-from services.runtime.topology import set_up
+from services.primitives.clock import SystemClock
+from services.primitives.errors import BusError, Unavailable
 from services.saga.coordinator import Coordinator
-from services.simulator.link import PerfectLink
-from services.simulator.memory_bus import MemoryBus
-from services.simulator.memory_server import MemoryServer
 
 SIZE, SICK = 8, 6
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=SIZE, max_nodes=SIZE)
@@ -259,7 +259,7 @@ async def test_what_others_leave_in_the_record_is_told() -> None:
     await fleet.made()
     event = Scaled(id="s", time=datetime.now(UTC), pool="training", was=7, nodes=8)
     record = PoolRecord(name="training", spec=SPEC, desired=SIZE, serial=SIZE)
-    await fleet.bus.put(POOLS, pool_key("training"), encode(telling.untold(record, [event])))
+    await fleet.bus.put(POOLS, pool_key("training"), encode(event_outbox.untold(record, [event])))
 
     await fleet.looked_at()
     await fleet.looked_at()

@@ -11,10 +11,10 @@ from schemas.duration import Duration
 from schemas.pool_events import WouldBegin
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
-from services.pool_manager.core import plan
-from services.pool_manager.counting import Nodes
-from services.pool_manager.safety.touching import kept, refusal
-from services.pool_manager.world import World
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_planner import plan
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.safety.eligibility import kept, refusal
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=2)

@@ -16,16 +16,16 @@ from schemas.pool_events import Incident, pool_codec
 from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS, POOLS, SAGAS
-from services.notifier.alerts import Alert
-from services.notifier.folding import HOLD_SECONDS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.notifier.alerts.alert_dedup import HOLD_SECONDS
+from services.notifier.alerts.alert_rules import Alert
 from services.notifier.service import Alerting
-from services.pool_manager.safety.budget import limit, rate
+from services.pool_manager.planner.safety.disruption_budget import limit, rate
 from services.pool_manager.service import build
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

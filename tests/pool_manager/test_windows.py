@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from schemas.duration import Duration
 from schemas.settings import WindowKind, WindowSpec
-from services.pool_manager.safety.windows import next_edge, next_opening, opening
+from services.pool_manager.planner.safety.maintenance_windows import (
+    next_edge,
+    next_opening,
+    opening,
+)
 
 HOUR = 3600.0
 

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from schemas.duration import Duration
-from services.provisioner.errors import RULES
-from services.provisioner.provider import Environment
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_errors import RULES
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.azure import AzureProvider
 from services.provisioner.providers.coreweave import CoreWeaveProvider

@@ -13,23 +13,23 @@ from schemas.messages import encode
 from schemas.pool_events import LaunchWaits, pool_codec
 from schemas.records import FLEET_KEY, FleetRecord
 from schemas.topology import EVENTS, POOLS
+from services.bus.port import Stored
+from services.bus.topology_setup import set_up
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.service import build as build_pool_manager
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Instance, ProvisionRequest
+from services.provisioner.provider_client.provider import Instance, ProvisionRequest
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.service import build as build_provisioner
-from services.runtime.bus import Stored
-from services.runtime.configuration import parse_settings
-from services.runtime.topology import set_up
-from services.simulator.agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
-from services.simulator.cloud import Cloud, SimulatedProvider
-from services.simulator.hardware import Kind
-from services.simulator.machines import Machines
-from services.simulator.member import Life
-from services.simulator.running import Supervised
-from services.simulator.workload import Workload
-from services.simulator.world import FLEET, WORLD, World
+from services.settings.settings_file import parse_settings
+from services.simulator.engine.agent_machines import Machines
+from services.simulator.engine.hardware_failures import Kind
+from services.simulator.engine.scripted_agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
+from services.simulator.engine.simulated_cloud import Cloud, SimulatedProvider
+from services.simulator.engine.simulated_process import Life
+from services.simulator.engine.simulated_workload import Workload
+from services.simulator.engine.simulation_context import FLEET, WORLD, World
+from services.simulator.engine.supervised_service import Supervised
 
 ZONES = {"east": ("a", "b"), "west": ("c",)}
 """Provider -> its zones."""
@@ -82,7 +82,7 @@ def settings(nodes: int, **pool: Any) -> dict[str, Any]:
     return {
         "fleet": FLEET,
         "providers": dict.fromkeys(ZONES, kind),
-        "notifier": {"type": "services.simulator.workload:SimulatedNotifier"},
+        "notifier": {"type": "services.simulator.engine.simulated_workload:SimulatedNotifier"},
         "agent": {
             "heartbeat_interval": f"{BEAT_SECONDS:.0f}s",
             "heartbeat_ttl": f"{BEAT_TTL_SECONDS}s",

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schemas.records import InstanceRecord, node_key
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     LaunchSpec,
     ProvisionInputs,
     SagaEntry,
@@ -24,23 +24,28 @@ from schemas.sagas import (
 from schemas.settings import Settings
 from schemas.subjects import saga_tree
 from schemas.topology import LEASES, SAGAS
-from services.provisioner.bootstrap.handover import Handover
-from services.provisioner.calling.calls import ProviderCalls, Providers
-from services.provisioner.calling.claiming import PREFIX
-from services.provisioner.provider import Environment, Instance, Provider, ProvisionRequest
+from services.bus.port import Bus
+from services.primitives.clock import SystemClock
+from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.launch.launch_lease import PREFIX
+from services.provisioner.provider_client.provider import (
+    Environment,
+    Instance,
+    Provider,
+    ProvisionRequest,
+)
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.removing.removal import Timing
+from services.provisioner.removal.remover import Timing
+from services.provisioner.saga_step_handlers import Steps
 from services.provisioner.service import assemble
-from services.provisioner.steps import Steps
-from services.provisioner.store import InstanceStore
-from services.runtime.bus import Bus
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.instruments import Instruments
+from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 from services.saga.participant import Command
-from services.saga.reading import append
+from services.saga.saga_log import append
 
 FLEET = "fleet-one"
 QUICK = Timing(

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from schemas.capacity import Offering
+from schemas.launch_offers import Offering
 from schemas.reasons import NOT_LISTED
 from schemas.records import InstanceRecord
-from services.provisioner import core
-from services.provisioner.calling.calls import ProviderCalls, Providers
-from services.provisioner.provider import Capabilities, Environment, Instance
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.instances.visibility import out_of_sight
+from services.provisioner.provider_client.provider import Capabilities, Environment, Instance
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.removing.removal import Remover
-from services.provisioner.seeing import out_of_sight
-from services.provisioner.store import InstanceStore
-from services.runtime.clock import SystemClock
-from services.runtime.nats_bus import NatsBus
+from services.provisioner.removal.remover import Remover
 from tests.provisioner.support import FLEET, QUICK, launch
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -58,7 +58,7 @@ class LongList(FakeProvider):
 
 def going(**changes: object) -> InstanceRecord:
     """A record of an instance that is to go."""
-    made = core.intended("web", "web-1", launch(), "scale-up-web-1", NOW)
+    made = instance_decisions.intended("web", "web-1", launch(), "scale-up-web-1", NOW)
     return replace(made, **({"state": "terminating", "terminating_at": NOW} | changes))
 
 
@@ -131,7 +131,7 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
 ) -> None:
     """Else a node that falls silent would be taken for gone, and its work not waited for."""
     running = replace(going(), state="running", provider_id="i-1", running_at=NOW)
-    seen = core.Sighting(
+    seen = instance_decisions.Sighting(
         fleet=FLEET,
         records={KEY: replace(running, region="eu-west-1")},
         listed={"fake": ()},
@@ -142,17 +142,19 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
         grace=LAG,
     )
 
-    assert ([core.Note(KEY, NOT_LISTED)] if noted else []) == list(core.sweep(seen, 9))
+    assert ([instance_decisions.Note(KEY, NOT_LISTED)] if noted else []) == list(
+        instance_decisions.sweep(seen, 9)
+    )
 
 
 def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
     """Its age counts from when its id was learnt, and not from when its removal began."""
     made = Instance(name="web-1", provider_id="i-9", fleet=FLEET, pool="web", status="running")
     late = NOW + timedelta(minutes=1)
-    settled = core.settle(going(), made, late)
-    again = core.settle(settled.record, made, late + LAG)
+    settled = instance_decisions.settle(going(), made, late)
+    again = instance_decisions.settle(settled.record, made, late + LAG)
 
-    assert isinstance(settled, core.Overtaken)
-    assert not core.is_absent(settled.record, (), late + LAG / 2, LAG)
-    assert core.is_absent(settled.record, (), late + LAG, LAG)
+    assert isinstance(settled, instance_decisions.Overtaken)
+    assert not instance_decisions.is_absent(settled.record, (), late + LAG / 2, LAG)
+    assert instance_decisions.is_absent(settled.record, (), late + LAG, LAG)
     assert late == again.record.running_at

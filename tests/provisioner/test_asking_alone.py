@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.capacity import Offering
+from schemas.launch_offers import Offering
 from schemas.records import InstanceRecord
-from schemas.sagas import ProvisionOutputs
+from schemas.saga_log_entries import ProvisionOutputs
 from schemas.topology import LEASES, BucketSpec
-from services.provisioner import core
-from services.provisioner.calling.asking import alone, asking
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import Conflict, Unavailable
+from services.provisioner.instances import instance_decisions
+from services.provisioner.launch.launch_claim import alone, asking
 from services.provisioner.providers.fake import FakeProvider
-from services.runtime.errors import Conflict, Unavailable
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.support import Held, fake, launch, provision, steps
 from tests.provisioner.test_core import NOW
 
 SECONDS_MAX = 30.0
 HERE = Offering(provider="fake", region="r", zone="a", instance_type="h100", market="spot")
-INTENDED = replace(core.intended("web", "web-1", launch(), "s", NOW), offering=HERE)
+INTENDED = replace(instance_decisions.intended("web", "web-1", launch(), "s", NOW), offering=HERE)
 
 
 async def made(provider: FakeProvider, node: str) -> list[str]:

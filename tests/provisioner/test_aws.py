@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from schemas.duration import Duration
-from services.provisioner.errors import ProviderError
+from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import aws
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.aws_errors import KINDS, error_of
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import Killed, Life, Mortal, provision, request, steps
 

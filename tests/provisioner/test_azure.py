@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.provisioner.errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from tests.provisioner.azure_price_list import A100, H100
 from tests.provisioner.azure_server import AzureServer

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from schemas.capacity import Market
-from services.provisioner.errors import ProviderError
+from schemas.launch_offers import Market
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from services.provisioner.providers.azure_errors import KINDS, error_of
-from services.runtime.errors import ConfigurationError
 from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.statuses import COMMON
 

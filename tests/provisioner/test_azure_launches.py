@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from schemas.duration import Duration
+from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.azure import AzureProvider
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.support import Killed, Life, provision, request, steps, terminate

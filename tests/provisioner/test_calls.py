@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.provisioner.calling.calls import ProviderCalls, Providers
-from services.provisioner.provider import Instance
+from services.provisioner.provider_client.provider import Instance
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 
 
 class Slow:

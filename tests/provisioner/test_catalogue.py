@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.capacity import Choice, Offer, Offering
-from schemas.instance_types import InstanceTypes, TypeSpec
-from schemas.sagas import LaunchSpec
-from services.provisioner.offerings.catalogue import Catalogue, Site, candidates, choice_of
+from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
+from schemas.launch_offers import Choice, Offer, Offering
+from schemas.saga_log_entries import LaunchSpec
+from services.provisioner.offerings.offering_catalogue import Catalogue, Site, candidates, choice_of
 
 CATALOGUE = Catalogue(
     InstanceTypes(

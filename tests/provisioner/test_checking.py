@@ -11,12 +11,12 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import CheckResult
 from schemas.requests import DiagnoseRequest, Diagnosis
-from schemas.sagas import CheckInputs
-from services.provisioner import checking
-from services.provisioner.checking import Checker
-from services.runtime.bus import Headers
-from services.runtime.clock import SystemClock
-from services.runtime.nats_bus import NatsBus
+from schemas.saga_log_entries import CheckInputs
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Headers
+from services.primitives.clock import SystemClock
+from services.provisioner.node_recovery import diagnostic_step
+from services.provisioner.node_recovery.diagnostic_step import Checker
 from services.saga.participant import Command, StepFailure
 
 PASSED = Diagnosis(ok=True, checks=(CheckResult(name="dcgm", ok=True, detail="8 GPUs pass"),))
@@ -81,7 +81,7 @@ async def test_an_agent_that_is_away_or_busy_is_asked_again(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody answers, then the agent refuses, then it tests: one result."""
-    monkeypatch.setattr(checking, "ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(diagnostic_step, "ASK_AGAIN_SECONDS", 0.01)
     checked = asyncio.create_task(Checker(bus, SystemClock()).check(command()))
     asked = await agent(bus, [REFUSED, PASSED])
     async with asyncio.timeout(60):

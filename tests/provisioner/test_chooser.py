@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from schemas.capacity import Choice, Offer
-from schemas.instance_types import InstanceTypes, TypeSpec
-from schemas.offerings import BLOCKED
+from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
+from schemas.launch_offers import Choice, Offer
+from schemas.offering_records import BLOCKED
 from schemas.pool_events import LaunchRefused, LaunchWaits, pool_codec
 from schemas.reasons import ProviderErrorKind
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
-from services.provisioner.calling.calls import ProviderCalls, Providers
-from services.provisioner.offerings.catalogue import Catalogue, Site
-from services.provisioner.offerings.chooser import Chooser
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.offerings.offering_allocator import Chooser
+from services.provisioner.offerings.offering_catalogue import Catalogue, Site
 from services.provisioner.offerings.offering_store import OfferingStore
-from services.provisioner.offerings.schedulers import Schedulers
-from services.provisioner.offerings.weighing import Weigher
-from services.provisioner.provider import Environment
+from services.provisioner.offerings.scheduler_plugins import Schedulers
+from services.provisioner.offerings.scoring import Weigher
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider, Order
-from services.provisioner.steps import Steps
-from services.provisioner.store import InstanceStore
-from services.runtime.clock import SystemClock
-from services.runtime.nats_bus import NatsBus
+from services.provisioner.saga_step_handlers import Steps
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
     FLEET,

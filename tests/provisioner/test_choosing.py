@@ -5,14 +5,22 @@ from typing import Any
 
 import pytest
 
-from schemas.capacity import Offering
-from schemas.offerings import BlockRecord, Reservation, SpendRecord
+from schemas.launch_offers import Offering
+from schemas.offering_records import BlockRecord, Reservation, SpendRecord
 from schemas.records import InstanceRecord
-from schemas.sagas import LaunchSpec
-from services.provisioner.offerings import choosing, spending
-from services.provisioner.offerings.catalogue import Candidate
-from services.provisioner.offerings.choosing import Fail, Hold, Pace, Refuse, Room, Take, Weighed
-from services.provisioner.offerings.memory import Blocked, Due, Free, Standing
+from schemas.saga_log_entries import LaunchSpec
+from services.provisioner.offerings import offering_choice, spend
+from services.provisioner.offerings.offering_blocks import Blocked, Due, Free, Standing
+from services.provisioner.offerings.offering_catalogue import Candidate
+from services.provisioner.offerings.offering_choice import (
+    Fail,
+    Hold,
+    Pace,
+    Refuse,
+    Room,
+    Take,
+    Weighed,
+)
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 SOON, LATER = NOW + timedelta(seconds=30), NOW + timedelta(seconds=300)
@@ -116,7 +124,9 @@ def test_one_is_chosen_or_it_is_said_why_not(
     may = [
         each.candidate for each in given if each.candidate.position in about.get("may", range(9))
     ]
-    found = choosing.choose(given, about.get("rooms", []), about.get("fallback_at"), may, NOW)
+    found = offering_choice.choose(
+        given, about.get("rooms", []), about.get("fallback_at"), may, NOW
+    )
     match found:
         case Take(chosen, ()):
             assert chosen.candidate.position == expected
@@ -133,7 +143,7 @@ def test_one_is_chosen_or_it_is_said_why_not(
 def test_a_sentence_names_what_is_blocked_once() -> None:
     """Places that have the same stand together; many of them are counted."""
     records = [blocked(zone=zone).record for zone in "abcdefgh"]
-    said = choosing.sentence([*records, blocked("QUOTA", zone="z").record])
+    said = offering_choice.sentence([*records, blocked("QUOTA", zone="z").record])
     assert said.startswith("p a t on-demand, p b t on-demand, ")
     assert " and 2 more (CAPACITY: there is none); p z t on-demand (QUOTA: there is none)" in said
 
@@ -142,13 +152,13 @@ def test_the_pace_doubles_while_nothing_is_found_wrong() -> None:
     """Few calls at first; a moment without a failure, or successes, let more begin."""
     pace, counts, clock = Pace(), [], 100.0
     for _ in range(6):
-        pace, count = choosing.turned(pace, clock), 0
+        pace, count = offering_choice.turned(pace, clock), 0
         while pace.begun < pace.allowed:
-            pace, count = choosing.begun(pace), count + 1
+            pace, count = offering_choice.begun(pace), count + 1
         counts.append(count)
-        clock += choosing.PACE_SECONDS
+        clock += offering_choice.PACE_SECONDS
     assert counts == [4, 8, 16, 32, 64, 128]
-    assert choosing.succeeded(choosing.exhausted(clock)).allowed == 2
+    assert offering_choice.succeeded(offering_choice.exhausted(clock)).allowed == 2
 
 
 def record(node: str, dollars: float, **changes: Any) -> InstanceRecord:
@@ -181,20 +191,20 @@ def test_each_instance_is_counted_once() -> None:
         key: Reservation(dollars_per_hour=dollars, at=at)
         for key, dollars in {"web.1": 4.0, "web.2": 1.0, "web.3": 4.0, "job.1": 5.0}.items()
     }
-    costs = spending.spent(records, reserved, "web.5")
+    costs = spend.spent(records, reserved, "web.5")
     assert costs == {"web": 6.0, "job": 5.0}
-    rooms = spending.rooms(costs, "web", 10.0, 12.0)
+    rooms = spend.rooms(costs, "web", 10.0, 12.0)
     assert [(each.dollars, each.refusal) for each in rooms] == [
         (4.0, "above-pool-cap"),
         (1.0, "above-fleet-cap"),
     ]
-    assert spending.rooms(costs, "web", 0.0, 0.0) == ()
+    assert spend.rooms(costs, "web", 0.0, 0.0) == ()
 
 
 def test_reservations_outlive_the_records_that_replicas_may_not_know_yet() -> None:
     """They go after a while, so that the record stays small."""
-    kept = spending.reserve(SpendRecord(), "web.1", 2.0, NOW)
-    kept = spending.reserve(kept, "web.2", 2.0, NOW + timedelta(seconds=100))
+    kept = spend.reserve(SpendRecord(), "web.1", 2.0, NOW)
+    kept = spend.reserve(kept, "web.2", 2.0, NOW + timedelta(seconds=100))
     assert set(kept.reserved) == {"web.1", "web.2"}
-    kept = spending.reserve(kept, "web.3", 2.0, NOW + timedelta(seconds=130))
+    kept = spend.reserve(kept, "web.3", 2.0, NOW + timedelta(seconds=130))
     assert set(kept.reserved) == {"web.2", "web.3"}

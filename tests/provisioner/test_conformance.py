@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.provisioner.conformance import Make, ProviderConformance, Refusal
-from services.provisioner.provider import Provider
+from services.provisioner.provider_client.provider import Provider
 from tests.provisioner.rows import ROWS, Row
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from services.provisioner.conformance import ProviderConformance, asking, environment
-from services.provisioner.conformance.asking import FLEET
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Instance, ProvisionRequest
+from services.provisioner.conformance.suite_fixtures import FLEET
+from services.provisioner.provider_client.provider import Instance, ProvisionRequest
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.fake import FakeProvider
 
 wanted = asking({})

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from schemas.capacity import Offering
+from schemas.launch_offers import Offering
 from schemas.reasons import InstanceState
 from schemas.records import InstanceRecord
-from services.provisioner import core
-from services.provisioner.errors import RULES
-from services.provisioner.provider import Instance
+from services.provisioner.instances import instance_decisions as decisions
+from services.provisioner.provider_client.provider import Instance
+from services.provisioner.provider_client.provider_errors import RULES
 from tests.provisioner.support import FLEET, launch
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -23,8 +23,8 @@ KEY = "web.web-1"
 
 def record(state: InstanceState = "intended", **changes: object) -> InstanceRecord:
     """A record of node web-1."""
-    made = core.intended("web", "web-1", launch(), "scale-up-web-1", LONG_AGO)
-    going = {"terminating_at": LONG_AGO} if state in core.GOING else {}
+    made = decisions.intended("web", "web-1", launch(), "scale-up-web-1", LONG_AGO)
+    going = {"terminating_at": LONG_AGO} if state in decisions.GOING else {}
     up = {"provider_id": "i-1", "running_at": LONG_AGO} if state == "running" else {}
     return replace(made, state=state, **(going | up | changes))
 
@@ -45,9 +45,9 @@ def sighting(
     *,
     seen: datetime = LONG_AGO,
     living: frozenset[str] = frozenset(),
-) -> core.Sighting:
+) -> decisions.Sighting:
     """What a sweep has before it."""
-    return core.Sighting(
+    return decisions.Sighting(
         fleet=FLEET,
         records=records,
         listed={"fake": listed},
@@ -60,9 +60,11 @@ def sighting(
 
 def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
     """It depends on fleet, pool and instance, on all of them and on nothing else."""
-    one = core.token_of("f", "p", "i")
-    others = {core.token_of(*each) for each in (("g", "p", "i"), ("f", "q", "i"), ("f", "p", "j"))}
-    assert one == core.token_of("f", "p", "i")
+    one = decisions.token_of("f", "p", "i")
+    others = {
+        decisions.token_of(*each) for each in (("g", "p", "i"), ("f", "q", "i"), ("f", "p", "j"))
+    }
+    assert one == decisions.token_of("f", "p", "i")
     assert len(one) == 32
     assert len(others | {one}) == 4
 
@@ -70,23 +72,23 @@ def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
 @pytest.mark.parametrize(
     ("state", "made", "expected"),
     [
-        ("intended", "i-1", core.Keep),
-        ("running", "i-1", core.Known),
-        ("running", "i-2", core.Surplus),
-        ("terminating", "i-1", core.Overtaken),
-        ("leaked", "i-1", core.Overtaken),
-        ("terminated", "i-1", core.Overtaken),
+        ("intended", "i-1", decisions.Keep),
+        ("running", "i-1", decisions.Known),
+        ("running", "i-2", decisions.Surplus),
+        ("terminating", "i-1", decisions.Overtaken),
+        ("leaked", "i-1", decisions.Overtaken),
+        ("terminated", "i-1", decisions.Overtaken),
     ],
 )
 def test_what_becomes_of_a_launch(state: InstanceState, made: str, expected: type) -> None:
     """Only an intention that still stands keeps what was made for it."""
-    assert type(core.settle(record(state), instance(made), NOW)) is expected
+    assert type(decisions.settle(record(state), instance(made), NOW)) is expected
 
 
 def test_a_launch_that_was_overtaken_is_recorded_as_terminating_again() -> None:
     """An instance made after its absence was confirmed is not forgotten."""
-    settled = core.settle(record("terminated"), instance("i-9"), NOW)
-    assert isinstance(settled, core.Overtaken)
+    settled = decisions.settle(record("terminated"), instance("i-9"), NOW)
+    assert isinstance(settled, decisions.Overtaken)
     assert (settled.record.state, settled.record.provider_id) == ("terminating", "i-9")
     assert settled.record.terminating_at == NOW
 
@@ -114,32 +116,33 @@ def test_what_proves_an_absence(
     since = NOW - timedelta(seconds=age_seconds)
     known = {"running_at": since, "terminating_at": NOW} if known_id else {"terminating_at": since}
     standing = record("terminating", provider_id=known_id, **known)
-    assert core.is_absent(standing, listed, NOW, timedelta(seconds=5)) is expected
+    assert decisions.is_absent(standing, listed, NOW, timedelta(seconds=5)) is expected
 
 
 @pytest.mark.parametrize(
     ("case", "records", "listed", "expected"),
     [
-        ("ours and unknown", {}, (instance(),), [core.Remove]),
+        ("ours and unknown", {}, (instance(),), [decisions.Remove]),
         ("another fleet's", {}, (instance(fleet="another"),), []),
         ("no fleet's", {}, (instance(fleet=""),), []),
-        ("ours without a name", {}, (instance(name="No Name"),), [core.RemoveSurplus]),
+        ("ours without a name", {}, (instance(name="No Name"),), [decisions.RemoveSurplus]),
         ("as recorded", {KEY: record("running")}, (instance(),), []),
-        ("unfinished launch", {KEY: record()}, (instance(),), [core.Adopt]),
+        ("unfinished launch", {KEY: record()}, (instance(),), [decisions.Adopt]),
         ("beside the record's", {KEY: record("running")}, (instance(), instance("i-2")),
-         [core.RemoveSurplus]),
-        ("said to be gone", {KEY: record("terminated")}, (instance(),), [core.Remove]),
-        ("should be gone", {KEY: record("terminating")}, (instance(),), [core.Again]),
-        ("leaked", {KEY: record("leaked")}, (instance(),), [core.Again]),
-        ("gone, unconfirmed", {KEY: record("terminating")}, (), [core.Again]),
-        ("vanished", {KEY: record("running")}, (), [core.Note]),
-        ("vanished, noted", {KEY: record("running", error=core.NOT_LISTED)}, (), []),
-        ("back again", {KEY: record("running", error=core.NOT_LISTED)}, (instance(),),
-         [core.Note]),
+         [decisions.RemoveSurplus]),
+        ("said to be gone", {KEY: record("terminated")}, (instance(),), [decisions.Remove]),
+        ("should be gone", {KEY: record("terminating")}, (instance(),), [decisions.Again]),
+        ("leaked", {KEY: record("leaked")}, (instance(),), [decisions.Again]),
+        ("gone, unconfirmed", {KEY: record("terminating")}, (), [decisions.Again]),
+        ("vanished", {KEY: record("running")}, (), [decisions.Note]),
+        ("vanished, noted", {KEY: record("running", error=decisions.NOT_LISTED)}, (), []),
+        ("back again", {KEY: record("running", error=decisions.NOT_LISTED)}, (instance(),),
+         [decisions.Note]),
         ("where nobody can look", {KEY: record("running", provider_id="gpu-1:t")}, (DARK,), []),
-        ("seen nowhere", {KEY: record("running", provider_id="gpu-2:t")}, (DARK,), [core.Note]),
+        ("seen nowhere", {KEY: record("running", provider_id="gpu-2:t")}, (DARK,),
+         [decisions.Note]),
         ("going, in the dark", {KEY: record("leaked", provider_id="gpu-1:t")}, (DARK,),
-         [core.Again]),
+         [decisions.Again]),
         ("intended, not made", {KEY: record()}, (), []),
         ("gone", {KEY: record("terminated")}, (), []),
     ],
@@ -151,7 +154,7 @@ def test_what_a_sweep_does(
     expected: list[type],
 ) -> None:
     """Providers and records are compared both ways, and every difference has one answer."""
-    assert [type(each) for each in core.sweep(sighting(records, listed), 10)] == expected, case
+    assert [type(each) for each in decisions.sweep(sighting(records, listed), 10)] == expected, case
 
 
 @pytest.mark.parametrize(
@@ -168,10 +171,12 @@ def test_a_sweep_leaves_alone_what_is_young(
     records: dict[str, InstanceRecord], listed: tuple[Instance, ...]
 ) -> None:
     """Within the grace a difference belongs to whoever works on it."""
-    assert core.sweep(sighting(records, listed, seen=NOW), 10) == ()
+    assert decisions.sweep(sighting(records, listed, seen=NOW), 10) == ()
 
 
-@pytest.mark.parametrize(("provider_id", "expected"), [("i-1", []), ("i-2", [core.RemoveSurplus])])
+@pytest.mark.parametrize(
+    ("provider_id", "expected"), [("i-1", []), ("i-2", [decisions.RemoveSurplus])]
+)
 def test_two_providers_of_one_account_show_the_same_instances(
     provider_id: str, expected: list[type]
 ) -> None:
@@ -180,19 +185,19 @@ def test_two_providers_of_one_account_show_the_same_instances(
     theirs = record("running", provider="other", offering=offering, provider_id=provider_id)
 
     assert expected == [
-        type(each) for each in core.sweep(sighting({KEY: theirs}, (instance(),)), 9)
+        type(each) for each in decisions.sweep(sighting({KEY: theirs}, (instance(),)), 9)
     ]
 
 
 def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
     """A lost record must not cost a node in service."""
     seen = sighting({}, (instance(),), living=frozenset({KEY}))
-    assert core.sweep(seen, 10) == (core.Restore(KEY, "fake", instance()),)
+    assert decisions.sweep(seen, 10) == (decisions.Restore(KEY, "fake", instance()),)
 
 
 def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:
     """An absent list is not an empty one."""
-    seen = core.Sighting(
+    seen = decisions.Sighting(
         fleet=FLEET,
         records={KEY: record("running")},
         listed={},
@@ -201,13 +206,13 @@ def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None
         now=NOW,
         grace=GRACE,
     )
-    assert core.sweep(seen, 10) == ()
+    assert decisions.sweep(seen, 10) == ()
 
 
 def test_a_sweep_removes_so_many_unknown_instances_and_no_more() -> None:
     """A mistake stays small."""
     many = tuple(instance(f"i-{n}", name=f"web-{n}") for n in range(20))
-    assert len(core.sweep(sighting({}, many), 7)) == 7
+    assert len(decisions.sweep(sighting({}, many), 7)) == 7
 
 
 states = st.sampled_from(["intended", "running", "terminating", "terminated", "leaked"])
@@ -229,8 +234,8 @@ def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
 ) -> None:
     """Whatever is listed: only our fleet's, and never a node that runs as recorded."""
     seen = sighting({KEY: record(state)}, tuple(listed), seen=LONG_AGO if old else NOW)
-    for action in core.sweep(seen, 100):
-        if isinstance(action, core.Remove | core.RemoveSurplus):
+    for action in decisions.sweep(seen, 100):
+        if isinstance(action, decisions.Remove | decisions.RemoveSurplus):
             assert action.instance.fleet == FLEET
             if action.instance.name == "web-1":
                 assert state in {"running", "terminated"}

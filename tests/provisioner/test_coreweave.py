@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from schemas.duration import Duration
-from services.provisioner.errors import ProviderError
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.coreweave import CoreWeaveProvider
 from services.provisioner.providers.coreweave_pool import Taint
-from services.runtime.errors import ConfigurationError
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner import coreweave_server
 from tests.provisioner.coreweave_server import TOKEN, CoreWeaveServer

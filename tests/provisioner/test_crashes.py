@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.fake import FakeProvider, Order
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
     Held,

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from schemas.duration import Duration
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Instance
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider import Instance
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker import DockerProvider
 from services.provisioner.providers.docker_errors import PHRASES, error_of
-from services.runtime.errors import ConfigurationError
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.docker_server import (
     BROKEN,

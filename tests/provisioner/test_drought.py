@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.provisioner.offerings.choosing import PACE_FIRST
-from services.simulator import virtual
+from services.provisioner.offerings.offering_choice import PACE_FIRST
+from services.simulator.engine import virtual_time
 from tests.provisioner.drought import Drought, live
 from tests.provisioner.test_offering_memory import probe_budget
 from tests.support.wide import WHOLE
@@ -22,7 +22,7 @@ def test_an_hour_without_capacity_costs_the_probe_budget_and_no_minute_more() ->
     drought = Drought(
         begins=dict.fromkeys("abc", 0.0), ends={"a": 10 * HOUR, "b": 10 * HOUR, "c": HOUR}
     )
-    virtual.run(lambda: live(drought, HOURLY, HOUR + 120, REPLICAS))
+    virtual_time.run(lambda: live(drought, HOURLY, HOUR + 120, REPLICAS))
     assert len(drought.waited) >= HOURLY
     budget = probe_budget(HOUR) + REPLICAS * PACE_FIRST
     assert all(drought.asked_while_dry(zone) <= budget for zone in "abc")
@@ -39,7 +39,7 @@ def test_of_a_little_capacity_all_is_used_and_little_is_asked_for_in_vain() -> N
         ends={"a": 600.0, "b": HOUR, "c": HOUR},
         room={"a": 5},
     )
-    virtual.run(lambda: live(drought, 20, 900.0, 1))
+    virtual_time.run(lambda: live(drought, 20, 900.0, 1))
     assert len(drought.made["a"]) == 5
     in_vain = len([at for at in drought.calls["a"] if at >= 600.0]) - 5
     assert in_vain <= probe_budget(300.0) + 3
@@ -48,6 +48,6 @@ def test_of_a_little_capacity_all_is_used_and_little_is_asked_for_in_vain() -> N
 def test_capacity_that_ends_sends_launches_on_to_the_next() -> None:
     """The second offering is taken in the same launch, without waiting and without a new one."""
     drought = Drought(begins=dict.fromkeys("abc", 0.0), ends={"a": HOUR, "b": HOUR, "c": 0.0})
-    virtual.run(lambda: live(drought, NODES, 120.0, 1))
+    virtual_time.run(lambda: live(drought, NODES, 120.0, 1))
     assert len(drought.made["c"]) == NODES
     assert max(drought.made["c"]) <= 60.0

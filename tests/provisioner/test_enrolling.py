@@ -14,24 +14,24 @@ import yaml
 from msgspec.structs import replace
 from nats.aio.client import Client
 
-from agent.enroll import enroll
+from agent.enrollment import enroll
 from agent.settings import AgentConfig
 from schemas import subjects
 from schemas.node_events import CredentialsIssued, CredentialsRefused, node_codec
 from schemas.permissions import bootstrap_inbox
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
-from services.cli.nats_config import SIGNING_FILE
-from services.provisioner import core
-from services.provisioner.bootstrap.enrolling import Enroller, refusal_id
-from services.provisioner.bootstrap.handover import Handover
-from services.provisioner.store import InstanceStore
-from services.runtime.bus import Bus
-from services.runtime.clock import SystemClock
-from services.runtime.connecting import credentials
-from services.runtime.errors import NavarchError
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.connection_options import credentials
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Bus
+from services.cli.nats_config_files import SIGNING_FILE
+from services.primitives.clock import SystemClock
+from services.primitives.errors import NavarchError
+from services.provisioner.bootstrap.enrollment_endpoint import Enroller, refusal_id
+from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_store import InstanceStore
 from tests.support.inprocess import eventually
 from tests.support.secured import NOW, Secured, nats_config, serving_secured
 
@@ -55,7 +55,9 @@ class World:
         self.launch = LaunchSpec(
             fleet="f", provider="aws", instance_type="t", gpu_count=0, user_data="auto"
         )
-        self.record = core.intended("training", NODE, self.launch, "saga", datetime.now(UTC))
+        self.record = instance_decisions.intended(
+            "training", NODE, self.launch, "saga", datetime.now(UTC)
+        )
         self.config = AgentConfig(
             pool="training",
             node=NODE,

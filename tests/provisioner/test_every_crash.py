@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from services.provisioner.conformance.cutting import driven
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Provider
-from services.provisioner.steps import Steps
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.conformance.call_cancellation import driven
+from services.provisioner.provider_client.provider import Provider
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.saga_step_handlers import Steps
 from services.saga.participant import Command
 from tests.provisioner.lossy import Lossy, lossy
 from tests.provisioner.rows import ROWS, Row

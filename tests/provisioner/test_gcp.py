@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from services.provisioner.errors import ProviderError
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.gcp_errors import KINDS, error_of, operation_error
-from services.runtime.errors import ConfigurationError
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.statuses import COMMON

@@ -7,19 +7,19 @@ import pytest
 import yaml
 
 from schemas.records import InstanceRecord
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import OFFERINGS
-from services.cli.nats_config import SIGNING_FILE
-from services.provisioner import core
-from services.provisioner.bootstrap.handover import REDACTED, Handover, HandoverError, redacted
-from services.provisioner.provider import Instance, ProvisionRequest
-from services.provisioner.store import InstanceStore
-from services.runtime.accounts import claims_of
-from services.runtime.errors import SetupError
-from services.runtime.nats_bus import NatsBus
-from services.runtime.placeholders import USER_DATA_BYTES_MAX, fill
+from services.bus.nats.nats_accounts import claims_of
+from services.bus.nats.nats_bus import NatsBus
+from services.cli.nats_config_files import SIGNING_FILE
+from services.primitives.errors import SetupError
+from services.provisioner.bootstrap.user_data import REDACTED, Handover, HandoverError, redacted
+from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider import Instance, ProvisionRequest
 from services.saga.participant import StepFailure
+from services.settings.placeholders import USER_DATA_BYTES_MAX, fill
 from tests.provisioner.support import fake, provision, steps
 from tests.support.secured import NOW, nats_config
 
@@ -41,7 +41,7 @@ def record(user_data: str = "auto", node: str = "web-1") -> InstanceRecord:
     launch = LaunchSpec(
         fleet="f", provider="aws", instance_type="p5", region="r", gpu_count=8, user_data=user_data
     )
-    return core.intended("web", node, launch, "saga", NOW)
+    return instance_decisions.intended("web", node, launch, "saga", NOW)
 
 
 def test_the_same_launch_is_told_the_same_words(tmp_path: Path, keys: Path) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from schemas.duration import Duration
-from services.provisioner.errors import ProviderError
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.lambda_errors import KINDS, error_of
-from services.runtime.errors import ConfigurationError
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.lambda_server import (
     BAD_KEY,

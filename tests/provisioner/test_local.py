@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Environment
+from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import local_process as process
 from services.provisioner.providers.local import LocalProvider, stop_all
 from services.provisioner.providers.local_gpus import compiler
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.support import (
     FLEET,
     SECONDS_MAX,
@@ -247,7 +247,7 @@ KILLED = """
 import asyncio, json, os, sys
 from pathlib import Path
 from schemas.settings import AgentSettings
-from services.provisioner.provider import Environment, ProvisionRequest
+from services.provisioner.provider_client.provider import Environment, ProvisionRequest
 from services.provisioner.providers import local, local_process
 data = json.loads(sys.argv[1])
 point, calls = data["point"], 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.provisioner.provider import Environment
+from services.provisioner.provider_client.provider import Environment
 from services.provisioner.providers import local_gpus
 from services.provisioner.providers.local import LocalProvider, stop_all
 from tests.provisioner.support import FLEET, SECONDS_MAX

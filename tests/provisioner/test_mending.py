@@ -14,13 +14,13 @@ from schemas.messages import encode
 from schemas.reasons import Action, HealthStatus
 from schemas.records import FaultNote, HealthRecord, NodeRecord
 from schemas.requests import Acted, Diagnosis
-from schemas.sagas import CheckInputs, RebootInputs, ResetInputs
+from schemas.saga_log_entries import CheckInputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
 from schemas.topology import HEALTH, NODES
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Headers
 from services.provisioner.providers.fake import FakeProvider, Order
-from services.provisioner.steps import Steps
-from services.runtime.bus import Headers
-from services.runtime.nats_bus import NatsBus
+from services.provisioner.saga_step_handlers import Steps
 from services.saga.participant import Command, StepFailure
 from tests.provisioner.support import QUICK, command, fake, provision, steps
 

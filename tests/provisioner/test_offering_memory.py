@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.capacity import Offering
-from schemas.offerings import BlockRecord
+from schemas.launch_offers import Offering
+from schemas.offering_records import BlockRecord
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import RULES
-from services.provisioner.offerings import memory
-from services.provisioner.offerings.memory import Blocked, Due, Failure, Free, Subject
+from services.provisioner.offerings import offering_blocks
+from services.provisioner.offerings.offering_blocks import Blocked, Due, Failure, Free, Subject
+from services.provisioner.provider_client.provider_errors import RULES
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 KINDS = get_args(ProviderErrorKind)
@@ -58,13 +58,15 @@ BLOCKS: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
 def test_a_failure_blocks_as_much_as_its_kind_says(kind: Any) -> None:
     """Row by row of the taxonomy: what is blocked with it, and what is not."""
     about = subject()
-    key = memory.key_of(memory.scope_of(kind), about)
-    known = {key: memory.failed(None, about, failure(kind), NOW)}
+    key = offering_blocks.key_of(offering_blocks.scope_of(kind), about)
+    known = {key: offering_blocks.failed(None, about, failure(kind), NOW)}
     too, not_too = BLOCKS[kind]
-    assert [bool(memory.blocks(subject(**each), known)) for each in too] == [True] * len(too)
-    assert [bool(memory.blocks(subject(**each), known)) for each in not_too] == [False] * len(
-        not_too
+    assert [bool(offering_blocks.blocks(subject(**each), known)) for each in too] == [True] * len(
+        too
     )
+    assert [bool(offering_blocks.blocks(subject(**each), known)) for each in not_too] == [
+        False
+    ] * len(not_too)
     assert RULES[kind].block_seconds <= RULES[kind].block_max_seconds
 
 
@@ -72,24 +74,24 @@ def test_the_wait_doubles_up_to_its_bound_and_begins_anew_for_another_kind() -> 
     """So a probe is never further away than the bound, and never closer than the first wait."""
     record, at, waits = None, NOW, []
     for _ in range(6):
-        record = memory.failed(record, subject(), failure(at=at), at)
+        record = offering_blocks.failed(record, subject(), failure(at=at), at)
         waits.append((record.probe_at - at).total_seconds())
         at = record.probe_at
     assert (waits, record.since if record else None) == ([5, 10, 20, 40, 45, 45], NOW)
-    again = memory.failed(record, subject(), failure("AUTH", at=at), at)
+    again = offering_blocks.failed(record, subject(), failure("AUTH", at=at), at)
     assert (again.failures, again.since) == (1, at)
 
 
 def test_calls_under_way_together_count_once() -> None:
     """Fifty launches that find the same thing out at once are one failure."""
-    first = memory.failed(None, subject(), failure(by="web.1"), NOW + timedelta(seconds=1))
-    same = memory.failed(first, subject(), failure(by="web.2"), NOW + timedelta(seconds=2))
+    first = offering_blocks.failed(None, subject(), failure(by="web.1"), NOW + timedelta(seconds=1))
+    same = offering_blocks.failed(first, subject(), failure(by="web.2"), NOW + timedelta(seconds=2))
     assert same is first
 
 
 def test_the_provider_s_own_wait_counts_where_it_is_longer() -> None:
     """It knows best."""
-    record = memory.failed(None, subject(), failure("THROTTLE", retry_after=90.0), NOW)
+    record = offering_blocks.failed(None, subject(), failure("THROTTLE", retry_after=90.0), NOW)
     assert record.probe_at == NOW + timedelta(seconds=90)
 
 
@@ -97,23 +99,25 @@ def test_of_two_blocks_the_longer_counts_and_both_are_tried() -> None:
     """One launch claims both, and finds out about both."""
     about = subject()
     known = {
-        memory.key_of(memory.scope_of(kind), about): memory.failed(None, about, failure(kind), NOW)
+        offering_blocks.key_of(offering_blocks.scope_of(kind), about): offering_blocks.failed(
+            None, about, failure(kind), NOW
+        )
         for kind in ("CAPACITY", "AUTH")
     }
-    found = memory.blocks(about, known)
+    found = offering_blocks.blocks(about, known)
     at = NOW + timedelta(seconds=30)
-    standing = memory.standing(found, "web.1", at)
+    standing = offering_blocks.standing(found, "web.1", at)
     assert isinstance(standing, Blocked)
     assert (standing.record.kind, standing.until) == ("AUTH", NOW + timedelta(seconds=60))
-    assert memory.standing(found, "web.1", standing.until) == Due(tuple(known))
-    assert memory.standing((), "web.1", NOW) == Free()
+    assert offering_blocks.standing(found, "web.1", standing.until) == Due(tuple(known))
+    assert offering_blocks.standing((), "web.1", NOW) == Free()
 
 
 def test_keys_are_keys_whatever_a_provider_calls_things() -> None:
     """Dots part tokens of a key and may not stand beside each other."""
     odd = subject(region="", zone="zone 1/a*", instance_type="..x>")
-    for scope in memory.SCOPES:
-        key = memory.key_of(scope, odd)
+    for scope in offering_blocks.SCOPES:
+        key = offering_blocks.key_of(scope, odd)
         assert all(part and not set(part) & set(" *>/") for part in key.split("."))
 
 
@@ -131,9 +135,9 @@ class Ledger:
         """A launch would like to call; whether it may."""
         if self.record is None:
             return True
-        if not isinstance(memory.standing([("k", self.record)], by, self.now), Due):
+        if not isinstance(offering_blocks.standing([("k", self.record)], by, self.now), Due):
             return False
-        claimed = memory.claimed(self.record, by, self.now)
+        claimed = offering_blocks.claimed(self.record, by, self.now)
         assert claimed is not None
         self.record = claimed
         self.probes.append(self.now)
@@ -143,7 +147,9 @@ class Ledger:
     def fail(self, by: str) -> None:
         """Its call finds nothing."""
         began = self.trying.pop(by, self.now)
-        self.record = memory.failed(self.record, subject(), failure(at=began, by=by), self.now)
+        self.record = offering_blocks.failed(
+            self.record, subject(), failure(at=began, by=by), self.now
+        )
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.1, 20.0), st.booleans()), max_size=300))
@@ -163,7 +169,7 @@ def test_an_exhausted_offering_is_tried_by_one_and_within_the_budget(
         if ledger.look(by):
             assert list(ledger.trying) == [by] or ledger.now - min(
                 ledger.trying.values()
-            ) >= timedelta(seconds=memory.PROBE_SECONDS)
+            ) >= timedelta(seconds=offering_blocks.PROBE_SECONDS)
             if dies:
                 # Nobody else may try before its time is over.
                 assert not ledger.look("web.other")

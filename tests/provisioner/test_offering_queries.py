@@ -5,20 +5,26 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from schemas.messages import encode
-from schemas.offerings import KnownPrice, OfferingsQuery, OfferingUse, OfferingView, PricesRecord
+from schemas.offering_records import (
+    KnownPrice,
+    OfferingsQuery,
+    OfferingUse,
+    OfferingView,
+    PricesRecord,
+)
 from schemas.records import PoolRecord, pool_key
 from schemas.requests import Page
 from schemas.settings import PoolSpec, ProviderChoice
 from schemas.topology import POOLS
+from services.bus.nats.nats_bus import NatsBus
 from services.cli.text.offering_text import offering_rows, price_words, state_words
-from services.provisioner.offerings.catalogue import Catalogue
+from services.primitives.clock import SystemClock
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.offerings.offering_catalogue import Catalogue
 from services.provisioner.offerings.offering_queries import answer_offerings
 from services.provisioner.offerings.offering_store import OfferingStore
-from services.provisioner.offerings.weighing import Weigher
-from services.provisioner.store import InstanceStore
-from services.runtime.clock import SystemClock
-from services.runtime.nats_bus import NatsBus
-from services.runtime.pool_choices import choice_of
+from services.provisioner.offerings.scoring import Weigher
+from services.settings.provider_choices import choice_of
 from tests.provisioner.support import provision
 from tests.provisioner.test_chooser import TYPES, Market
 

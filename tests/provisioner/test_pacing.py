@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from schemas.duration import Duration
 from schemas.records import PaceRecord
 from schemas.topology import LEASES
-from services.provisioner.calling import turns
-from services.provisioner.calling.pacing import LocalPacer, SharedPacer
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Environment
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.primitives.errors import NavarchError, Unavailable
+from services.provisioner.provider_client import request_slots
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.rate_limit import LocalPacer, SharedPacer
 from services.provisioner.providers.lambda_cloud import LambdaProvider
-from services.runtime.clock import SystemClock
-from services.runtime.errors import NavarchError, Unavailable
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.lambda_server import KEY, serving
 from tests.provisioner.support import FLEET, request
 from tests.support.busyness import watched
@@ -35,7 +35,7 @@ ROUNDING = timedelta(microseconds=2)
 class Taker:
     """One replica, where it has got to with its turn."""
 
-    read: tuple[int, turns.Next] | None = None
+    read: tuple[int, request_slots.Next] | None = None
     """Revision, and what may come next, as it read them."""
     kind: str = ""
     sent: datetime | None = None
@@ -47,7 +47,7 @@ class Taker:
 class Server:
     """The record, the server's clock, and what all replicas did."""
 
-    pace: turns.Pace
+    pace: request_slots.Pace
     now: datetime = START
     revision: int = 0
     record: PaceRecord = field(default_factory=PaceRecord)
@@ -57,9 +57,9 @@ class Server:
 
     def read(self, taker: Taker) -> None:
         """Read the record; a turn that it held is forgotten, as after a death."""
-        after = turns.Next()
+        after = request_slots.Next()
         if self.revision:
-            after = turns.after(self.record, self.stored_at, self.pace)
+            after = request_slots.after(self.record, self.stored_at, self.pace)
         taker.read, taker.sent = (self.revision, after), None
 
     def write(self, taker: Taker, kind: str, lag: float) -> None:
@@ -68,12 +68,12 @@ class Server:
             taker.read = None
             return
         self.revision += 1
-        self.record, self.stored_at = turns.taking(taker.read[1], kind), self.now
-        turn = turns.begins(self.record, self.stored_at)
+        self.record, self.stored_at = request_slots.taking(taker.read[1], kind), self.now
+        turn = request_slots.begins(self.record, self.stored_at)
         taker.kind = kind
         taker.sent = self.now - timedelta(seconds=lag)
         taker.known = self.now + timedelta(seconds=lag)
-        taker.wait = turns.wait_seconds(turn, self.stored_at)
+        taker.wait = request_slots.wait_seconds(turn, self.stored_at)
         taker.read = None
 
     def whole(self, taker: Taker, kind: str, lag: float) -> None:
@@ -88,14 +88,14 @@ class Server:
         if taker.sent is None or self.now < taker.known + timedelta(seconds=taker.wait):
             return
         since_sent = (self.now - taker.sent).total_seconds()
-        if turns.in_time(since_sent, taker.wait, self.pace.interval_seconds):
+        if request_slots.in_time(since_sent, taker.wait, self.pace.interval_seconds):
             self.uses.append((self.now, taker.kind))
         taker.sent = None
 
 
-def pace(interval: float) -> turns.Pace:
+def pace(interval: float) -> request_slots.Pace:
     """Launches are twelve times as seldom, as at Lambda."""
-    return turns.Pace(interval_seconds=interval, slower_seconds={"launch": 12 * interval})
+    return request_slots.Pace(interval_seconds=interval, slower_seconds={"launch": 12 * interval})
 
 
 def closest(moments: list[datetime]) -> timedelta:
@@ -159,13 +159,13 @@ def test_a_death_costs_one_turn(interval: float, dead: int) -> None:
     living = Taker()
     server.read(living)
     server.write(living, "", 0.0)
-    each = interval + turns.slack_seconds(interval)
+    each = interval + request_slots.slack_seconds(interval)
     assert living.wait == pytest.approx(dead * each)
 
 
 def test_one_who_uses_each_turn_at_once_has_nearly_the_whole_rate() -> None:
     """A tenth is given away, half a second at most: that is what being late may cost."""
-    assert (0.1, 0.5) == (turns.slack_seconds(1.0), turns.slack_seconds(12.0))
+    assert (0.1, 0.5) == (request_slots.slack_seconds(1.0), request_slots.slack_seconds(12.0))
 
 
 # --- on the bus ----------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
     """Four at once, each with several callers: one every interval, and all of them come."""
     interval, used = 0.05, []
     pacers = [
-        SharedPacer(bus, SystemClock(), "lab", turns.Pace(interval_seconds=interval))
+        SharedPacer(bus, SystemClock(), "lab", request_slots.Pace(interval_seconds=interval))
         for _ in range(4)
     ]
 
@@ -192,7 +192,7 @@ async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
 
 async def test_a_caller_that_is_cancelled_costs_one_turn(bus: NatsBus) -> None:
     """Those who waited behind it in the same process had none taken for them."""
-    pacer = SharedPacer(bus, SystemClock(), "lab", turns.Pace(interval_seconds=20.0))
+    pacer = SharedPacer(bus, SystemClock(), "lab", request_slots.Pace(interval_seconds=20.0))
     await pacer.turn()
     waiting = [asyncio.create_task(pacer.turn()) for _ in range(10)]
     async with asyncio.timeout(60):
@@ -214,7 +214,7 @@ class Late(SystemClock):
 
     async def sleep(self, seconds: float) -> None:
         """Oversleep."""
-        late = 0.01 if self.times > 0 else 0.0
+        late = 0.1 if self.times > 0 else 0.0
         self.times -= 1
         await asyncio.sleep(seconds + late)
 
@@ -225,7 +225,7 @@ async def test_a_turn_that_was_slept_through_is_not_used(
 ) -> None:
     """Another is taken; a process that always is late says so, and is tried again later."""
     clock = Late(times)
-    pacer = SharedPacer(bus, clock, "lab", turns.Pace(interval_seconds=0.01))
+    pacer = SharedPacer(bus, clock, "lab", request_slots.Pace(interval_seconds=0.1))
     said = ""
     try:
         await pacer.turn()
@@ -245,22 +245,24 @@ class Away:
 async def test_without_a_bus_no_call_goes_out() -> None:
     """It is a passing error, and never a call beyond the rate."""
     with pytest.raises(ProviderError, match="no turn could be taken") as caught:
-        await SharedPacer(Away(), SystemClock(), "lab", turns.Pace(interval_seconds=1.0)).turn()
+        await SharedPacer(
+            Away(), SystemClock(), "lab", request_slots.Pace(interval_seconds=1.0)
+        ).turn()
     assert "TRANSIENT" == caught.value.kind
-    await SharedPacer(Away(), SystemClock(), "lab", turns.Pace(interval_seconds=0.0)).turn()
+    await SharedPacer(Away(), SystemClock(), "lab", request_slots.Pace(interval_seconds=0.0)).turn()
 
 
 @pytest.mark.parametrize(("name", "interval"), [("Lambda Key", 1.0), ("lab", 61.0)])
 def test_what_cannot_be_paced_is_refused(name: str, interval: float) -> None:
     """A name that is no key, and a pace that would outlive its record."""
     with pytest.raises(NavarchError):
-        SharedPacer(Away(), SystemClock(), name, turns.Pace(interval_seconds=interval))
+        SharedPacer(Away(), SystemClock(), name, request_slots.Pace(interval_seconds=interval))
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "local"])
 async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: bool) -> None:
     """Other calls go on at their own pace while launches wait for theirs."""
-    plan = turns.Pace(interval_seconds=0.05, slower_seconds={"launch": 0.5})
+    plan = request_slots.Pace(interval_seconds=0.05, slower_seconds={"launch": 0.5})
     pacer = SharedPacer(bus, SystemClock(), "lab", plan) if shared else LocalPacer(plan)
     used: list[tuple[float, str]] = []
 
@@ -279,7 +281,7 @@ async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: b
 
 async def test_in_one_process_callers_go_in_order() -> None:
     """As they came, an interval apart."""
-    pacer, order = LocalPacer(turns.Pace(interval_seconds=0.01)), []
+    pacer, order = LocalPacer(request_slots.Pace(interval_seconds=0.01)), []
 
     async def call(number: int) -> None:
         await pacer.turn()
@@ -294,7 +296,7 @@ async def replicas(bus: NatsBus, tmp_path: Path) -> AsyncIterator[tuple]:
     """Lambda's provider at two replicas with different names for one account."""
     (tmp_path / "key").write_text(KEY)
 
-    def pacer(name: str, pace: turns.Pace) -> SharedPacer:
+    def pacer(name: str, pace: request_slots.Pace) -> SharedPacer:
         return SharedPacer(bus, SystemClock(), name, pace)
 
     async with serving() as api:

@@ -4,25 +4,25 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from schemas.capacity import Offering
-from schemas.instance_types import InstanceTypes
+from schemas.instance_type_catalogue import InstanceTypes
+from schemas.launch_offers import Offering
 from schemas.messages import encode
-from schemas.offerings import KnownPrice, PricesRecord
+from schemas.offering_records import KnownPrice, PricesRecord
 from schemas.records import PoolRecord, pool_key
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
-from services.provisioner.calling.calls import ProviderCalls, Providers
-from services.provisioner.errors import ProviderError
-from services.provisioner.offerings.catalogue import Catalogue
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.offerings.offering_catalogue import Catalogue
 from services.provisioner.offerings.offering_store import Known, OfferingStore
-from services.provisioner.offerings.prices import PriceReader
-from services.provisioner.offerings.weighing import Weigher
+from services.provisioner.offerings.price_reader import PriceReader
+from services.provisioner.offerings.scoring import Weigher
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
-from services.provisioner.store import InstanceStore
-from services.runtime.clock import SystemClock
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.lambda_server import LambdaServer
 from tests.provisioner.support import fake, request
 

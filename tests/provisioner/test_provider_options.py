@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from schemas.settings import PluginSettings
-from services.runtime.configuration import load_settings
-from services.runtime.errors import ConfigurationError
-from services.runtime.plugins import load_plugin
+from services.primitives.errors import ConfigurationError
+from services.settings.plugin_loader import load_plugin
+from services.settings.settings_file import load_settings
 
 AZURE = {
     "subscription": "s",

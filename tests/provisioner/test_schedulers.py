@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from schemas.capacity import Choice, Offer
+from schemas.launch_offers import Choice, Offer
 from schemas.settings import PluginSettings, PoolSpec, Setting
-from services.provisioner.offerings import schedulers
+from services.primitives.errors import ConfigurationError
+from services.provisioner.offerings import scheduler_plugins
 from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
-from services.provisioner.offerings.schedulers import Schedulers
+from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.offerings.strategies import STRATEGIES
-from services.runtime.configuration import load_settings
-from services.runtime.errors import ConfigurationError
+from services.settings.settings_file import load_settings
 
 
 class Green:
@@ -140,8 +140,8 @@ async def test_a_defective_scheduler_costs_its_order_and_nothing_else(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool gets its nodes all the same, in its own order."""
-    monkeypatch.setattr(schedulers, "SCORE_SECONDS_MAX", 0.05)
-    assert await schedulers.score(chosen(BROKEN, {"how": how}), option(0)) == 0.0
+    monkeypatch.setattr(scheduler_plugins, "SCORE_SECONDS_MAX", 0.05)
+    assert await scheduler_plugins.score(chosen(BROKEN, {"how": how}), option(0)) == 0.0
 
 
 async def test_a_scheduler_that_is_gone_gives_way_to_the_pool_s_order() -> None:

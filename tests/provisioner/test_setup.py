@@ -16,19 +16,19 @@ from msgspec.structs import replace
 
 from schemas.node_events import SetupRan, node_codec
 from schemas.records import InstanceRecord
-from schemas.sagas import LaunchSpec, SetupSpec
+from schemas.saga_log_entries import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
-from services.cli.nats_config import SIGNING_FILE
-from services.provisioner import core
+from services.bus.nats.nats_bus import NatsBus
+from services.cli.nats_config_files import SIGNING_FILE
+from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap import setup_plan
-from services.provisioner.bootstrap.handover import REDACTED, Handover
-from services.provisioner.bootstrap.setting_up import Setup
+from services.provisioner.bootstrap.ssh_setup import Setup
+from services.provisioner.bootstrap.user_data import REDACTED, Handover
+from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.store import InstanceStore
-from services.runtime.clock import SystemClock
 from services.runtime.logs import set_up_logs
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import FLEET, fake, providers
 from tests.support.secured import nats_config
@@ -168,7 +168,7 @@ async def world(bus: NatsBus) -> World:
     store, provider = InstanceStore(bus), fake()
     launch = LaunchSpec(fleet=FLEET, provider="fake", instance_type="h100", region="here")
     clock = SystemClock()
-    record = core.intended("web", "web-1", launch, SAGA, clock.now())
+    record = instance_decisions.intended("web", "web-1", launch, SAGA, clock.now())
     await store.create(record)
     await store.change(
         "web.web-1", lambda now: now and replace(now, state="running", address="127.0.0.1")

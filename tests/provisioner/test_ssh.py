@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Environment
+from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh, ssh_claims
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_claims import Look
 from services.provisioner.providers.ssh_inventory import Machine
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.machines import Machines
 from tests.provisioner.support import FLEET, provision, request, steps, terminate, until
 

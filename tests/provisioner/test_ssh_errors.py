@@ -6,12 +6,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from services.provisioner.errors import ProviderError
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims, ssh_errors
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_claims import Look
 from services.provisioner.providers.ssh_inventory import Inventory, Machine
-from services.runtime.errors import ConfigurationError
 from tests.provisioner.machines import Machines, written
 from tests.provisioner.support import request
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.provisioner.errors import ProviderError
+from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.ssh import SshProvider
-from services.provisioner.removing.removal import Standing
-from services.provisioner.store import InstanceStore
-from services.runtime.nats_bus import NatsBus
+from services.provisioner.removal.remover import Standing
 from tests.provisioner.machines import Machines, new_key, written
 from tests.provisioner.support import FLEET, provision, recorded, request, steps, terminate
 

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.pool_events import InstanceLeaked, pool_codec
 from schemas.requests import Page, Query
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     BootstrapInputs,
     ProvisionOutputs,
     StepFailed,
@@ -16,11 +16,11 @@ from schemas.sagas import (
 )
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import Order
 from services.provisioner.service import answer_instances
-from services.provisioner.store import InstanceStore
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
     Held,

@@ -6,17 +6,23 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.sweeps import SweepLine
-from services.provisioner import core
-from services.provisioner.removing.sweep_report import OBSERVES, TOO_MANY, report
+from services.provisioner.instances import instance_decisions
+from services.provisioner.removal.sweep_report import OBSERVES, TOO_MANY, report
 from tests.provisioner.test_core import FLEET, KEY, LONG_AGO, NOW, instance, record, sighting
 
 JUST_NOW = NOW - timedelta(seconds=15)
 
 
-def told(seen: core.Sighting, removals_max: int = 50, **given: object) -> list[SweepLine]:
+def told(
+    seen: instance_decisions.Sighting, removals_max: int = 50, **given: object
+) -> list[SweepLine]:
     """The report of a sweep that is only planned."""
     observes = given.get("observes", lambda _: False)
-    return list(report(seen, core.sweep(seen, removals_max), observes, given.get("outcomes", ())))
+    return list(
+        report(
+            seen, instance_decisions.sweep(seen, removals_max), observes, given.get("outcomes", ())
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,7 @@ def told(seen: core.Sighting, removals_max: int = 50, **given: object) -> list[S
     ],
 )
 def test_each_thing_is_told_with_its_reason_and_how_long_it_waits(
-    seen: core.Sighting, verb: str, because: str, waits: float
+    seen: instance_decisions.Sighting, verb: str, because: str, waits: float
 ) -> None:
     """One line; what is younger than the grace is told as well, and that it waits."""
     [line] = told(seen)
@@ -79,7 +85,7 @@ def test_where_nothing_differs_nothing_is_told() -> None:
 
 def test_a_provider_that_could_not_be_listed_is_said_to_leave_it_unknown() -> None:
     """A removal is tried all the same."""
-    seen = core.Sighting(
+    seen = instance_decisions.Sighting(
         fleet=FLEET,
         records={KEY: record("leaked", error="AUTH: no")},
         listed={},

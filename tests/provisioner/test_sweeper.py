@@ -6,16 +6,16 @@ import pytest
 
 from schemas.messages import encode
 from schemas.records import FLEET_KEY, FleetRecord, NodeRecord
-from schemas.sagas import StepSucceeded
+from schemas.saga_log_entries import StepSucceeded
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, BucketSpec
-from services.provisioner.core import removing
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Reject, Unavailable
+from services.provisioner.instances.instance_decisions import removing
+from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeProvider, Order
-from services.provisioner.removing.sweeper import Sweeper
-from services.provisioner.store import InstanceStore
-from services.runtime.clock import SystemClock
-from services.runtime.errors import Reject, Unavailable
-from services.runtime.nats_bus import NatsBus
+from services.provisioner.removal.sweeper import Sweeper
 from tests.provisioner.support import (
     FLEET,
     QUICK,

@@ -1,7 +1,7 @@
 """The tags by which an instance is found again."""
 
-from services.provisioner.provider import Instance
-from services.provisioner.tags import tagged, tags_of
+from services.provisioner.instances.instance_tags import tagged, tags_of
+from services.provisioner.provider_client.provider import Instance
 from tests.provisioner.support import FLEET, request
 
 

@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
-from schemas.capacity import Offering
+from schemas.launch_offers import Offering
 from schemas.records import InstanceRecord
-from schemas.sagas import LaunchSpec
-from services.provisioner.core import RemoveSurplus, Sighting, sweep
-from services.provisioner.provider import Instance
+from schemas.saga_log_entries import LaunchSpec
+from services.provisioner.instances.instance_decisions import RemoveSurplus, Sighting, sweep
+from services.provisioner.provider_client.provider import Instance
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)

@@ -9,10 +9,13 @@ import pytest
 from schemas import subjects
 from schemas.fleet_events import FACTS, UnknownError, fleet_codec
 from schemas.topology import EVENTS
-from services.notifier.alerts import alert_of
-from services.provisioner.calling.calls import ProviderCalls
-from services.provisioner.calling.unknown_errors import UnknownErrors
-from services.provisioner.errors import ProviderError
+from services.bus.nats.nats_bus import NatsBus
+from services.notifier.alerts.alert_rules import alert_of
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Unavailable
+from services.provisioner.provider_client.provider_calls import ProviderCalls
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.unknown_errors import UnknownErrors
 from services.provisioner.providers import (
     aws_errors,
     azure_errors,
@@ -21,9 +24,6 @@ from services.provisioner.providers import (
     lambda_errors,
 )
 from services.provisioner.providers.fake import Order
-from services.runtime.clock import SystemClock
-from services.runtime.errors import Unavailable
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.support import fake
 
 TellerOf = Callable[[int, str], ProviderError]

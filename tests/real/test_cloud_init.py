@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from schemas.sagas import LaunchSpec
+from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
-from services.cli.nats_config import SIGNING_FILE
-from services.provisioner import core
-from services.provisioner.bootstrap.handover import Handover
+from services.cli.nats_config_files import SIGNING_FILE
+from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.instances import instance_decisions
 from tests.support.secured import nats_config
 
 CLOUD_INIT = shutil.which("cloud-init")
@@ -28,7 +28,7 @@ def test_user_data_is_what_cloud_init_takes(tmp_path: Path, secured: bool) -> No
     signing = str(place / SIGNING_FILE) if secured else ""
     handover = Handover(NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path)
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="t", user_data="auto")
-    record = core.intended("web", "web-1", launch, "saga", datetime.now(UTC))
+    record = instance_decisions.intended("web", "web-1", launch, "saga", datetime.now(UTC))
     file = tmp_path / "user-data"
     file.write_text(handover.user_data(record))
     assert CLOUD_INIT is not None

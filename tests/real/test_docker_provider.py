@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from schemas.addresses import host_and_port
 from schemas.node_events import SetupRan, node_codec
-from schemas.sagas import BootstrapInputs, SetupSpec
+from schemas.saga_log_entries import BootstrapInputs, SetupSpec
 from schemas.topology import EVENTS
+from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.conformance import ProviderConformance
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Environment
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker import DockerProvider
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.support import Killed, Life, command, provision, request, steps, terminate
 from tests.provisioner.transports import MortalTransport
 from tests.support.inprocess import eventually

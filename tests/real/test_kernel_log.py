@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from agent.kernel_log import Line
-from agent.kmsg import KernelLog
+from agent.sources.kernel_log_parser import Line
+from agent.sources.kernel_log_reader import KernelLog
 from schemas.subjects import node_events_of
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.local_gpus import build_library, compiler
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.agent.conftest import WAIT_SECONDS, Host
 
 KMSG = Path("/dev/kmsg")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from schemas.topology import SAGAS
-from services.runtime.errors import BusError
+from services.primitives.errors import BusError
 from tests.crash.rig import IN_EFFECT, SERVICES, Moment, Rig, Shape
 from tests.crash.rounds import FAULT, VERDICT, author, resume_seconds_allowed
 from tests.crash.shape import REPLACED

@@ -19,8 +19,8 @@ from schemas.messages import encode
 from schemas.node_events import Fault, GpuIdentity, GpuSample, Telemetry
 from schemas.records import NodeRecord, node_key
 from schemas.topology import NODES
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from tests.support.inprocess import eventually
 
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.settings import PoolSpec, SetupSettings
-from services.cli.ssh import command_line
+from services.cli.commands.ssh_command import command_line
 from tests.cli.test_ssh import instance
 
 SSH = shutil.which("ssh")

@@ -13,8 +13,8 @@ import pytest
 
 from schemas.duration import Duration
 from services.provisioner.conformance import ProviderConformance
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Environment
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_inventory import Machine
 from tests.provisioner.support import request

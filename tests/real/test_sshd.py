@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from schemas.sagas import LaunchSpec, SetupSpec
+from schemas.saga_log_entries import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
-from services.provisioner import core
-from services.provisioner.bootstrap.handover import Handover
-from services.provisioner.bootstrap.setting_up import Setup
-from services.provisioner.calling.calls import ProviderCalls, Providers
-from services.provisioner.provider import Environment
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.provisioner.bootstrap.ssh_setup import Setup
+from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.store import InstanceStore
-from services.runtime.clock import SystemClock
-from services.runtime.nats_bus import NatsBus
 from services.saga.participant import StepFailure
 from tests.real.sshd import SSHD, new_key, real_sshd
 
@@ -66,7 +66,7 @@ async def test_a_hundred_nodes_are_set_up_at_once(bus: NatsBus, sshd: int, tmp_p
     async def one(number: int) -> str:
         node = f"web-{number}"
         launch = LaunchSpec(fleet="f", provider="fake", instance_type="t")
-        record = core.intended("web", node, launch, "saga", datetime.now(UTC))
+        record = instance_decisions.intended("web", node, launch, "saga", datetime.now(UTC))
         record = replace(record, state="running", address="127.0.0.1")
         await store.create(record)
         spec = SetupSpec(

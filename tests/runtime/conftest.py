@@ -12,17 +12,17 @@ import pytest
 from schemas.node_events import node_codec
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, DurableSpec
-from services.runtime.bus import Bus
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import Consumer, ConsumerLoop, Received
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Bus
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
-from services.simulator.link import PerfectLink
-from services.simulator.memory_bus import MemoryBus
-from services.simulator.memory_server import MemoryServer
 from tests.support.cutting import Cuttable, MemoryLine, Proxy
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from services.runtime.asking import Answer, Asker
-from services.runtime.errors import Unavailable
-from services.runtime.nats_bus import QuickClient
+from services.bus.nats.nats_bus import QuickClient
+from services.bus.nats.request_mux import Answer, Asker
+from services.primitives.errors import Unavailable
 
 
 class Message:

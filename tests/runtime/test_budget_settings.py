@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.runtime.configuration import parse_settings
-from services.runtime.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError
+from services.settings.settings_file import parse_settings
 
 POOL = """providers:
   local: {}

@@ -15,7 +15,7 @@ from schemas.topology import (
     NODES,
     SAGAS,
 )
-from services.runtime.errors import BusError, Conflict, Refused, Unavailable
+from services.primitives.errors import BusError, Conflict, Refused, Unavailable
 from tests.runtime.conftest import collect
 
 FAULT = subjects.node_event("training", "training-1", "fault")

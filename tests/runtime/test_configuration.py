@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.settings import PoolSpec, Settings
-from services.notifier.webhook import WebhookNotifier
-from services.runtime.configuration import load_settings, parse_settings
-from services.runtime.errors import ConfigurationError
-from services.runtime.plugins import load_plugin
+from services.notifier.workload.webhook_notifier import WebhookNotifier
+from services.primitives.errors import ConfigurationError
+from services.settings.plugin_loader import load_plugin
+from services.settings.settings_file import load_settings, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

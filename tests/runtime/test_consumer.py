@@ -11,7 +11,7 @@ from schemas.dead_letters import DeadLetter, dead_codec
 from schemas.messages import encode
 from schemas.node_events import Lost
 from schemas.topology import DEAD
-from services.runtime.errors import Reject, Retry, Unavailable
+from services.primitives.errors import Reject, Retry, Unavailable
 from tests.support.busyness import watched
 from tests.support.settling import settled
 

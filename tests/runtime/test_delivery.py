@@ -8,7 +8,7 @@ import pytest
 
 from schemas import subjects
 from schemas.topology import EVENTS, POOL_TIMERS
-from services.runtime.errors import Unavailable
+from services.primitives.errors import Unavailable
 from tests.runtime.conftest import collect
 from tests.support.busyness import watched
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from schemas.instance_types import InstanceTypes, TypeSpec
-from services.runtime.configuration import load_settings, parse_settings
-from services.runtime.errors import ConfigurationError
-from services.runtime.instance_types import load_instance_types
+from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
+from services.primitives.errors import ConfigurationError
+from services.settings.instance_type_file import load_instance_types
+from services.settings.settings_file import load_settings, parse_settings
 
 ABSTRACT = {"h100-8x", "h100-1x", "a100-8x", "a100-4x", "a100-1x", "a10-1x", "l4-1x"}
 NONE = InstanceTypes()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.runtime.joining import Joined
+from services.primitives.coalesce import Joined
 
 
 class Work:

@@ -7,7 +7,7 @@ import pytest
 
 from schemas import subjects
 from schemas.topology import EVENTS, NODES, DurableSpec
-from services.runtime.errors import Unavailable
+from services.primitives.errors import Unavailable
 
 FAULT = subjects.node_event("training", "training-1", "fault")
 AT_ONCE_SECONDS = 4.0

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from schemas.topology import EVIDENCE
-from services.runtime.errors import Conflict, Refused
-from services.runtime.objects import CHUNK_BYTES
+from services.bus.protocol.object_store import CHUNK_BYTES
+from services.primitives.errors import Conflict, Refused
 
 NAME = "training.n-1.replace-n-1-1"
 CHUNKS = f"$O.{EVIDENCE.name}.C.>"

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.parent import ending_with_us
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.primitives.process_lifetime import ending_with_us
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's mechanism is Linux's")
 
 STARTER = """
 import asyncio, sys
 from pathlib import Path
-from services.runtime.embedded import EmbeddedServer
+from services.bus.nats.embedded_server import EmbeddedServer
 
 async def main():
     server = EmbeddedServer(Path(sys.argv[1]))

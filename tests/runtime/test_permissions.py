@@ -17,10 +17,10 @@ from schemas.names import InvalidNameError
 from schemas.records import NodeRecord
 from schemas.settings import NatsSettings
 from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
-from services.cli.nats_config import ACCOUNTS, write, write_agent
-from services.runtime.connecting import credentials
-from services.runtime.errors import SetupError, Unavailable
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.connection_options import credentials
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.cli.nats_config_files import ACCOUNTS, write, write_agent
+from services.primitives.errors import SetupError, Unavailable
 from tests.support.secured import NOW, WHERE, Secured, nats_config, serving_secured
 
 SERVICES = permissions.SERVICES

@@ -3,10 +3,10 @@
 import pytest
 
 from schemas.settings import PluginSettings
-from services.notifier.webhook import WebhookNotifier
-from services.runtime.configuration import load_settings
-from services.runtime.errors import ConfigurationError
-from services.runtime.plugins import load_plugin
+from services.notifier.workload.webhook_notifier import WebhookNotifier
+from services.primitives.errors import ConfigurationError
+from services.settings.plugin_loader import load_plugin
+from services.settings.settings_file import load_settings
 
 PLUGINS = {
     "unknown plugin": (
@@ -30,12 +30,12 @@ PLUGINS = {
         ":2: notifier.type: nowhere.at_all:Class cannot be loaded: No module named 'nowhere'",
     ),
     "class": (
-        "notifier:\n  type: services.notifier.noop:Nope\n",
-        ":2: notifier.type: services.notifier.noop:Nope cannot be loaded: module",
+        "notifier:\n  type: services.notifier.workload.noop_notifier:Nope\n",
+        ":2: notifier.type: services.notifier.workload.noop_notifier:Nope cannot be loaded: module",
     ),
     "no options": (
-        "notifier:\n  type: services.notifier.core:poll_seconds\n",
-        ":2: notifier.type: services.notifier.core:poll_seconds has no `Options` struct",
+        "notifier:\n  type: services.primitives.race:unless\n",
+        ":2: notifier.type: services.primitives.race:unless has no `Options` struct",
     ),
 }
 
@@ -53,6 +53,6 @@ def test_a_plugins_error_names_the_line_too(tmp_path, text, expected):
 
 def test_a_plugin_may_be_named_by_module_and_class():
     """Somebody's own class needs no registration."""
-    settings = PluginSettings(type="services.notifier.webhook:WebhookNotifier")
+    settings = PluginSettings(type="services.notifier.workload.webhook_notifier:WebhookNotifier")
     kind, options = load_plugin("navarch.notifiers", settings, None)
     assert (kind, options) == (WebhookNotifier, WebhookNotifier.Options())

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.configuration import load_settings
-from services.runtime.errors import ConfigurationError
-from services.runtime.placeholders import TEMPLATE_BYTES_MAX
-from services.runtime.pool_checks import template_problem
-from services.runtime.pool_choices import with_defaults
-from services.runtime.resources import resource
+from services.primitives.errors import ConfigurationError
+from services.settings.packaged_files import resource
+from services.settings.placeholders import TEMPLATE_BYTES_MAX
+from services.settings.provider_choices import with_defaults
+from services.settings.settings_file import load_settings
+from services.settings.setup_validation import template_problem
 
 CONFIGURATION = """\
 providers:

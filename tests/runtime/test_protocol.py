@@ -22,7 +22,7 @@ from schemas.topology import (
     TELEMETRY,
     TIMERS,
 )
-from services.runtime.errors import Conflict, Refused, Unavailable
+from services.primitives.errors import Conflict, Refused, Unavailable
 from tests.runtime.test_delivery import collect
 
 FAULT = subjects.node_event("training", "training-1", "fault")

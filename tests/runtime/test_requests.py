@@ -6,7 +6,7 @@ import pytest
 
 from schemas.headers import SERVICE_ERROR, SUBJECT
 from schemas.topology import MESSAGE_BYTES_MAX
-from services.runtime.errors import Refused, Unavailable
+from services.primitives.errors import Refused, Unavailable
 
 
 async def echo(data: bytes, headers: object) -> bytes:

@@ -8,10 +8,10 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import Lost
 from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS, NODES
-from services.runtime.clock import SystemClock
-from services.runtime.errors import Unavailable
-from services.runtime.leases import Lease
-from services.runtime.pulling import SILENCE_MAX_SECONDS
+from services.bus.leases import Lease
+from services.bus.nats.pull_consumer import SILENCE_MAX_SECONDS
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Unavailable
 
 FAULT = subjects.node_event("training", "training-1", "fault")
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from schemas import subjects
 from schemas.topology import EVENTS, NODES, SAGAS
-from services.runtime.bus import Bus, Stored
-from services.runtime.errors import BusError, Conflict, Refused
+from services.bus.port import Bus, Stored
+from services.primitives.errors import BusError, Conflict, Refused
 
 NODE = st.sampled_from(["n-1", "n-2", "n-3"])
 SAGA = st.sampled_from(["replace-1", "replace-2"])

@@ -21,13 +21,13 @@ from nats.errors import NoRespondersError
 
 from schemas import headers as h
 from schemas.topology import SECOND_NS
-from services.runtime.bus import Bus
-from services.runtime.errors import BusError, Conflict, Refused, Unavailable
-from services.runtime.pulling import parse_stored
-from services.runtime.wire import firing
-from services.simulator.jetstream import api
-from services.simulator.jetstream.consumer import Delivered
-from services.simulator.jetstream.state import Place, ServerState
+from services.bus.memory.jetstream import api_calls
+from services.bus.memory.jetstream.consumer_state import Delivered
+from services.bus.memory.jetstream.server_state import Place, ServerState
+from services.bus.nats.pull_consumer import parse_stored
+from services.bus.port import Bus
+from services.bus.protocol.server_protocol import firing
+from services.primitives.errors import BusError, Conflict, Refused, Unavailable
 
 FETCH_SECONDS: Final = 0.04
 """How long a pull stands: what was handed back at once comes within it."""
@@ -158,7 +158,7 @@ class Memory:
 
     async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
         now = self.tick()
-        found = api.call(self.state, call, body, now)
+        found = api_calls.call(self.state, call, body, now)
         self.state.settled(now)
         return found
 

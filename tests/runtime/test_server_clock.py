@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas.topology import LEASES
-from services.runtime.bus import Bus
-from services.runtime.clock import SystemClock
-from services.runtime.instruments import Instruments
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.port import Bus
+from services.primitives.clock import SystemClock
+from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
-from services.simulator.memory_bus import MemoryBus
 
 
 class Shifted(SystemClock):

@@ -8,8 +8,8 @@ import pytest
 
 from schemas import headers as h
 from schemas.topology import SECOND_NS
-from services.runtime.errors import BusError, Conflict, Refused, Unavailable
-from services.runtime.wire import firing
+from services.bus.protocol.server_protocol import firing
+from services.primitives.errors import BusError, Conflict, Refused, Unavailable
 from tests.runtime.conftest import collect
 from tests.support.busyness import watched
 

@@ -10,9 +10,9 @@ from schemas.topology import (
     OBJECT_BUCKETS,
     STREAMS,
 )
-from services.runtime.clock import SystemClock
-from services.runtime.errors import Refused, SetupError
-from services.runtime.topology import differences, set_up
+from services.bus.topology_setup import differences, set_up
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Refused, SetupError
 
 CLOCK = SystemClock()
 

@@ -5,7 +5,7 @@ import asyncio
 from schemas.messages import encode
 from schemas.records import NodeRecord, node_key
 from schemas.topology import NODES
-from services.runtime.views import BucketView
+from services.bus.bucket_mirror import BucketView
 
 
 def record(node: str, *, cordoned: bool = False) -> bytes:

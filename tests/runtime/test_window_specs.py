@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.runtime.configuration import parse_settings
-from services.runtime.errors import ConfigurationError
-from services.runtime.window_specs import diagnostic_problem
+from services.primitives.errors import ConfigurationError
+from services.settings.settings_file import parse_settings
+from services.settings.window_validation import diagnostic_problem
 
 TEXT = """
 providers: {p: {type: fake}}

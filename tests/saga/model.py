@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from schemas.records import NodeRecord
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     LaunchSpec,
     SagaEntry,
     SagaParams,
@@ -21,9 +21,9 @@ from schemas.sagas import (
     UndoStarted,
     UndoSucceeded,
 )
-from services.saga.decide import Impossible, Waiting, cancel, next_entry, retry
 from services.saga.definition import Definition
-from services.saga.log import SagaState, fold
+from services.saga.next_entry import Impossible, Waiting, cancel, next_entry, retry
+from services.saga.saga_state import SagaState, fold
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 ROUNDS_MAX = 200

@@ -4,7 +4,7 @@ import pytest
 
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
-from services.saga.log import ENDED
+from services.saga.saga_state import ENDED
 from tests.saga.model import KINDS, VARIANTS, Run, World, params, waiting
 
 CASES = [

@@ -7,7 +7,7 @@ import pytest
 
 from schemas import subjects
 from schemas.messages import encode
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     SagaDone,
     SagaParams,
     SagaStarted,
@@ -19,9 +19,9 @@ from schemas.sagas import (
     UndoStarted,
     UndoSucceeded,
 )
-from services.runtime.bus import Stored
-from services.saga.log import CorruptLogError, SagaState, fold
-from services.saga.reading import fold_stored
+from services.bus.port import Stored
+from services.saga.saga_log import fold_stored
+from services.saga.saga_state import CorruptLogError, SagaState, fold
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ABOUT: dict[str, Any] = {"time": NOW, "saga": "s"}

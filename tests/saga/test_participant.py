@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     SagaEntry,
     SagaParams,
     SagaStarted,
@@ -17,13 +17,13 @@ from schemas.sagas import (
     UndoStarted,
 )
 from schemas.topology import NOTIFIER_STEPS
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 from services.saga.participant import STOPPED_REASON, Command, Participant
-from services.saga.reading import append, read_state
+from services.saga.saga_log import append, read_state
 from tests.support.inprocess import eventually
 
 ABOUT: dict[str, Any] = {"time": datetime.now(UTC), "saga": "drain-n1-1"}

@@ -22,13 +22,13 @@ from schemas.pool_events import NodeReplaced
 from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
-from services.cli.demo import xid_79
-from services.cli.serve import LOCAL_FOLDER, Serving, locked
-from services.cli.text.timeline import decode
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Stored
+from services.cli.commands.demo_command import xid_79
+from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
+from services.cli.text.node_timeline import decode
 from services.provisioner.providers.local_gpus import compiler
-from services.runtime.bus import Stored
-from services.runtime.configuration import load_settings
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.settings.settings_file import load_settings
 from tests.scenarios.around import Around, surroundings
 
 WAIT_SECONDS = 60.0

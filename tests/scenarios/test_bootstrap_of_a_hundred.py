@@ -23,14 +23,14 @@ from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Regi
 from schemas.records import HeartbeatRecord, InstanceRecord, NodeRecord, decoder, node_key
 from schemas.settings import PluginSettings, PoolSpec, Settings, SetupSettings
 from schemas.topology import HEARTBEATS, INSTANCES, NODES
-from services.cli.client import Fleet
-from services.cli.gathering import why
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.cli.bus_client import Fleet
+from services.cli.stored_history import why
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.service import build as build_pool_manager
 from services.provisioner.service import build as build_provisioner
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import NatsBus
 from tests.provisioner.machines import USER, Box, Machines, machines
 from tests.support.inprocess import Running, eventually
 from tests.support.wide import WHOLE

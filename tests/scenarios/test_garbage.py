@@ -20,7 +20,7 @@ from schemas.messages import encode
 from schemas.node_events import Verdict
 from schemas.pool_events import FACTS, RequestRefused, ScaleRefused, pool_codec
 from schemas.records import NodeRecord
-from schemas.sagas import (
+from schemas.saga_log_entries import (
     STATUSES,
     StepEntry,
     StepExpired,

@@ -18,8 +18,8 @@ from schemas.node_events import Remediated
 from schemas.pool_events import NodeReplaced
 from schemas.records import NodeRecord, decoder, node_key
 from schemas.topology import EVENTS, NODES
-from services.cli.serve import LOCAL_FOLDER
-from services.cli.text.timeline import decode
+from services.cli.commands.serve_command import LOCAL_FOLDER
+from services.cli.text.node_timeline import decode
 from services.provisioner.providers.local_gpus import kmsg_record
 from tests.scenarios.fleet import WAIT_SECONDS, Fleet, serving_fleet
 

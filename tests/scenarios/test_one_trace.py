@@ -8,7 +8,7 @@ import pytest_asyncio
 from schemas import subjects
 from schemas.headers import TRACEPARENT
 from schemas.topology import DURABLES, EVENTS, SAGAS
-from services.runtime.bus import Stored
+from services.bus.port import Stored
 from tests.scenarios.around import Span
 from tests.scenarios.fleet import Fleet, serving_fleet
 from tests.scenarios.garbage import matches

@@ -12,12 +12,12 @@ import pytest_asyncio
 
 from schemas import subjects
 from schemas.node_events import Admitted, Drained
-from schemas.sagas import SagaStarted
+from schemas.saga_log_entries import SagaStarted
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, SAGAS
-from services.cli.nats_config import ACCOUNTS, SIGNING_FILE
-from services.cli.text.timeline import decode
-from services.runtime.embedded import EmbeddedServer
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE
+from services.cli.text.node_timeline import decode
 from tests.agent.metadata_servers import Aws, Response
 from tests.scenarios.fleet import Fleet, serving_fleet
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from schemas import subjects
 from schemas.records import pool_key
 from schemas.topology import NODES, POOLS
-from services.runtime.errors import Unavailable
+from services.primitives.errors import Unavailable
 from tests.scenarios.fleet import Fleet, serving_fleet
 from tests.support.inprocess import command, eventually
 

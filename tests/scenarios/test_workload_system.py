@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from schemas import subjects
-from schemas.sagas import StepStarted, StepSucceeded
+from schemas.saga_log_entries import StepStarted, StepSucceeded
 from schemas.topology import SAGAS
 from tests.scenarios.fleet import Fleet, serving_fleet
 

@@ -18,7 +18,7 @@ from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import NODE_EVENT_TYPES, Telemetry, node_codec
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import POOL_EVENT_TYPES, pool_codec
-from schemas.sagas import STATUSES, saga_codec, timer_codec
+from schemas.saga_log_entries import STATUSES, saga_codec, timer_codec
 from tests.golden.catalogue import HERE, everything, message_types
 from tests.golden.document import DOCUMENT, document
 from tests.golden.examples import example

@@ -11,7 +11,7 @@ from schemas.duration import Duration, format_duration, parse_duration
 from schemas.messages import Invalid, UnknownType, encode
 from schemas.node_events import Lost, node_codec
 from schemas.pool_events import pool_codec
-from schemas.sagas import saga_codec, timer_codec
+from schemas.saga_log_entries import saga_codec, timer_codec
 
 CODECS = (node_codec, pool_codec, saga_codec, timer_codec, dead_codec)
 LOST = b'{"type":"io.navarch.health_monitor.event.v1.lost","id":"a","pool":"p","node":"n","time":'

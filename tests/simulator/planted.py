@@ -10,15 +10,15 @@ import pytest
 
 from schemas import subjects
 from schemas.records import HealthRecord, OpenSaga, PoolRecord
-from services.health_monitor.store import HealthStore
-from services.pool_manager.mending import choosing
-from services.pool_manager.safety import budget
+from services.bus.memory.memory_bus import MemoryBus
+from services.health_monitor.health_store import HealthStore
+from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner.safety import disruption_budget
 from services.pool_manager.service import PoolManager
-from services.provisioner import core
-from services.provisioner.calling.claiming import Claims
-from services.runtime.errors import BusError
-from services.simulator.memory_bus import MemoryBus
-from services.simulator.virtual import MEMBER
+from services.primitives.errors import BusError
+from services.provisioner.instances import instance_decisions
+from services.provisioner.launch.launch_lease import Claims
+from services.simulator.engine.virtual_time import MEMBER
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -49,7 +49,7 @@ def save_before_publish(patch: pytest.MonkeyPatch) -> None:
 def budget_in_memory(patch: pytest.MonkeyPatch) -> None:
     """The pool-manager knows of those nodes out of service that it took out since it started."""
     begun: dict[Any, set[str]] = {}
-    begin = choosing.begin
+    begin = remedy_selection.begin
 
     def remembering(*given: Any, **named: Any) -> tuple[str, OpenSaga, PoolRecord]:
         found = begin(*given, **named)
@@ -60,13 +60,13 @@ def budget_in_memory(patch: pytest.MonkeyPatch) -> None:
         del nodes
         return len(begun.get(MEMBER.get(), set()) & set(record.open))
 
-    patch.setattr(choosing, "begin", remembering)
-    patch.setattr(budget, "unavailable", unavailable)
+    patch.setattr(remedy_selection, "begin", remembering)
+    patch.setattr(disruption_budget, "unavailable", unavailable)
 
 
 def no_adopt_before_retry(patch: pytest.MonkeyPatch) -> None:
     """The provisioner launches again after a doubt, without looking for what it may have made."""
-    patch.setattr(core, "adoptable", lambda *_: None)
+    patch.setattr(instance_decisions, "adoptable", lambda *_: None)
 
 
 def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:

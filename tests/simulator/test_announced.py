@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas.node_events import Preempting
-from services.simulator.announced import Announced
+from services.simulator.engine.announced_notices import Announced
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from services.simulator.live import LiveWorld
+from services.simulator.engine.real_time_fleet import LiveWorld
 
 
 def test_live_agents_tell_the_real_time() -> None:

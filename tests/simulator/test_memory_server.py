@@ -6,11 +6,11 @@ from contextlib import aclosing
 import pytest
 
 from schemas import headers as h
-from services.runtime.errors import Conflict
-from services.simulator.link import PerfectLink
-from services.simulator.memory_bus import MemoryBus
-from services.simulator.memory_server import MemoryServer
-from services.simulator.virtual import VirtualClock, run
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.primitives.errors import Conflict
+from services.simulator.engine.virtual_time import VirtualClock, run
 
 BUCKET = {
     "name": "S",

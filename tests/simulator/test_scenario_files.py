@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.simulator.scenario.reading import ScenarioError, read_text
-from services.simulator.scenario.runner import run
+from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_text
+from services.simulator.inputs.scenario.scenario_runner import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "config" / "scenarios").rglob("*.yaml"))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.simulating.scenarios import why
-from services.simulator.scenario.reading import ScenarioError, read_file, read_text
-from services.simulator.scenario.runner import run
+from services.cli.commands.simulator.scenario_commands import why
+from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_file, read_text
+from services.simulator.inputs.scenario.scenario_runner import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "config" / "scenarios").glob("*.yaml"))

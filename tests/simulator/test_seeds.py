@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.simulator.fuzz import MINUTES, Order, fuzz
+from services.simulator.inputs.fuzz.fuzz_runner import MINUTES, Order, fuzz
 
 SEEDS = 300
 TOGETHER = 20

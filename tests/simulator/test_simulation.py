@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.simulator.campaign import draw, keep
-from services.simulator.fuzz import Order, Tally, fuzz, one
+from services.simulator.inputs.fuzz.fuzz_campaign import draw, keep
+from services.simulator.inputs.fuzz.fuzz_runner import Order, Tally, fuzz, one
 from tests.simulator.planted import BUGS
 
 pytestmark = pytest.mark.slow
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HISTORY = """
 import logging, sys
 logging.disable(logging.CRITICAL)
-from services.simulator.campaign import draw
-from services.simulator.simulation import simulate
+from services.simulator.inputs.fuzz.fuzz_campaign import draw
+from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 print(simulate("7", draw("7", 3.0)).digest)
 """
 

@@ -12,20 +12,21 @@ from schemas.messages import encode
 from schemas.records import NodeRecord
 from schemas.settings import Setting
 from schemas.topology import NODES
-from services.pool_manager.autoscaling.autoscaler import PoolState, Recommendation
-from services.pool_manager.autoscaling.sources import Load
-from services.runtime.bus import Stored
-from services.runtime.documents import read_document
-from services.runtime.errors import ConfigurationError
-from services.simulator import virtual
-from services.simulator.scenario.reading import read_file
-from services.simulator.stress import demand, entry, page, report
-from services.simulator.stress.checking import read
-from services.simulator.stress.demand import Job
-from services.simulator.stress.format import DemandSpec, StressSpec, WorkloadSpec
-from services.simulator.stress.jobs import Jobs
-from services.simulator.stress.report import Report
-from services.simulator.world import World
+from services.bus.port import Stored
+from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
+from services.pool_manager.autoscaling.metrics_sources import Load
+from services.primitives.errors import ConfigurationError
+from services.settings.yaml_document import read_document
+from services.simulator.engine import virtual_time
+from services.simulator.engine.simulation_context import World
+from services.simulator.inputs.scenario.scenario_file import read_file
+from services.simulator.inputs.stress import job_demand, stress_entry
+from services.simulator.inputs.stress.job_demand import Job
+from services.simulator.inputs.stress.job_queues import Jobs
+from services.simulator.inputs.stress.stress_format import DemandSpec, StressSpec, WorkloadSpec
+from services.simulator.inputs.stress.stress_validation import read
+from services.simulator.report import html_report, report_format
+from services.simulator.report.report_format import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "config" / "scenarios" / "stress" / "autoscaler-under-load.yaml"
@@ -72,7 +73,7 @@ def _spec(text: str = TINY, **changes: Any) -> StressSpec:
 def found() -> Report:
     """What comes of the scenario that ships."""
     scenario = read_file(SHIPPED)
-    return entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
+    return stress_entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
 
 
 def test_the_autoscaler_follows_the_demand_through_failures(found: Report) -> None:
@@ -104,11 +105,11 @@ def test_the_figures_of_the_jobs_agree(found: Report) -> None:
 
 def test_the_page_shows_sizes_and_waiting(found: Report) -> None:
     """A chart for each, and a table of the pools."""
-    text = page.render(found)
+    text = html_report.render(found)
     assert "Nodes wanted and in service over time" in text
     assert "Jobs that run and wait over time" in text
     assert all(f"<td>{each.pool}</td>" in text for each in found.scaling)
-    assert "Nodes wanted and had" not in page.render(
+    assert "Nodes wanted and had" not in html_report.render(
         msgspec.structs.replace(found, scaling=[], demand=None)
     )
 
@@ -116,11 +117,11 @@ def test_the_page_shows_sizes_and_waiting(found: Report) -> None:
 def test_the_same_seed_makes_the_same_jobs_and_sizes() -> None:
     """To the byte; and an autoscaler of one's own is found as in a configuration."""
     own = TINY.replace("{type: queue}", f"{{type: '{__name__}:Generous', more: 2}}")
-    one, two = (entry.simulate(_spec(own)) for _ in range(2))
-    assert report.encode(one) == report.encode(two)
-    assert page.render(one) == page.render(two)
+    one, two = (stress_entry.simulate(_spec(own)) for _ in range(2))
+    assert report_format.encode(one) == report_format.encode(two)
+    assert html_report.render(one) == html_report.render(two)
     assert [True] == [each.ups > 0 for each in one.scaling]
-    assert one.history != entry.simulate(_spec(TINY)).history
+    assert one.history != stress_entry.simulate(_spec(TINY)).history
 
 
 def test_jobs_without_an_autoscaler_wait_for_the_nodes_there_are() -> None:
@@ -128,7 +129,7 @@ def test_jobs_without_an_autoscaler_wait_for_the_nodes_there_are() -> None:
     fixed = TINY.replace("    autoscaling: {type: queue}\n", "").replace(
         "total_nodes: 6", "total_nodes: 2"
     )
-    told = entry.simulate(_spec(fixed))
+    told = stress_entry.simulate(_spec(fixed))
     assert [] == told.scaling
     assert told.demand is not None
     assert told.demand.waiting > 0
@@ -176,7 +177,7 @@ def test_older_spellings_mean_the_same() -> None:
     text = TINY.replace("autoscaling: {type: queue}", older)
     health = "health: {remediation: ladder, unhealthy_threshold: 2}"
     text = text.replace("cooldown: 30s", f"cooldown_period: 30s\n    {health}")
-    found = entry.simulate(_spec(text, duration=90.0))
+    found = stress_entry.simulate(_spec(text, duration=90.0))
     assert [True] == [each.ups > 0 for each in found.scaling]
 
 
@@ -187,14 +188,14 @@ def test_jobs_come_as_often_as_the_file_says() -> None:
         job_mean=100,  # type: ignore[arg-type]
         job_stddev=10,  # type: ignore[arg-type]
     )
-    jobs = demand.draw(spec, {"big": 3, "small": 1}, 660.0, "1")
+    jobs = job_demand.draw(spec, {"big": 3, "small": 1}, 660.0, "1")
     early = [each for each in jobs if each.at < 60]
-    assert 1200 == demand.expected(spec, 660.0)
+    assert 1200 == job_demand.expected(spec, 660.0)
     assert 500 < len(early) < 700
     assert 500 < len(jobs) - len(early) < 700
     assert 0.70 < sum(each.pool == "big" for each in jobs) / len(jobs) < 0.80
     assert 98 < sum(each.seconds for each in jobs) / len(jobs) < 102
-    assert jobs == demand.draw(spec, {"big": 3, "small": 1}, 660.0, "1")
+    assert jobs == job_demand.draw(spec, {"big": 3, "small": 1}, 660.0, "1")
 
 
 # --- the workload system alone -------------------------------------------------------------------
@@ -214,7 +215,7 @@ def _jobs(*seconds: float) -> Jobs:
 
 
 def _play(jobs_of: Any) -> None:
-    virtual.run(jobs_of)
+    virtual_time.run(jobs_of)
 
 
 def test_a_job_waits_for_a_node_and_leaves_it_to_the_next() -> None:

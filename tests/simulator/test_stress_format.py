@@ -2,12 +2,12 @@
 
 import pytest
 
-from services.runtime.documents import read_document
-from services.runtime.errors import ConfigurationError
-from services.simulator.scenario.reading import ScenarioError, read_text
-from services.simulator.stress.checking import read
-from services.simulator.stress.fleet import generate
-from services.simulator.stress.format import StressSpec, affected_share, zones_of
+from services.primitives.errors import ConfigurationError
+from services.settings.yaml_document import read_document
+from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_text
+from services.simulator.inputs.stress.stress_fleet import generate
+from services.simulator.inputs.stress.stress_format import StressSpec, affected_share, zones_of
+from services.simulator.inputs.stress.stress_validation import read
 
 WHOLE = """\
 duration: 30m

@@ -10,18 +10,19 @@ import pytest
 from schemas import subjects
 from schemas.node_events import Fault, Telemetry, node_codec
 from schemas.topology import EVENTS, TELEMETRY
-from services.health_monitor.catalog import load_xids
-from services.health_monitor.policy_file import load_policy, policy_path
-from services.runtime.bus import Stored
-from services.simulator import virtual
-from services.simulator.machines import COOL_CELSIUS
-from services.simulator.scenario.reading import read_text
-from services.simulator.stress import composing, entry, faults
-from services.simulator.stress.failures import Failure
-from services.simulator.stress.format import FailureType
-from services.simulator.stress.machines import UTILIZATION_PERCENT
-from services.simulator.stress.report import Report
-from services.simulator.stress.running import StressRun
+from services.bus.port import Stored
+from services.health_monitor.rules.policy_file import load_policy, policy_path
+from services.health_monitor.rules.xid_catalogues import load_xids
+from services.simulator.engine import virtual_time
+from services.simulator.engine.agent_machines import COOL_CELSIUS
+from services.simulator.inputs.scenario.scenario_file import read_text
+from services.simulator.inputs.stress import failure_effects, stress_entry
+from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.inputs.stress.stress_format import FailureType
+from services.simulator.inputs.stress.stress_machines import UTILIZATION_PERCENT
+from services.simulator.inputs.stress.stress_run import StressRun
+from services.simulator.report import report_composer
+from services.simulator.report.report_format import Report
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def _live(
 ) -> tuple[list[tuple[float, str, Stored]], Report]:
     """Live through a file with these failures; what was stored when, and the report."""
     scenario = read_text("f.yaml", text)
-    planned = entry.plan(scenario.stress)
+    planned = stress_entry.plan(scenario.stress)
     stored: list[tuple[float, str, Stored]] = []
 
     async def live() -> Any:
@@ -55,14 +56,14 @@ def _live(
         )
         await run.run(lambda _: None)
         assert [] == run.defects
-        return composing.compose(
+        return report_composer.compose(
             *("f", "", scenario.stress, planned.fleet, run.recording),
             history="",
             machines=run.made,
             xid_names={},
         )
 
-    return stored, virtual.run(live)
+    return stored, virtual_time.run(live)
 
 
 def _samples(stored: list[tuple[float, str, Stored]]) -> list[tuple[float, Telemetry]]:
@@ -107,7 +108,7 @@ def test_heat_shows_in_samples_and_becomes_a_level() -> None:
     hot = {
         sample.node
         for _, sample in _samples(stored)
-        if any(gpu.temperature_celsius == faults.HOT_CELSIUS for gpu in sample.gpus)
+        if any(gpu.temperature_celsius == failure_effects.HOT_CELSIUS for gpu in sample.gpus)
     }
     assert 1 == len(hot)
     told = [
@@ -172,7 +173,7 @@ def test_what_is_called_fatal_is_what_the_services_make_of_it() -> None:
         Failure(number=slot + 1, at=30.0, slot=slot, type=kind, xid=xid)
         for slot, (kind, xid) in enumerate(ASKED)
     )
-    expected = sum(faults.judged_fatal(policy, kind, xid) for kind, xid in ASKED)
+    expected = sum(failure_effects.judged_fatal(policy, kind, xid) for kind, xid in ASKED)
     stored, report = _live(text, planned)
     assert 5 < expected < len(ASKED) - 5
     assert expected == report.timeline[-1]["out"]

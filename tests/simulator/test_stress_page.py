@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from services.simulator.stress import page
-from services.simulator.stress.report import (
+from services.simulator.report import html_report
+from services.simulator.report.report_format import (
     Cascades,
     Failures,
     Moment,
@@ -113,7 +113,7 @@ REPORT = Report(
 @pytest.fixture(scope="module")
 def text() -> str:
     """The page."""
-    return page.render(REPORT)
+    return html_report.render(REPORT)
 
 
 def _section(text: str, heading: str) -> str:
@@ -210,7 +210,7 @@ def test_tiles_and_tables_have_the_figures(text: str) -> None:
 def test_every_part_has_a_colour(text: str) -> None:
     """Each style of a part of a repair is in the page's own style sheet, for light and dark."""
     styles = set(re.findall(r"\.(stage-\w+) \{", text))
-    assert {f"stage-{number}" for number in range(len(set(page.STAGES.values())))} <= styles
+    assert {f"stage-{number}" for number in range(len(set(html_report.STAGES.values())))} <= styles
     assert "stage-other" in styles
     for variable in set(re.findall(r"background: var\((--s\d+)\)", text)):
         assert 2 == len(re.findall(rf"{variable}: #", text)), variable

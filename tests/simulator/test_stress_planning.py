@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from services.simulator.stress.checking import problems
-from services.simulator.stress.failures import Failure, draw
-from services.simulator.stress.fleet import Fleet, apportioned, generate
-from services.simulator.stress.format import (
+from services.simulator.inputs.stress.failure_schedule import Failure, draw
+from services.simulator.inputs.stress.stress_fleet import Fleet, apportioned, generate
+from services.simulator.inputs.stress.stress_format import (
     CascadingSpec,
     ChaosSpec,
     CorrelationSpec,
@@ -24,6 +23,7 @@ from services.simulator.stress.format import (
     TemplateSpec,
     affected_share,
 )
+from services.simulator.inputs.stress.stress_validation import problems
 
 FLEET = FleetSpec(
     total_nodes=300,

@@ -15,19 +15,20 @@ from typer.testing import CliRunner
 
 from schemas import subjects
 from schemas.messages import Message, encode
-from schemas.sagas import WHOLE, SagaParams, SagaStarted, SagaUnwound
+from schemas.saga_log_entries import WHOLE, SagaParams, SagaStarted, SagaUnwound
 from schemas.settings import BudgetSpec, Settings
+from services.bus.port import Stored
 from services.cli.app import app
-from services.runtime.bus import Stored
-from services.runtime.documents import read_document
-from services.simulator.stress import composing, entry, page, report
-from services.simulator.stress.charts import clock, nice
-from services.simulator.stress.checking import read
-from services.simulator.stress.failures import Failure
-from services.simulator.stress.format import FailureType, StressSpec
-from services.simulator.stress.recorded import Repair
-from services.simulator.stress.recording import Recording
-from services.simulator.stress.report import Report
+from services.settings.yaml_document import read_document
+from services.simulator.inputs.stress import stress_entry
+from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.inputs.stress.recorded_values import Repair
+from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
+from services.simulator.inputs.stress.stress_recorder import Recording
+from services.simulator.inputs.stress.stress_validation import read
+from services.simulator.report import html_report, report_composer, report_format
+from services.simulator.report.report_format import Report
+from services.simulator.report.svg_charts import clock, nice
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ def _spec(text: str = SMALL, **changes: Any) -> StressSpec:
 @pytest.fixture(scope="module")
 def found() -> Report:
     """The report of one run."""
-    return entry.simulate(_spec(), name="small")
+    return stress_entry.simulate(_spec(), name="small")
 
 
 def test_the_services_repair_what_fails(found: Report) -> None:
@@ -109,17 +110,17 @@ def test_the_figures_agree_with_each_other(found: Report) -> None:
 
 def test_the_same_seed_makes_the_same_report_twice(found: Report) -> None:
     """To the byte, page and all; another seed makes another."""
-    again = entry.simulate(_spec(), name="small")
-    assert report.encode(found) == report.encode(again)
-    assert page.render(found) == page.render(again)
-    other = entry.simulate(_spec(duration=60.0, seed=4), name="small")
+    again = stress_entry.simulate(_spec(), name="small")
+    assert report_format.encode(found) == report_format.encode(again)
+    assert html_report.render(found) == html_report.render(again)
+    other = stress_entry.simulate(_spec(duration=60.0, seed=4), name="small")
     assert found.history != other.history
 
 
 HASHES = """
 import hashlib, sys
 from pathlib import Path
-from services.simulator.scenario.reading import read_file
+from services.simulator.inputs.scenario.scenario_file import read_file
 from services.simulator.stress import entry, page, report
 scenario = read_file(Path(sys.argv[1]))
 found = entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
@@ -141,8 +142,8 @@ def test_another_process_makes_the_same_report(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     ).stdout
-    here = entry.simulate(_spec(short), name="small", base=Settings())
-    data = report.encode(here) + page.render(here).encode()
+    here = stress_entry.simulate(_spec(short), name="small", base=Settings())
+    data = report_format.encode(here) + html_report.render(here).encode()
     assert hashlib.sha256(data).hexdigest() == there.strip()
 
 
@@ -166,7 +167,7 @@ class _Links(HTMLParser):
 
 def test_the_page_needs_nothing_else(found: Report) -> None:
     """No script, no address, nothing to load; names from the file are text and nothing more."""
-    text = page.render(found)
+    text = html_report.render(found)
     links = _Links()
     links.feed(text)
     assert [] == links.found
@@ -180,9 +181,9 @@ def test_the_page_needs_nothing_else(found: Report) -> None:
 
 def test_a_report_without_anything_has_a_page() -> None:
     """Where nothing fails and nothing is repaired, the page says so."""
-    calm = entry.simulate(_spec(SMALL.partition("chaos:")[0], duration=40.0), name="calm")
+    calm = stress_entry.simulate(_spec(SMALL.partition("chaos:")[0], duration=40.0), name="calm")
     assert 0 == calm.summary.failures
-    assert "Nothing was repaired." in page.render(calm)
+    assert "Nothing was repaired." in html_report.render(calm)
 
 
 def test_the_command_writes_its_reports_and_judges(tmp_path: Path) -> None:
@@ -277,7 +278,7 @@ def test_what_a_repair_consists_of() -> None:
             (31.0, "drain", "started"),
         ],
     )
-    parts = [(each.name, each.at, each.seconds) for each in composing.stages(repair, 500.0)]
+    parts = [(each.name, each.at, each.seconds) for each in report_composer.stages(repair, 500.0)]
     assert [
         ("detect", 10.0, 1.0),
         ("wait", 11.0, 19.0),
@@ -291,12 +292,12 @@ def test_what_a_repair_consists_of() -> None:
 def test_spreads_and_axes() -> None:
     """Percentiles are of what there is; axes end on numbers that people count in."""
     assert (3, 2.0, 2.0, 3.0) == (
-        (spread := composing.spread([3.0, 1.0, 2.0])).count,
+        (spread := report_composer.spread([3.0, 1.0, 2.0])).count,
         spread.mean,
         spread.p50,
         spread.max,
     )
-    assert 0 == composing.spread([]).count
+    assert 0 == report_composer.spread([]).count
     assert [1.0, 1.2, 120.0, 1_000.0, 6_000.0] == [nice(v) for v in (0, 1.15, 118, 1_000, 5_003)]
     assert ["0:05", "12:30", "1:00:00"] == [clock(each) for each in (5, 750, 3_600)]
 
@@ -310,7 +311,7 @@ def test_cascades_are_counted_by_their_chains() -> None:
         )
 
     done = [failure(1, 0, 1, 0), failure(2, 1, 1, 1), failure(3, 2, 1, 2), failure(4, 0, 4, 0)]
-    cascades = composing.cascades(done)
+    cascades = report_composer.cascades(done)
     assert (1, 2, 2, 3) == (
         cascades.chains,
         cascades.nodes,

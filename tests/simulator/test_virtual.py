@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from services.simulator.virtual import EPOCH, StalledError, VirtualClock, run
+from services.simulator.engine.virtual_time import EPOCH, StalledError, VirtualClock, run
 
 
 def test_an_hour_takes_no_time():

@@ -18,9 +18,9 @@ import msgspec
 
 from schemas.settings import NatsSettings
 from schemas.topology import BUCKETS, DURABLES, STREAMS
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.errors import BusError
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.primitives.errors import BusError
 from tests.support.network import Network
 
 SERVERS: Final = 3

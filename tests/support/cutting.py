@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from services.runtime.bus import Bus
-from services.runtime.errors import Unavailable
-from services.simulator.memory_bus import MemoryBus
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.port import Bus
+from services.primitives.errors import Unavailable
 
 READ_BYTES: Final = 65_536
 

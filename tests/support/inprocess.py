@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from schemas.settings import NatsSettings, Settings
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Build, Context
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 
 LOOK_SHARE = 4

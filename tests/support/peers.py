@@ -12,12 +12,12 @@ from typing import Self
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered, Verdict
-from schemas.sagas import ActedOutputs, ProvisionOutputs, VacateOutputs
+from schemas.saga_log_entries import ActedOutputs, ProvisionOutputs, VacateOutputs
 from schemas.topology import NOTIFIER_STEPS, PROVISIONER_STEPS
-from services.runtime.clock import SystemClock
-from services.runtime.consumer import ConsumerLoop
-from services.runtime.instruments import Instruments
-from services.runtime.nats_bus import NatsBus
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.clock import SystemClock
+from services.runtime.consumer_loop import ConsumerLoop
+from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 from services.saga.participant import Command, Participant, StepFailure
 

@@ -9,13 +9,13 @@ import nats
 
 from schemas import permissions
 from schemas.settings import NatsSettings
-from services.cli.nats_config import ACCOUNTS, SIGNING_FILE, write
-from services.runtime.accounts import agent_credentials, read_agent_keys
-from services.runtime.clock import SystemClock
-from services.runtime.connecting import credentials
-from services.runtime.embedded import EmbeddedServer
-from services.runtime.nats_bus import ConnectOptions, NatsBus
-from services.runtime.topology import set_up
+from services.bus.nats.connection_options import credentials
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up
+from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE, write
+from services.primitives.clock import SystemClock
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WHERE = {"store": "/data", "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}

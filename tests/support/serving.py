@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from services.runtime.http import WebServer
+from services.runtime.process_http import WebServer
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from schemas.topology import DURABLES, DurableSpec
-from services.runtime.bus import Bus
-from services.runtime.errors import Refused
+from services.bus.port import Bus
+from services.primitives.errors import Refused
 
 NO_MESSAGE = 10037
 LOOK_SECONDS = 0.01

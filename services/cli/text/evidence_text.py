@@ -10,13 +10,13 @@ from typing import Final
 import msgspec
 
 from schemas.duration import format_duration
-from schemas.evidence import EvidenceBundle, JudgedFault
+from schemas.evidence_bundles import EvidenceBundle, JudgedFault
 from schemas.messages import encode
 from schemas.node_events import GpuSample
-from services.cli.text import render
-from services.cli.text.saying import hours
-from services.cli.text.timeline import assemble
-from services.runtime.bus import Stored
+from services.bus.port import Stored
+from services.cli.text import tables
+from services.cli.text.history_text import hours
+from services.cli.text.node_timeline import assemble
 
 LINES_SHOWN_MAX: Final = 20
 FAULTS_SHOWN_MAX: Final = 20
@@ -67,7 +67,7 @@ def story(bundle: EvidenceBundle) -> str:
         Stored(each.subject, msgspec.json.encode(each.message), each.sequence, each.time)
         for each in bundle.timeline
     ]
-    return render.timeline(assemble(stored), colour=False)
+    return tables.timeline(assemble(stored), colour=False)
 
 
 # --- the summary ---------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _gpus(bundle: EvidenceBundle) -> str:
         for gpu in bundle.gpus
     ]
     head = ("gpu", "faults", "serial", "uuid", "pci", "name")
-    return "GPUS\n" + _indented(render.columns(head, rows, colour=False))
+    return "GPUS\n" + _indented(tables.columns(head, rows, colour=False))
 
 
 def _lines(bundle: EvidenceBundle) -> str:
@@ -187,7 +187,7 @@ def _faults(bundle: EvidenceBundle) -> str:
         return ""
     shown = bundle.faults[:FAULTS_SHOWN_MAX]
     text = _indented(
-        render.columns(
+        tables.columns(
             ("seen", "fault", "gpu", "serial", "judged", "rule", "witness"),
             [_fault(each) for each in shown],
             colour=False,
@@ -253,7 +253,7 @@ def _readings(bundle: EvidenceBundle) -> str:
     count = f"{len(before)} samples before the fault and {len(after)} after it are in samples.jsonl"
     if not rows:
         return f"READINGS\n  {count}"
-    return f"READINGS\n{_indented(render.columns(head, rows, colour=False))}\n  {count}"
+    return f"READINGS\n{_indented(tables.columns(head, rows, colour=False))}\n  {count}"
 
 
 def _reading(gpu: GpuSample) -> tuple[str, ...]:

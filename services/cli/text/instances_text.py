@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.records import InstanceRecord
 from schemas.sweeps import SweepAnswer, SweepLine
-from services.cli.text.saying import moment, span
+from services.cli.text.history_text import moment, span
 
 HOUR_SECONDS: Final = 3600
 INSTANCE_HEADERS: Final = (

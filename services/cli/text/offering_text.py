@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from schemas.offerings import OfferingView
-from services.cli.text.saying import moment, span
+from schemas.offering_records import OfferingView
+from services.cli.text.history_text import moment, span
 
 HEADERS: Final = ("provider", "place", "type", "gpus", "market", "$/h", "price", "state", "used by")
 DAY_SECONDS: Final = 86_400.0

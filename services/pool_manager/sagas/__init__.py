@@ -3,13 +3,13 @@
 from typing import Final
 
 from schemas.reasons import SagaKind
-from services.pool_manager.sagas.drain import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
-from services.pool_manager.sagas.promote import PROMOTE_SPARE
-from services.pool_manager.sagas.reboot import REBOOT_NODE
-from services.pool_manager.sagas.replace import REPLACE
-from services.pool_manager.sagas.reset_gpu import RESET_GPU
-from services.pool_manager.sagas.scale_down import SCALE_DOWN
-from services.pool_manager.sagas.scale_up import SCALE_UP
+from services.pool_manager.sagas.drain_saga import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
+from services.pool_manager.sagas.promote_saga import PROMOTE_SPARE
+from services.pool_manager.sagas.reboot_saga import REBOOT_NODE
+from services.pool_manager.sagas.replace_saga import REPLACE
+from services.pool_manager.sagas.reset_gpu_saga import RESET_GPU
+from services.pool_manager.sagas.scale_down_saga import SCALE_DOWN
+from services.pool_manager.sagas.scale_up_saga import SCALE_UP
 from services.saga.definition import Definition
 
 DEFINITIONS: Final[dict[SagaKind, Definition]] = {

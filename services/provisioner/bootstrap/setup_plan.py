@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from schemas.sagas import SetupSpec
-from services.runtime.placeholders import fill, unknown
+from schemas.saga_log_entries import SetupSpec
+from services.settings.placeholders import fill, unknown
 
 COMMAND_CHARS_MAX: Final = 32_768
 OUTPUT_CHARS_MAX: Final = 2_000

@@ -16,9 +16,11 @@ Each test begins with an account in which nothing stands, and makes the provider
 restarted provisioner would. It needs pytest and pytest-asyncio (`navarch[conformance]`).
 """
 
-from services.provisioner.conformance.asking import Asking as Asking
-from services.provisioner.conformance.asking import Make as Make
-from services.provisioner.conformance.asking import Refusal as Refusal
-from services.provisioner.conformance.asking import asking as asking
-from services.provisioner.conformance.asking import environment as environment
-from services.provisioner.conformance.suite import ProviderConformance as ProviderConformance
+from services.provisioner.conformance.provider_suite import (
+    ProviderConformance as ProviderConformance,
+)
+from services.provisioner.conformance.suite_fixtures import Asking as Asking
+from services.provisioner.conformance.suite_fixtures import Make as Make
+from services.provisioner.conformance.suite_fixtures import Refusal as Refusal
+from services.provisioner.conformance.suite_fixtures import asking as asking
+from services.provisioner.conformance.suite_fixtures import environment as environment

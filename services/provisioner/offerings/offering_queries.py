@@ -6,25 +6,25 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from schemas.capacity import Offering
+from schemas.launch_offers import Offering
 from schemas.messages import encode
-from schemas.offerings import BlockRecord, OfferingsQuery, OfferingUse, OfferingView
+from schemas.offering_records import BlockRecord, OfferingsQuery, OfferingUse, OfferingView
 from schemas.records import InstanceRecord, PoolRecord, decoder, pool_key
 from schemas.requests import Page
 from schemas.topology import POOLS
-from services.provisioner.offerings import memory
-from services.provisioner.offerings.catalogue import OTHERS, Catalogue, candidates
+from services.bus.port import Bus, Endpoint, Headers
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.offerings import offering_blocks
+from services.provisioner.offerings.offering_catalogue import OTHERS, Catalogue, candidates
 from services.provisioner.offerings.offering_store import Known, OfferingStore
-from services.provisioner.offerings.weighing import Weigher
-from services.provisioner.store import InstanceStore
-from services.runtime.bus import Bus, Endpoint, Headers
-from services.runtime.pool_choices import choice_of
+from services.provisioner.offerings.scoring import Weigher
+from services.settings.provider_choices import choice_of
 
 SHOWN_MAX: Final = 5000
 
 _pool: "msgspec.json.Decoder[Any]" = decoder(PoolRecord)
 
-Uses = dict[Offering, dict[str, memory.Subject]]
+Uses = dict[Offering, dict[str, offering_blocks.Subject]]
 """Offering -> pool that may launch it -> what may block it there."""
 
 
@@ -61,10 +61,12 @@ def named_by(pools: Iterable[PoolRecord], catalogue: Catalogue) -> Uses:
     found: Uses = {}
     for pool in pools:
         choice = choice_of(pool.spec)
-        configuration = memory.configuration_of(msgspec.json.encode(choice, order="deterministic"))
+        configuration = offering_blocks.configuration_of(
+            msgspec.json.encode(choice, order="deterministic")
+        )
         for each in candidates(choice, catalogue):
             of = each.offering
-            found.setdefault(of, {})[pool.name] = memory.Subject(
+            found.setdefault(of, {})[pool.name] = offering_blocks.Subject(
                 offering=of,
                 model=catalogue.model(of.provider, of.instance_type),
                 pool=pool.name,
@@ -75,7 +77,7 @@ def named_by(pools: Iterable[PoolRecord], catalogue: Catalogue) -> Uses:
 
 def view(
     offering: Offering,
-    pools: Mapping[str, memory.Subject],
+    pools: Mapping[str, offering_blocks.Subject],
     known: Known,
     records: Mapping[str, InstanceRecord],
     weigher: Weigher,
@@ -83,8 +85,12 @@ def view(
     """One offering as people see it."""
     catalogue = weigher.catalogue
     model = catalogue.model(offering.provider, offering.instance_type)
-    subjects = list(pools.values()) or [memory.Subject(offering=offering, model=model, pool="")]
-    blocks = {key: each for about in subjects for key, each in memory.blocks(about, known.blocks)}
+    subjects = list(pools.values()) or [
+        offering_blocks.Subject(offering=offering, model=model, pool="")
+    ]
+    blocks = {
+        key: each for about in subjects for key, each in offering_blocks.blocks(about, known.blocks)
+    }
     spec = catalogue.spec(offering.provider, offering.instance_type)
     price = weigher.price(offering, known)
     here = [

@@ -11,13 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from schemas.messages import Record, encode
-from schemas.offerings import BlockRecord, PricesRecord, SpendRecord, prices_key
+from schemas.offering_records import BlockRecord, PricesRecord, SpendRecord, prices_key
 from schemas.records import decoder
 from schemas.topology import OFFERINGS
-from services.provisioner.offerings import memory
-from services.runtime.bus import Bus
-from services.runtime.clock import Clock
-from services.runtime.errors import Conflict, Reject, Retry
+from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.primitives.errors import Conflict, Reject, Retry
+from services.provisioner.offerings import offering_blocks
 
 FRESH_SECONDS: Final = 1.0
 CONFLICTS_MAX: Final = 20
@@ -78,7 +78,9 @@ class OfferingStore:
 
             def decide(old: BlockRecord | None) -> BlockRecord | None:
                 nonlocal won
-                claimed = memory.claimed(old, by, self._clock.now()) if old is not None else None
+                claimed = (
+                    offering_blocks.claimed(old, by, self._clock.now()) if old is not None else None
+                )
                 won = claimed is not None or old is None
                 return claimed
 
@@ -93,13 +95,13 @@ class OfferingStore:
     async def release(self, keys: tuple[str, ...], by: str) -> None:
         """Let others try these."""
         for key in keys:
-            await self._change(key, lambda old: memory.released(old, by) if old else None)
+            await self._change(key, lambda old: offering_blocks.released(old, by) if old else None)
 
-    async def fail(self, about: memory.Subject, failure: memory.Failure) -> str:
+    async def fail(self, about: offering_blocks.Subject, failure: offering_blocks.Failure) -> str:
         """Remember a failure; the key of what it blocks."""
-        key = memory.key_of(memory.scope_of(failure.kind, failure.scope), about)
+        key = offering_blocks.key_of(offering_blocks.scope_of(failure.kind, failure.scope), about)
         now = self._clock.now()
-        await self._change(key, lambda old: memory.failed(old, about, failure, now))
+        await self._change(key, lambda old: offering_blocks.failed(old, about, failure, now))
         return key
 
     async def clear(self, keys: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from schemas.capacity import Market
+from schemas.launch_offers import Market
 
 SCORE_SECONDS_MAX: Final = 2.0
 

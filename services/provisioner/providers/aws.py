@@ -19,18 +19,18 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from schemas.duration import Duration
-from schemas.offerings import KnownPrice
+from schemas.offering_records import KnownPrice
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import (
+from services.provisioner.instances.instance_tags import FLEET_TAG, tagged, tags_of
+from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
     Instance,
     InstanceStatus,
     ProvisionRequest,
 )
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.aws_errors import ABSENT, code_of, error_of
-from services.provisioner.tags import FLEET_TAG, tagged, tags_of
 
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000

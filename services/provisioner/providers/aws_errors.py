@@ -6,7 +6,12 @@ Source: the error codes of the EC2 API reference, and what public autoscalers ha
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import SERVER_ERROR, TEXT_CHARS_MAX, ProviderError, unknown_of
+from services.provisioner.provider_client.provider_errors import (
+    SERVER_ERROR,
+    TEXT_CHARS_MAX,
+    ProviderError,
+    unknown_of,
+)
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "InsufficientInstanceCapacity": "CAPACITY",

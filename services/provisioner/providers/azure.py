@@ -13,15 +13,20 @@ from typing import Any, Final
 
 import httpx
 
-from schemas.offerings import KnownPrice
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from schemas.offering_records import KnownPrice
+from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, name_for
+from services.provisioner.provider_client.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    ProvisionRequest,
+)
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import azure_prices
 from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_auth import Endpoints, read_principal, token_source
 from services.provisioner.providers.azure_errors import AzureError, error_of
 from services.provisioner.providers.azure_http import AzureClient, is_status
-from services.provisioner.tags import FLEET_TAG, TOKEN_TAG, name_for
 
 COMPUTE: Final = "2026-04-01"
 NETWORK: Final = "2026-03-01"

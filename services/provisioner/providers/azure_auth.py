@@ -5,9 +5,9 @@ from typing import Final
 import httpx
 import msgspec
 
-from services.provisioner.providers.secret import read_secret
+from services.primitives.errors import ConfigurationError
+from services.provisioner.providers.provider_secret import read_secret
 from services.provisioner.providers.token_cache import TokenCache
-from services.runtime.errors import ConfigurationError
 
 METADATA_PATH: Final = "/metadata/identity/oauth2/token"
 METADATA_VERSION: Final = "2018-02-01"

@@ -10,9 +10,9 @@ allocation failures and on Resource Manager errors, and codes that public autosc
 from collections.abc import Mapping
 from typing import Any, Final
 
-from schemas.capacity import Market
+from schemas.launch_offers import Market
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import (
+from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
     SERVER_ERROR,
     TEXT_CHARS_MAX,

@@ -12,8 +12,8 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from schemas.capacity import Market
-from services.provisioner.errors import ProviderError
+from schemas.launch_offers import Market
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.token_cache import TokenCache
 

@@ -7,8 +7,8 @@ region it has the price on demand and the spot price of the moment, for Linux an
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from schemas.capacity import Market
-from schemas.offerings import KnownPrice
+from schemas.launch_offers import Market
+from schemas.offering_records import KnownPrice
 
 PATH: Final = "/api/retail/prices"
 VERSION: Final = "2023-01-01-preview"

@@ -12,12 +12,18 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from schemas.capacity import Market
 from schemas.duration import Duration
+from schemas.launch_offers import Market
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Instance, InstanceStatus, ProvisionRequest
-from services.provisioner.tags import FLEET_TAG, name_for, short_name, tagged, tags_of
+from services.provisioner.instances.instance_tags import (
+    FLEET_TAG,
+    name_for,
+    short_name,
+    tagged,
+    tags_of,
+)
+from services.provisioner.provider_client.provider import Instance, InstanceStatus, ProvisionRequest
+from services.provisioner.provider_client.provider_errors import ProviderError
 
 NAME: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}")
 NIC: Final = "-nic"

@@ -13,11 +13,18 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from schemas.capacity import Market
 from schemas.duration import Duration
+from schemas.launch_offers import Market
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
+from services.primitives.errors import ConfigurationError
+from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, name_for
+from services.provisioner.provider_client.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    ProvisionRequest,
+)
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import (
     KubernetesError,
@@ -26,8 +33,6 @@ from services.provisioner.providers.coreweave_errors import (
     judge,
 )
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
-from services.provisioner.tags import FLEET_TAG, TOKEN_TAG, name_for
-from services.runtime.errors import ConfigurationError
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
 NODES: Final = "/api/v1/nodes"

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from schemas.capacity import Market
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Instance, InstanceStatus, ProvisionRequest
-from services.provisioner.tags import name_for, tagged, tags_of
+from schemas.launch_offers import Market
+from services.provisioner.instances.instance_tags import name_for, tagged, tags_of
+from services.provisioner.provider_client.provider import Instance, InstanceStatus, ProvisionRequest
+from services.provisioner.provider_client.provider_errors import ProviderError
 
 GROUP: Final = "compute.coreweave.com"
 POOL_LABEL: Final = f"{GROUP}/node-pool"

@@ -23,17 +23,17 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import (
+from services.primitives.errors import ConfigurationError
+from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, tagged, tags_of
+from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
     Instance,
     InstanceStatus,
     ProvisionRequest,
 )
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker_engine import Container, Engine
-from services.provisioner.tags import FLEET_TAG, TOKEN_TAG, tagged, tags_of
-from services.runtime.errors import ConfigurationError
 
 TYPE_TAG: Final = "navarch-type"
 REGION_TAG: Final = "navarch-region"

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from services.provisioner.errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker_errors import error_of
 
 API_VERSION: Final = (1, 41)

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import (
+from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
     SERVER_ERROR,
     TEXT_CHARS_MAX,

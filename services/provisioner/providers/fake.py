@@ -19,9 +19,14 @@ from msgspec.structs import replace
 
 from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import Capabilities, Environment, Instance, ProvisionRequest
-from services.provisioner.tags import made_for
+from services.provisioner.instances.instance_tags import made_for
+from services.provisioner.provider_client.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    ProvisionRequest,
+)
+from services.provisioner.provider_client.provider_errors import ProviderError
 
 Call = Literal["provision", "terminate", "list", "reboot"]
 

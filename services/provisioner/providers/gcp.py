@@ -17,17 +17,17 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import (
+from services.provisioner.instances.instance_tags import FLEET_TAG, tagged, tags_of
+from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
     Instance,
     InstanceStatus,
     ProvisionRequest,
 )
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.gcp_auth import TokenSource, read_key
 from services.provisioner.providers.gcp_errors import error_of, operation_error
-from services.provisioner.tags import FLEET_TAG, tagged, tags_of
 
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")

@@ -13,9 +13,9 @@ import httpx
 import jwt
 import msgspec
 
-from services.provisioner.errors import ProviderError
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.token_cache import TokenCache
-from services.runtime.errors import ConfigurationError
 
 SCOPE: Final = "https://www.googleapis.com/auth/compute"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"

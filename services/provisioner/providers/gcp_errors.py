@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import (
+from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
     SERVER_ERROR,
     TEXT_CHARS_MAX,

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from services.provisioner.providers.secret import read_secret, read_text
-from services.runtime.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError
+from services.provisioner.providers.provider_secret import read_secret, read_text
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):

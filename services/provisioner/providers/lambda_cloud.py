@@ -16,20 +16,20 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.duration import Duration
-from schemas.offerings import KnownPrice
+from schemas.offering_records import KnownPrice
 from schemas.settings import Setting
-from services.provisioner.calling.turns import Pace
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import (
+from services.provisioner.instances.instance_tags import made_for, tagged, tags_of
+from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
     Instance,
     InstanceStatus,
     ProvisionRequest,
 )
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.request_slots import Pace
 from services.provisioner.providers.lambda_errors import error_of
-from services.provisioner.providers.secret import read_secret
-from services.provisioner.tags import made_for, tagged, tags_of
+from services.provisioner.providers.provider_secret import read_secret
 
 NAME_CHARS_MAX: Final = 64
 ACCOUNT_CHARS: Final = 12

@@ -24,14 +24,17 @@ from msgspec.structs import replace
 
 from schemas.messages import UtcTime, encode
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import (
+from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
+from services.primitives.errors import SetupError
+from services.provisioner.instances.instance_tags import made_for
+from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
     Instance,
     InstanceStatus,
     ProvisionRequest,
 )
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import local_host
 from services.provisioner.providers import local_process as process
 from services.provisioner.providers.local_gpus import build_library, simulated_gpus, write_state
@@ -45,9 +48,6 @@ from services.provisioner.providers.local_host import (
     boot_anew,
     keep_start,
 )
-from services.provisioner.tags import made_for
-from services.runtime.accounts import agent_credentials, read_agent_keys
-from services.runtime.errors import SetupError
 
 T = TypeVar("T")
 Instances = list[Instance]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.node_events import GpuIdentity
-from services.runtime.errors import SetupError
+from services.primitives.errors import SetupError
 
 SOURCE: Final = Path(__file__).with_name("local_nvml.c")
 SONAME: Final = "libnvidia-ml.so.1"

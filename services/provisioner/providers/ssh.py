@@ -22,20 +22,20 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
-from services.provisioner.errors import ProviderError
-from services.provisioner.provider import (
+from services.primitives.errors import ConfigurationError
+from services.provisioner.instances.instance_tags import tags_of
+from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
     Instance,
     InstanceStatus,
     ProvisionRequest,
 )
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims
 from services.provisioner.providers.ssh_claims import Claim, Look
+from services.provisioner.providers.ssh_connections import Access, Links
 from services.provisioner.providers.ssh_inventory import Inventory, Machine
-from services.provisioner.providers.ssh_links import Access, Links
-from services.provisioner.tags import tags_of
-from services.runtime.errors import ConfigurationError
 
 AT_ONCE_MAX: Final = 64
 """Machines that are asked at the same time."""

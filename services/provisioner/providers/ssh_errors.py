@@ -9,7 +9,7 @@ from typing import Final
 import asyncssh
 
 from schemas.reasons import ProviderErrorKind
-from services.provisioner.errors import TEXT_CHARS_MAX, ProviderError
+from services.provisioner.provider_client.provider_errors import TEXT_CHARS_MAX, ProviderError
 from services.provisioner.providers.ssh_claims import BUSY, CANNOT_WRITE
 
 RAISED: Final[tuple[tuple[type[BaseException], ProviderErrorKind, str], ...]] = (

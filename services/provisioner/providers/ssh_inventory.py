@@ -13,9 +13,9 @@ import asyncssh
 import msgspec
 
 from schemas.settings import Setting
-from services.provisioner.provider import ProvisionRequest
-from services.runtime.documents import Document, convert, read_document
-from services.runtime.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError
+from services.provisioner.provider_client.provider import ProvisionRequest
+from services.settings.yaml_document import Document, convert, read_document
 
 MACHINES_MAX: Final = 2_000
 FILE_BYTES_MAX: Final = 4 * 1_048_576

@@ -12,7 +12,7 @@ from typing import Final
 import httpx
 import msgspec
 
-from services.provisioner.errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError
 
 RENEW_SECONDS: Final = 225
 """So long before its end a token is renewed."""

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from schemas.settings import Nodes, Percent, Setting
-from services.pool_manager.autoscaling.autoscaler import PoolState, Recommendation, stay
+from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation, stay
 
 Hour = Annotated[int, msgspec.Meta(ge=0, le=24)]
 

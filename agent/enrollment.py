@@ -1,0 +1,129 @@
+"""`navarch-agent enroll`: exchanges a new node's bootstrap credentials for its own, once.
+
+The key pair is made here and kept before anybody is asked, so that whoever is killed in between
+asks again with the same key and is answered again. Once the node has its own credentials the
+bootstrap credentials are removed; they are worth nothing any more.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from agent.settings import AgentConfig
+from schemas import subjects
+from schemas.headers import SERVICE_ERROR
+from schemas.messages import encode
+from schemas.permissions import AGENT, BOOTSTRAP
+from schemas.requests import EnrollAnswer, EnrollRequest
+from services.bus.port import Bus
+from services.primitives.atomic_files import write_secret
+from services.primitives.errors import ConfigurationError, NavarchError, Unavailable
+
+ENROLL_SECONDS_MAX: Final = 300.0
+"""Of one try as a whole; systemd begins the next."""
+ANSWER_SECONDS_MAX: Final = 10.0
+AGAIN_SECONDS: Final = 1.0
+
+Connect = Callable[[Path], Awaitable[Bus]]
+"""Connects with the bootstrap credentials in a file."""
+
+
+async def enroll(config: AgentConfig, connect: Connect) -> str:
+    """Fetch this node's credentials, unless it has them; say in a sentence what was done."""
+    if said := _needless(config):
+        return said
+    seed, public = _key(_key_file(config))
+    try:
+        async with asyncio.timeout(ENROLL_SECONDS_MAX):
+            token = await _ask(config, connect, public)
+    except TimeoutError as error:
+        raise NavarchError(
+            f"no credentials within {ENROLL_SECONDS_MAX:g} s: the bus at {config.nats_url} does "
+            "not answer, or lets nobody in with bootstrap credentials that are too old"
+        ) from error
+    return _keep(config, seed, token)
+
+
+def _needless(config: AgentConfig) -> str:
+    """Why nothing need be asked; empty where it must be. ConfigurationError where it cannot."""
+    # Here, because most agents live without: it needs the keys of `navarch[credentials]`.
+    from services.bus.nats.nats_accounts import is_of_node  # noqa: PLC0415
+
+    if not config.nats_bootstrap_file:
+        return "nothing to fetch: NAVARCH_NATS_BOOTSTRAP_FILE is not set"
+    if not config.nats_creds_file:
+        raise ConfigurationError(
+            "NAVARCH_NATS_CREDS_FILE is not set; name the file for this node's own credentials"
+        )
+    bootstrap, own = Path(config.nats_bootstrap_file), Path(config.nats_creds_file)
+    if own.exists() and is_of_node(_read(own), AGENT, config.pool, config.node):
+        bootstrap.unlink(missing_ok=True)
+        return f"{own} holds this node's credentials already"
+    if not is_of_node(_read(bootstrap), BOOTSTRAP, config.pool, config.node):
+        raise ConfigurationError(
+            f"{bootstrap} (NAVARCH_NATS_BOOTSTRAP_FILE) holds no bootstrap credentials of "
+            f"{config.pool}/{config.node}"
+        )
+    return ""
+
+
+def _keep(config: AgentConfig, seed: str, token: str) -> str:
+    """Write the node's credentials, and remove what led to them."""
+    from services.bus.nats.nats_accounts import CREDENTIALS  # noqa: PLC0415
+
+    own = Path(config.nats_creds_file)
+    own.parent.mkdir(parents=True, exist_ok=True)
+    write_secret(own, CREDENTIALS.format(token=token, seed=seed))
+    _key_file(config).unlink(missing_ok=True)
+    Path(config.nats_bootstrap_file).unlink(missing_ok=True)
+    return f"fetched this node's credentials into {own}"
+
+
+def _key_file(config: AgentConfig) -> Path:
+    own = Path(config.nats_creds_file)
+    return own.with_name(f"{own.name}.key")
+
+
+async def _ask(config: AgentConfig, connect: Connect, public: str) -> str:
+    bus = await connect(Path(config.nats_bootstrap_file))
+    try:
+        subject = subjects.enroll(config.pool, config.node)
+        while True:
+            try:
+                reply = await bus.request(
+                    subject, encode(EnrollRequest(key=public)), timeout_seconds=ANSWER_SECONDS_MAX
+                )
+                answer = msgspec.json.decode(reply.data, type=EnrollAnswer)
+            except Unavailable:
+                # The provisioner is away for a moment, or its bus is.
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            except msgspec.DecodeError as error:
+                raise NavarchError(f"the provisioner's answer cannot be read: {error}") from error
+            why = answer.refused or reply.headers.get(SERVICE_ERROR, "")
+            if why or not answer.token:
+                raise NavarchError(f"no credentials for {config.node}: {why or 'an empty answer'}")
+            return answer.token
+    finally:
+        await bus.close()
+
+
+def _key(file: Path) -> tuple[str, str]:
+    """Seed and public key: those of an earlier try, else new ones, kept before they are used."""
+    from services.bus.nats.nats_accounts import Key, new_seed  # noqa: PLC0415
+
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_secret(file, new_seed("user"))
+    key = Key(_read(file).strip())
+    return key.seed, key.public
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""Turns observations into Fault events: parse, merge, deduplicate, rate-limit. Pure."""

@@ -1,0 +1,309 @@
+"""Builds Fault messages: ids, trace and which GPU, from what a witness saw.
+
+Everything here is derived from the arguments, so that seeing the same thing twice (a restart, a
+redelivery) makes the same message with the same id, which the stream stores once. Pure.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from agent.faults.code_names import name_of
+from agent.faults.sample_changes import Change
+from agent.faults.xid_patterns import Sighting
+from agent.maintenance.diagnostics.findings import Finding
+from agent.sources.cloud.notice_parsers import Notice
+from agent.sources.nvml.nvml_events import XidEvent
+from schemas.node_events import Fault, GpuIdentity, Metric, Preempting
+from schemas.reasons import FaultKind
+
+PCIE: Final = "DCGM_HEALTH_WATCH_PCIE"
+NVLINK: Final = "DCGM_HEALTH_WATCH_NVLINK"
+MEMORY: Final = "DCGM_HEALTH_WATCH_MEM"
+DRIVER: Final = "DCGM_HEALTH_WATCH_DRIVER"
+THERMAL: Final = "DCGM_HEALTH_WATCH_THERMAL"
+POWER: Final = "DCGM_HEALTH_WATCH_POWER"
+SWITCH: Final = "DCGM_HEALTH_WATCH_NVSWITCH_FATAL"
+SWITCH_MINOR: Final = "DCGM_HEALTH_WATCH_NVSWITCH_NONFATAL"
+SM: Final = "DCGM_HEALTH_WATCH_SM"
+
+_KIND_SYSTEM: Final[dict[FaultKind, str]] = {
+    "fallen_off_bus": PCIE,
+    "gpu_lost": PCIE,
+    "pcie": PCIE,
+    "ecc_dbe": MEMORY,
+    "ecc_sbe": MEMORY,
+    "row_remap": MEMORY,
+    "page_retirement": MEMORY,
+    "thermal": THERMAL,
+    "power": POWER,
+    "nvlink": NVLINK,
+    "fabric": NVLINK,
+    "probe_failed": DRIVER,
+    "probe_hung": DRIVER,
+    "gpu_count": PCIE,
+}
+_XID_SYSTEM: Final[dict[int, str]] = (
+    dict.fromkeys((38, 79, 116, 117, 142), PCIE)
+    | dict.fromkeys((48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172), MEMORY)
+    | dict.fromkeys((74, 137, *range(144, 151), 155), NVLINK)
+    | dict.fromkeys((54, 56, 57), POWER)
+    | dict.fromkeys((13, 31, 43, 45, 8, 68, 69), SM)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who reports."""
+
+    pool: str
+    node: str
+    boot_id: str
+
+    @property
+    def prefix(self) -> str:
+        """Front of every id that this boot of this node makes."""
+        return f"{self.pool}.{self.node}.{self.boot_id.replace('-', '')[:8]}"
+
+
+class GpuMap:
+    """Finds a GPU by what a witness knows of it."""
+
+    def __init__(self, gpus: Sequence[GpuIdentity] = (), gone: Sequence[GpuIdentity] = ()) -> None:
+        """Know these GPUs, and who those were that are gone."""
+        self.gpus = tuple(gpus)
+        self.gone = tuple(gone)
+        known = (*self.gone, *self.gpus)
+        self._by_pci = {gpu.pci: gpu for gpu in known if gpu.pci}
+        self._by_index = {gpu.index: gpu for gpu in known}
+        self._by_uuid = {gpu.uuid: gpu for gpu in known}
+
+    def by_pci(self, pci: str) -> GpuIdentity | None:
+        """The GPU at a PCI address, if it is one of this node's."""
+        return self._by_pci.get(pci)
+
+    def by_index(self, index: int) -> GpuIdentity | None:
+        """The GPU with an index."""
+        return self._by_index.get(index)
+
+    def of_change(self, change: Change) -> GpuIdentity | None:
+        """The GPU that changed; an index may have passed on to another one."""
+        return self._by_uuid.get(change.uuid) or self._by_index.get(change.index)
+
+
+def from_kernel_log(
+    who: NodeIdentity,
+    sighting: Sighting,
+    sequence: int,
+    gpus: GpuMap,
+    now: datetime,
+    *,
+    job: str = "",
+) -> Fault:
+    """Make the fault that a kernel log line tells of; its id is the line's place in the log."""
+    gpu = gpus.by_pci(sighting.pci) if sighting.kind != "sxid" else None
+    return Fault(
+        id=f"{who.prefix}.kmsg.{sequence}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind=sighting.kind,
+        system=system_of(sighting.kind, sighting.code, fatal=sighting.subcode == "fatal"),
+        gpu_index=gpu.index if gpu else -1,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=sighting.pci,
+        code=sighting.code,
+        subcode=sighting.subcode,
+        message=sighting.message,
+        metrics=sighting.metrics,
+        source="kmsg",
+        boot_id=who.boot_id,
+        sequence=sequence,
+        job=job,
+    )
+
+
+def lines_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> Fault:
+    """Make the fault that says that kernel log lines were overwritten before they were read."""
+    return Fault(
+        id=f"{who.prefix}.kmsg.lost.{sequence}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind="lines_lost",
+        message=f"{count} kernel log lines before number {sequence} were lost; faults may be too",
+        metrics={"lines_lost": count},
+        source="kmsg",
+        boot_id=who.boot_id,
+        sequence=sequence,
+    )
+
+
+def reports_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> Fault:
+    """Make the fault that says that faults found no room while the bus was away."""
+    return Fault(
+        id=f"{who.prefix}.agent.lost.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind="lines_lost",
+        message=f"{count} reports found no room while the bus was away",
+        metrics={"reports_lost": count},
+        source="host",
+        boot_id=who.boot_id,
+        sequence=sequence,
+    )
+
+
+def from_change(who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime) -> Fault:
+    """Make the fault for a change that NVML showed; its id is the moment of the sample."""
+    gpu = gpus.of_change(change)
+    moment_ms = int(now.timestamp() * 1000)
+    place = str(change.index) if change.index >= 0 else "node"
+    return Fault(
+        id=f"{who.prefix}.nvml.{change.kind}.{place}.{moment_ms}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind=change.kind,
+        system=system_of(change.kind, 0),
+        gpu_index=change.index,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=gpu.pci if gpu else "",
+        subcode=change.subcode,
+        message=change.message,
+        metrics=change.metrics,
+        source="nvml",
+        boot_id=who.boot_id,
+        sequence=moment_ms,
+    )
+
+
+def from_event(
+    who: NodeIdentity, event: XidEvent, count: int, gpus: GpuMap, now: datetime
+) -> Fault:
+    """Make the fault for an XID that NVML tells of, the `count`-th of this agent's run."""
+    gpu = gpus.by_pci(event.pci) or gpus.by_index(event.index)
+    moment_ms = int(now.timestamp() * 1000)
+    metrics: dict[str, Metric] = {"xid_code": event.code}
+    if event.gpu_instance >= 0:
+        metrics["gpu_instance"] = event.gpu_instance
+    return Fault(
+        id=f"{who.prefix}.nvml.xid.{event.code}.{moment_ms}.{count}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind="xid",
+        system=system_of("xid", event.code),
+        gpu_index=event.index,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=event.pci,
+        code=event.code,
+        message=f"NVML tells of XID {event.code} on GPU {event.index}: "
+        f"{name_of('xid', event.code)}",
+        metrics=metrics,
+        source="nvml",
+        boot_id=who.boot_id,
+        sequence=moment_ms,
+    )
+
+
+def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
+    """Make the fault for what the cloud announces; its id is the announcement's."""
+    metrics = dict(notice.metrics)
+    if notice.deadline is not None:
+        metrics["deadline"] = notice.deadline.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        metrics["seconds_left"] = round((notice.deadline - now).total_seconds(), 1)
+    return Fault(
+        id=f"{who.prefix}.cloud.{notice.kind}.{notice.digest}.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind=notice.kind,
+        subcode=notice.subcode,
+        message=notice.message,
+        metrics=metrics,
+        source="cloud",
+        boot_id=who.boot_id,
+    )
+
+
+def preempting(who: NodeIdentity, notice: Notice, now: datetime) -> Preempting:
+    """Say that the cloud takes this node."""
+    return Preempting(
+        id=f"{who.prefix}.preempting.{notice.digest}.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        notice=notice.digest,
+        kind=notice.kind,
+        action=notice.subcode,
+        message=notice.message,
+        deadline=notice.deadline,
+        boot_id=who.boot_id,
+    )
+
+
+def withdrawn(who: NodeIdentity, digest: str, now: datetime) -> Preempting:
+    """Say that the cloud announces it no more."""
+    return Preempting(
+        id=f"{who.prefix}.withdrawn.{digest}.{int(now.timestamp() * 1000)}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        notice=digest,
+        message="the cloud announces it no more",
+        withdrawn=True,
+        boot_id=who.boot_id,
+    )
+
+
+def from_finding(who: NodeIdentity, finding: Finding, gpus: GpuMap, now: datetime) -> Fault:
+    """Make the fault for a test that failed; its id is the moment it ended."""
+    gpu = gpus.by_index(finding.gpus[0]) if len(finding.gpus) == 1 else None
+    moment_ms = int(now.timestamp() * 1000)
+    metrics = {"check": finding.name, **finding.metrics}
+    if finding.gpus:
+        metrics["gpus"] = ",".join(map(str, finding.gpus))
+    return Fault(
+        id=f"{who.prefix}.diagnostic.{_token(finding.name)}.{moment_ms}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind="diagnostic",
+        gpu_index=gpu.index if gpu else -1,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=gpu.pci if gpu else "",
+        subcode=finding.name,
+        message=f"{finding.name}: {finding.detail}",
+        metrics=metrics,
+        source="host",
+        boot_id=who.boot_id,
+        sequence=moment_ms,
+    )
+
+
+def _token(name: str) -> str:
+    """Make a name that anybody gave fit for an id."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:63]
+
+
+def system_of(kind: FaultKind, code: int, *, fatal: bool = False) -> str:
+    """Name the watch a fault belongs to, in DCGM's words."""
+    if kind == "sxid":
+        return SWITCH if fatal else SWITCH_MINOR
+    if kind == "xid":
+        return _XID_SYSTEM.get(code, DRIVER)
+    return _KIND_SYSTEM.get(kind, "")
+
+
+def traceparent(fault_id: str) -> str:
+    """Begin the trace of everything that a fault leads to; derived from its id."""
+    digest = hashlib.sha256(fault_id.encode()).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:48]}-01"

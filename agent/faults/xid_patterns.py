@@ -1,0 +1,225 @@
+"""Recognises GPU faults in kernel log text: XID, SXID, fallen off the bus, lost.
+
+The second stage of a fault's way: text becomes a `Sighting`, in words that every policy knows. It
+judges nothing: how bad a code is stands in the health policy. Pure; nothing raises on any text.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.faults.nvlink5_decoder import decode
+from schemas.node_events import Metric
+from schemas.reasons import FaultKind
+
+MESSAGE_CHARS_MAX: Final = 1024
+REGISTERS_MAX: Final = 8
+NVLINK5_CODES: Final = range(144, 151)
+RECOVERY_ACTION_CODE: Final = 154
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One fault as a line told it."""
+
+    kind: FaultKind
+    message: str
+    code: int = 0
+    pci: str = ""
+    """`0000:3b:00`; empty where the line names no device."""
+    subcode: str = ""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    detail_only: bool = False
+    """A further line about an SXID that its first line has already told (registers, severity)."""
+
+
+_LEAD = r"^\W{0,4}(?:\[[^\]]{0,40}\]\s*)?"
+_XID = re.compile(
+    _LEAD + r"NVRM:\s*(?:\w+\s+)?Xid\s*(?:\(([^)]{1,80})\))?\s*:\s*(\d{1,6})(?!\d)\s*,?\s*(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_SXID = re.compile(
+    _LEAD + r"(?:NVRM:\s*)?nvidia-nvswitch(\d*)\s*:\s*SXid\s*"
+    r"(?:\(([^)]{1,80})\))?\s*:\s*(\d{1,6})(?!\d)\s*,?\s*(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_PCI = re.compile(
+    r"(?:\bPCI:|(?<![0-9a-f:.]))(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})"
+    r"(?:\.[0-9a-f])?(?!:?[0-9a-f])",
+    re.IGNORECASE,
+)
+_PCI_SHORT = re.compile(r"^(?:PCI:)?([0-9a-f]{4}):([0-9a-f]{2})$", re.IGNORECASE)
+_NVRM = re.compile(_LEAD + r"(?:NVRM|nvidia)\b", re.IGNORECASE)
+_FALLEN = re.compile(r"fallen off the bus", re.IGNORECASE)
+_LOST = re.compile(
+    r"GPU (?:is|has been) lost|GPU lost from the bus|NV_ERR_GPU_IS_LOST", re.IGNORECASE
+)
+_INSTANCE = re.compile(r"\bGPU-I:([0-9a-f]{1,4})", re.IGNORECASE)
+_PID = re.compile(r"^pid=\s*'?([^,']{1,40}?)'?\s*(?:,\s*|$)", re.IGNORECASE)
+_NAME = re.compile(r"^name=\s*([^,]{0,80}?)\s*(?:,\s*|$)", re.IGNORECASE)
+_CHANNEL = re.compile(r"\bCh(?:annel)?(?:ID)?[ :]+(?:0x)?([0-9a-f]{1,8})\b", re.IGNORECASE)
+_UNIT = re.compile(r"^([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?:/[A-Z0-9_]+)?|MSE Degraded)\b")
+_SEVERITY = re.compile(r"\b(non-?\s?fatal|link fatal|fatal)\b", re.IGNORECASE)
+_LINK = re.compile(r"\blink\s+(-?\d{1,3})\b", re.IGNORECASE)
+_INJECTED = re.compile(r"\bi([01])\b")
+_CROSS = re.compile(r"\b(XC[01])\b")
+_REGISTERS = re.compile(r"\(\s*(0x[0-9a-f]{1,16}(?:[\s,]+0x[0-9a-f]{1,16})*)\s*\)", re.IGNORECASE)
+_RECOVERY = re.compile(
+    r"changed from\s+0x([0-9a-f]{1,8})\s*\(([^)]{0,60})\)\s*"
+    r"to\s+0x([0-9a-f]{1,8})\s*\(([^)]{1,60})\)",
+    re.IGNORECASE,
+)
+_SXID_DETAIL = re.compile(r"^(?:Severity \d|Data \{|Engine instance)", re.IGNORECASE)
+_DEVICE_LINE = re.compile(
+    _LEAD + r"NVRM:\s*(?:The NVIDIA GPU|GPU at|GPU)\s+(.{1,60})", re.IGNORECASE | re.DOTALL
+)
+
+
+def may_tell(text: str) -> bool:
+    """Whether a line may be about a GPU at all: almost every line is not, so this is cheap."""
+    return "NVRM" in text or "nvidia" in text or "Xid" in text
+
+
+def recognise(text: str) -> Sighting | None:
+    """Say which fault a line of the kernel tells of; None: of none."""
+    if not may_tell(text):
+        return None
+    message = _printable(text)
+    if found := _XID.match(text):
+        return _xid(found.group(1) or "", int(found.group(2)), found.group(3), message)
+    if found := _SXID.match(text):
+        return _sxid(found, message)
+    if not _NVRM.match(text):
+        return None
+    if _FALLEN.search(text):
+        return Sighting(kind="fallen_off_bus", pci=find_pci(text), message=message)
+    if _LOST.search(text):
+        return Sighting(kind="gpu_lost", pci=find_pci(text), message=message)
+    return None
+
+
+def mentioned_device(text: str) -> str:
+    """PCI address of the GPU that an information line is about.
+
+    Drivers spread some messages over lines and name the GPU in the first alone.
+    """
+    if "NVRM" not in text:
+        return ""
+    found = _DEVICE_LINE.match(text)
+    return find_pci(found.group(1)) if found else ""
+
+
+def find_pci(text: str) -> str:
+    """Find the first PCI address in a text, as `0000:3b:00`; empty where there is none."""
+    found = _PCI.search(text)
+    if found is None:
+        return ""
+    domain = int(found.group(1) or "0", 16)
+    return f"{domain:04x}:{found.group(2).lower()}:{found.group(3).lower()}"
+
+
+def _where(text: str) -> str:
+    """Read what stands in the parentheses: `PCI:0000:3b:00`, `0000:03:00`, `0003:00`."""
+    if short := _PCI_SHORT.match(text.strip()):
+        return f"0000:{int(short.group(1), 16) & 0xFF:02x}:{short.group(2).lower()}"
+    return find_pci(text)
+
+
+def _xid(where: str, code: int, rest: str, message: str) -> Sighting:
+    metrics: dict[str, Metric] = {"xid_code": code}
+    if found := _INSTANCE.search(where):
+        metrics["gpu_instance"] = int(found.group(1), 16)
+    if found := _PID.match(rest):
+        if found.group(1).isascii() and found.group(1).isdigit():
+            metrics["pid"] = int(found.group(1)[:18])
+        rest = rest[found.end() :]
+    if found := _NAME.match(rest):
+        if found.group(1) and not found.group(1).startswith(("<", "(")):
+            metrics["process"] = _printable(found.group(1))
+        rest = rest[found.end() :]
+    if found := _CHANNEL.search(rest):
+        metrics["channel"] = found.group(1).lower()
+    subcode = ""
+    if code in NVLINK5_CODES:
+        subcode = _nvlink5(rest, metrics)
+    elif code == RECOVERY_ACTION_CODE and (found := _RECOVERY.search(rest)):
+        subcode = _printable(found.group(4).strip())
+        metrics["recovery_action"] = subcode
+        metrics["recovery_action_code"] = int(found.group(3), 16)
+        metrics["recovery_action_was"] = _printable(found.group(2).strip())
+    return Sighting(
+        kind="xid", code=code, pci=_where(where), subcode=subcode, message=message, metrics=metrics
+    )
+
+
+def _nvlink5(rest: str, metrics: dict[str, Metric]) -> str:
+    """Read `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000001 …)`; return the unit."""
+    rest = rest.strip()
+    unit = _UNIT.match(rest)
+    if found := _SEVERITY.search(rest):
+        metrics["severity"] = _severity(found.group(1))
+    if found := _LINK.search(rest):
+        metrics["nvlink"] = int(found.group(1))
+    if found := _CROSS.search(rest):
+        metrics["cross_contain"] = found.group(1)
+    if found := _INJECTED.search(rest):
+        metrics["injected"] = found.group(1) == "1"
+    if found := _REGISTERS.search(rest):
+        registers = re.split(r"[\s,]+", found.group(1))[:REGISTERS_MAX]
+        metrics["intr_info"] = _register(registers[0])
+        if len(registers) > 1:
+            metrics["error_status"] = _register(registers[1])
+        metrics["registers"] = " ".join(registers).lower()
+    name = unit.group(1) if unit else ""
+    info, status = metrics.get("intr_info", 0), metrics.get("error_status", -1)
+    if name and isinstance(info, int) and isinstance(status, int):
+        decoded = decode(name, info, status)
+        if decoded is not None:
+            metrics["resolution"] = decoded.resolution
+            metrics["investigate"] = decoded.investigate
+            metrics["decoded_severity"] = decoded.severity
+    return name
+
+
+def _sxid(found: "re.Match[str]", message: str) -> Sighting:
+    switch, where, code, rest = found.groups()
+    rest = rest.strip()
+    metrics: dict[str, Metric] = {"sxid_code": int(code)}
+    if switch:
+        metrics["nvswitch"] = int(switch[:6])
+    detail = bool(_SXID_DETAIL.match(rest))
+    subcode = ""
+    if not detail:
+        if severity := _SEVERITY.search(rest.split(",", 1)[0]):
+            subcode = _severity(severity.group(1))
+            metrics["severity"] = subcode
+            metrics["fatal"] = subcode == "fatal"
+        if link := _LINK.search(rest):
+            metrics["nvlink"] = int(link.group(1))
+    return Sighting(
+        kind="sxid",
+        code=int(code),
+        pci=_where(where or ""),
+        subcode=subcode,
+        message=message,
+        metrics=metrics,
+        detail_only=detail,
+    )
+
+
+def _severity(word: str) -> str:
+    word = word.lower().replace(" ", "-")
+    return "nonfatal" if word.startswith("non") else word
+
+
+def _register(text: str) -> int:
+    """Read a register; JSON readers keep 53 bits, and these have 32."""
+    return int(text, 16) & 0xFFFF_FFFF
+
+
+def _printable(text: str) -> str:
+    """Cut, and keep to one line that can be sent as JSON."""
+    text = text[:MESSAGE_CHARS_MAX].strip()
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " for c in text).strip()

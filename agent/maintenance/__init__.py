@@ -1,0 +1,1 @@
+"""Work on the host that a service asks for: diagnostics, GPU resets, reboots."""

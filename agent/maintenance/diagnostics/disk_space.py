@@ -1,0 +1,37 @@
+"""A `HealthCheck` of our own: room on the host's disk. Name it in NAVARCH_HEALTH_CHECKS to use it.
+
+A full disk stops the container runtime, the scheduler's daemon and every checkpoint, and looks like
+anything but a full disk.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from schemas.node_events import CheckResult
+
+FREE_PERCENT_MIN: Final = 3.0
+FREE_BYTES_MIN: Final = 2 * 1024**3
+GIB: Final = 1024**3
+
+
+class DiskSpace:
+    """`agent.maintenance.diagnostics.disk_space:DiskSpace`."""
+
+    name = "disk-space"
+    interval_seconds = 300.0
+
+    def __init__(self, place: Path = Path("/")) -> None:
+        """Look at the file system that holds `place`."""
+        self._place = place
+
+    async def run(self) -> CheckResult:
+        """Say how much is free, and whether that is enough to work with."""
+        try:
+            usage = shutil.disk_usage(self._place)
+        except OSError as error:
+            return CheckResult(name=self.name, ok=False, detail=f"{self._place}: {error}")
+        percent = 100 * usage.free / usage.total if usage.total else 0.0
+        detail = f"{usage.free / GIB:.1f} GiB ({percent:.1f} %) of {self._place} are free"
+        ok = percent >= FREE_PERCENT_MIN and usage.free >= FREE_BYTES_MIN
+        return CheckResult(name=self.name, ok=ok, detail=detail)

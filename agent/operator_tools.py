@@ -1,0 +1,240 @@
+"""The agent's tools for people: `parse` a log, `inject` a drill, `--check` a host."""
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from agent.faults.code_names import name_of
+from agent.faults.kernel_log_scanner import Scanner
+from agent.maintenance.diagnostics.health_checks import CHECKS, program_of
+from agent.maintenance.reset_and_reboot import reboot_command, reset_command
+from agent.settings import AgentConfig
+from agent.sources.cloud.cloud_detection import DMI, detect
+from agent.sources.host_metrics import PROC
+from agent.sources.kernel_log_parser import parse_kmsg, parse_text
+from agent.sources.nvml import Inventory, Nvml, NvmlUnavailable
+from schemas.messages import encode
+from schemas.requests import DiagnoseRequest, Diagnosis
+from schemas.subjects import node_command
+from services.bus.port import Bus
+from services.primitives.errors import ConfigurationError, NavarchError
+
+CHECK_SECONDS_MAX: Final = 5.0
+TAIL_BYTES: Final = 65_536
+PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
+HOST_NAMESPACE: Final = "pid:[4026531836]"
+"""The kernel's number of the first one, in which it counts the processes of its log's lines."""
+
+DRILL_TEXTS: Final = {
+    79: "GPU has fallen off the bus.",
+    48: "An uncorrectable double bit error (DBE) has been detected on GPU.",
+    94: "Contained: SM (0x1). RST: No, D-RST: No",
+    95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
+    119: "Timeout after 6s of waiting for RPC response from GPU0 GSP!",
+}
+
+
+def parse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Give the faults that the agent would see in a kernel log, one by one."""
+    scanner = Scanner()
+    for raw in lines:
+        line = parse_text(raw)
+        sighting = scanner.scan(line) if line is not None else None
+        if line is None or sighting is None:
+            continue
+        fault: dict[str, Any] = {
+            "code": sighting.code,
+            "name": name_of(sighting.kind, sighting.code),
+            "kind": sighting.kind,
+            "pci": sighting.pci,
+        }
+        if sighting.subcode:
+            fault["subcode"] = sighting.subcode
+        if line.sequence >= 0:
+            fault["sequence"] = line.sequence
+        fault["metrics"] = sighting.metrics
+        fault["line"] = sighting.message
+        yield fault
+
+
+def parse_file(file: str, write: Callable[[str], object]) -> None:
+    """Print the faults in a file (`-`: standard input) as JSON lines."""
+    path = Path("/dev/stdin") if file == "-" else Path(file)
+    with path.open("rb") as opened:
+        for fault in parse(opened):
+            write(msgspec.json.encode(fault).decode())
+
+
+def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:
+    """Write an XID line to the kernel log, as a driver would; return the line.
+
+    Into /dev/kmsg it goes with the facility of a process, which an agent believes only where
+    NAVARCH_KMSG_ANY_FACILITY=1.
+    """
+    what = text or DRILL_TEXTS.get(code, "drill")
+    line = f"NVRM: Xid (PCI:{_pci_of(config, gpu)}): {code}, pid=0, name=drill, {what}"
+    path = Path(config.kmsg)
+    if path.exists() and stat.S_ISCHR(path.stat().st_mode):
+        record = f"<3>{line}\n".encode()
+    else:
+        sequence = _last_sequence(path) + 1
+        stamp_us = time.monotonic_ns() // 1000
+        record = f"3,{sequence},{stamp_us},-;{line}\n".encode()
+    # One write, so that a reader never sees half a record.
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, record)
+    finally:
+        os.close(handle)
+    return line
+
+
+def _pci_of(config: AgentConfig, gpu: int) -> str:
+    try:
+        inventory = Nvml(config.nvml_library).open()
+    except NvmlUnavailable as error:
+        raise ConfigurationError(f"cannot tell where GPU {gpu} sits: {error}") from error
+    for each in inventory.gpus:
+        if each.index == gpu:
+            return each.pci
+    raise ConfigurationError(f"no GPU {gpu}: this host shows {len(inventory.gpus)}")
+
+
+def _last_sequence(path: Path) -> int:
+    if not path.exists():
+        return -1
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+        lines = [parse_kmsg(each) for each in file.read().split(b"\n")]
+    return max((each.sequence for each in lines if each is not None), default=-1)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of `--check`."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[Finding]:
+    """Say whether this host is fit to run the agent."""
+    return [
+        _check_nvml(config),
+        _check_kernel_log(config),
+        _check_processes(Path(config.proc)),
+        _check_state(config),
+        _check_cloud(config),
+        _check_tools(),
+        _check_mending(config),
+        await _check_bus(config, connect),
+    ]
+
+
+def _check_nvml(config: AgentConfig) -> Finding:
+    if config.gpu_count == 0:
+        return Finding("nvml", ok=True, detail="no GPUs are expected")
+    try:
+        inventory: Inventory = Nvml(config.nvml_library).open()
+    except NvmlUnavailable as error:
+        return Finding("nvml", ok=False, detail=f"{error}: is the NVIDIA driver loaded?")
+    found = len(inventory.gpus)
+    expected = config.gpu_count
+    detail = f"driver {inventory.driver_version}, {found} GPUs"
+    if inventory.troubles:
+        return Finding("nvml", ok=False, detail=f"{detail}; {inventory.troubles[0].text}")
+    if found == 0 or (expected is not None and found != expected):
+        return Finding("nvml", ok=False, detail=f"{detail}, expected {expected or 'at least one'}")
+    return Finding("nvml", ok=True, detail=detail)
+
+
+def _check_mending(config: AgentConfig) -> Finding:
+    """A host that can do neither is fit all the same: its nodes are replaced then."""
+    reset = reset_command(config, os.environ)
+    resets = (
+        f"GPUs are reset by {reset[0]}" if reset else "cannot reset GPUs: nvidia-smi is missing"
+    )
+    reboot, problem = reboot_command(config, os.environ, root=os.geteuid() == 0)
+    reboots = f"rebooted by {' '.join(reboot)}" if reboot else f"cannot reboot: {problem}"
+    return Finding("mending", ok=True, detail=f"{resets}; {reboots}")
+
+
+def _check_kernel_log(config: AgentConfig) -> Finding:
+    try:
+        os.close(os.open(config.kmsg, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        remedy = "run as root or with CAP_SYSLOG" if isinstance(error, PermissionError) else ""
+        return Finding("kernel log", ok=False, detail=f"{error}. {remedy}".strip())
+    return Finding("kernel log", ok=True, detail=f"{config.kmsg} can be read")
+
+
+def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> Finding:
+    """Say whether a fault can name its job; where it cannot, it is a fault all the same."""
+    remedy = "so faults name no job: share the host's process ids, or set NAVARCH_PROC to its /proc"
+    try:
+        own = namespace.readlink().name == HOST_NAMESPACE
+        (proc / "1" / "cgroup").read_bytes()
+    except OSError as error:
+        return Finding("processes", ok=True, detail=f"{error}, {remedy}")
+    if not own and proc == PROC:
+        return Finding("processes", ok=True, detail=f"the host's are not seen here, {remedy}")
+    return Finding("processes", ok=True, detail=f"{proc} tells whose job a fault is of")
+
+
+def _check_state(config: AgentConfig) -> Finding:
+    path = Path(config.state_dir)
+    probe = path / ".check"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        return Finding("state", ok=False, detail=f"{error}; set NAVARCH_STATE_DIR")
+    return Finding("state", ok=True, detail=f"{path} can be written")
+
+
+def _check_cloud(config: AgentConfig) -> Finding:
+    """Say whose notices are listened to; none is no fault of the host."""
+    cloud = detect(DMI) if config.cloud == "auto" else config.cloud
+    if cloud in ("", "none"):
+        return Finding("cloud", ok=True, detail="no spot or maintenance notices are expected")
+    return Finding("cloud", ok=True, detail=f"notices of {cloud} are listened to")
+
+
+def _check_tools() -> Finding:
+    """Say which tests this host has the tools for; all are optional."""
+    here = [each.name for each in CHECKS if program_of(each)]
+    missing = [each.name for each in CHECKS if each.name not in here]
+    detail = f"here: {', '.join(here) or 'none'}; not here: {', '.join(missing) or 'none'}"
+    return Finding("diagnostics", ok=True, detail=detail)
+
+
+async def diagnose(
+    config: AgentConfig, connect: "Callable[[], Any]", request: DiagnoseRequest, seconds: float
+) -> Diagnosis:
+    """Ask this node's agent for tests, over the bus as anybody would, and wait for the answer."""
+    bus: Bus = await connect()
+    try:
+        subject = node_command(config.pool, config.node, "diagnose")
+        reply = await bus.request(subject, encode(request), timeout_seconds=seconds)
+    finally:
+        await bus.close()
+    return msgspec.json.decode(reply.data, type=Diagnosis)
+
+
+async def _check_bus(config: AgentConfig, connect: "Callable[[], Any]") -> Finding:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS_MAX):
+            bus: Bus = await connect()
+            await bus.close()
+    except TimeoutError:
+        return Finding("bus", ok=False, detail=f"no answer at {config.nats_url}; NAVARCH_NATS_URL?")
+    except (NavarchError, OSError) as error:
+        return Finding("bus", ok=False, detail=f"{config.nats_url}: {error}")
+    return Finding("bus", ok=True, detail=f"{config.nats_url} answers")

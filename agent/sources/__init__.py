@@ -1,0 +1,1 @@
+"""Where observations come from: kernel log, NVML, cloud metadata service, /proc."""

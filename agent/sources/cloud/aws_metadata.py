@@ -1,0 +1,106 @@
+"""AWS: spot interruptions, rebalance recommendations, scheduled events, through IMDSv2.
+
+Every request carries a session token, which is asked for with a PUT and renewed when it is
+refused. 404 says that there is nothing to announce.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from agent.sources.cloud.metadata_http import Answer, MetadataUnavailable, fetch
+from agent.sources.cloud.notice_parsers import Notice, aws_rebalance, aws_scheduled, aws_spot, read
+
+BASE: Final = "http://169.254.169.254"
+TOKEN_SECONDS: Final = 21_600
+REQUEST_SECONDS_MAX: Final = 3.0
+OK: Final = 200
+NOT_FOUND: Final = 404
+UNAUTHORIZED: Final = 401
+SCHEDULED_INTERVAL_SECONDS: Final = 60.0
+"""These are announced days ahead."""
+
+
+class Imds:
+    """The metadata service, version 2."""
+
+    def __init__(self, base: str = "") -> None:
+        """Ask at `base`."""
+        self._base = base.rstrip("/") or BASE
+        self._token = ""
+        self._asking = asyncio.Lock()
+
+    async def get(self, path: str) -> bytes:
+        """Read a path under latest/meta-data; empty where it does not exist now."""
+        token = await self._valid_token(refused="")
+        answer = await self._get(path, token)
+        if answer.status == UNAUTHORIZED:
+            # The token ran out, or the instance was started anew from a snapshot.
+            answer = await self._get(path, await self._valid_token(refused=token))
+        if answer.status == NOT_FOUND:
+            return b""
+        if answer.status != OK:
+            raise MetadataUnavailable(f"{path}: answers with status {answer.status}")
+        return answer.body
+
+    async def _get(self, path: str, token: str) -> Answer:
+        return await fetch(
+            f"{self._base}/latest/meta-data/{path}",
+            headers={"X-aws-ec2-metadata-token": token},
+            seconds=REQUEST_SECONDS_MAX,
+        )
+
+    async def _valid_token(self, *, refused: str) -> str:
+        """Give the one token of all looks; another one where this one was `refused`."""
+        async with self._asking:
+            if self._token in ("", refused):
+                self._token = await self._new_token()
+            return self._token
+
+    async def _new_token(self) -> str:
+        answer = await fetch(
+            f"{self._base}/latest/api/token",
+            method="PUT",
+            headers={"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)},
+            seconds=REQUEST_SECONDS_MAX,
+        )
+        token = answer.body.decode("ascii", "replace").strip()
+        if answer.status != OK or not token.isprintable() or not token:
+            raise MetadataUnavailable(f"no IMDSv2 token: status {answer.status}")
+        return token
+
+
+class _Look:
+    def __init__(
+        self, imds: Imds, path: str, interval: float, read: Callable[[bytes], Sequence[Notice]]
+    ) -> None:
+        self.name = f"AWS {path}"
+        self.interval_seconds = interval
+        self._imds = imds
+        self._path = path
+        self._read = read
+
+    async def look(self) -> Sequence[Notice]:
+        """Ask once."""
+        body = await self._imds.get(self._path)
+        return read(body, self._read) if body.strip() else ()
+
+
+def looks(base: str, interval_seconds: float) -> list[_Look]:
+    """Everything that AWS announces."""
+    imds = Imds(base)
+    return [
+        _Look(imds, "spot/instance-action", interval_seconds, lambda body: [aws_spot(body)]),
+        _Look(
+            imds,
+            "events/recommendations/rebalance",
+            interval_seconds,
+            lambda body: [aws_rebalance(body)],
+        ),
+        _Look(
+            imds,
+            "events/maintenance/scheduled",
+            max(interval_seconds, min(SCHEDULED_INTERVAL_SECONDS, interval_seconds * 12)),
+            aws_scheduled,
+        ),
+    ]

@@ -1,0 +1,50 @@
+"""Azure: Scheduled Events, of which evictions are one kind.
+
+The list covers a whole placement group, so the VM's own name is asked first. Events are never
+acknowledged here: that would start them at once, and is for whoever has drained the node.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch
+from agent.sources.cloud.notice_parsers import Notice, azure_events, read
+
+BASE: Final = "http://169.254.169.254"
+HEADERS: Final = {"Metadata": "true"}
+EVENTS_PATH: Final = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME_PATH: Final = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+FIRST_SECONDS_MAX: Final = 130.0
+"""The first question switches the service on, which takes Azure up to two minutes."""
+REQUEST_SECONDS_MAX: Final = 10.0
+OK: Final = 200
+
+
+class _Look:
+    name = "Azure scheduled events"
+
+    def __init__(self, base: str, interval_seconds: float) -> None:
+        self.interval_seconds = interval_seconds
+        self._base = base.rstrip("/") or BASE
+        self._vm = ""
+        self._seconds_max = FIRST_SECONDS_MAX
+
+    async def look(self) -> Sequence[Notice]:
+        """Ask once."""
+        if not self._vm:
+            name = await self._get(NAME_PATH, REQUEST_SECONDS_MAX)
+            self._vm = name.decode("utf-8", "replace").strip()
+        body = await self._get(EVENTS_PATH, self._seconds_max)
+        self._seconds_max = REQUEST_SECONDS_MAX
+        return read(body, lambda body: azure_events(body, self._vm))
+
+    async def _get(self, path: str, seconds: float) -> bytes:
+        answer = await fetch(self._base + path, headers=HEADERS, seconds=seconds)
+        if answer.status != OK:
+            raise MetadataUnavailable(f"{path}: answers with status {answer.status}")
+        return answer.body
+
+
+def looks(base: str, interval_seconds: float) -> list[_Look]:
+    """Everything that Azure announces."""
+    return [_Look(base, interval_seconds)]

@@ -1,0 +1,58 @@
+"""Google Cloud: preemption and host maintenance, by long polls: an answer comes when it changes.
+
+The first question is answered at once; each further one names the last answer's ETag and waits. An
+answer without `Metadata-Flavor: Google` is not from the metadata service.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+from urllib.parse import quote
+
+from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch
+from agent.sources.cloud.notice_parsers import Notice, gcp_maintenance, gcp_preempted
+from services.primitives.clock import Clock
+
+BASE: Final = "http://169.254.169.254"
+FLAVOR: Final = {"Metadata-Flavor": "Google"}
+WAIT_SECONDS: Final = 60
+ANSWER_SECONDS_MAX: Final = 5.0
+"""How long an answer may take beyond the wait that was asked for."""
+OK: Final = 200
+
+
+class _Look:
+    def __init__(
+        self, base: str, path: str, clock: Clock, read: Callable[[str], Sequence[Notice]]
+    ) -> None:
+        self.name = f"Google Cloud {path}"
+        self.interval_seconds = 0.0
+        self._url = f"{base.rstrip('/') or BASE}/computeMetadata/v1/instance/{path}"
+        self._clock = clock
+        self._read = read
+        self._etag = ""
+
+    async def look(self) -> Sequence[Notice]:
+        """Wait for the next answer."""
+        url, seconds = self._url, ANSWER_SECONDS_MAX
+        if self._etag:
+            url += f"?wait_for_change=true&timeout_sec={WAIT_SECONDS}&last_etag={quote(self._etag)}"
+            seconds += WAIT_SECONDS
+        etag, self._etag = self._etag, ""
+        answer = await fetch(url, headers=FLAVOR, seconds=seconds)
+        if answer.status != OK or answer.headers.get("metadata-flavor") != "Google":
+            raise MetadataUnavailable(f"{self._url}: answers with status {answer.status}")
+        self._etag = answer.headers.get("etag", "")
+        if not self._etag:
+            raise MetadataUnavailable(f"{self._url}: answers without an ETag")
+        if self._etag == etag:
+            # The wait ran out. A server that does not wait must not be asked in a tight circle.
+            await self._clock.sleep(1.0)
+        return self._read(answer.body.decode("utf-8", "replace").strip())
+
+
+def looks(base: str, clock: Clock) -> list[_Look]:
+    """Everything that Google Cloud announces."""
+    return [
+        _Look(base, "preempted", clock, lambda value: gcp_preempted(value, clock.now())),
+        _Look(base, "maintenance-event", clock, lambda value: gcp_maintenance(value, clock.now())),
+    ]

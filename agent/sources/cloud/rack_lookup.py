@@ -1,0 +1,88 @@
+"""Where in its cloud this host stands: what the metadata service tells of racks, if anything.
+
+Asked once at the start, and within a moment: a node without a rack is a node like any other.
+AWS tells of partitions (each has racks of its own), Google of cluster, rack and host, Azure of
+fault domains (hosts that share power and a switch).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from agent.sources.cloud import aws_metadata, azure_metadata, gcp_metadata
+from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch
+
+log = logging.getLogger(__name__)
+
+SECONDS_MAX: Final = 1.0
+RACK_CHARS_MAX: Final = 128
+OK: Final = 200
+GCP_PATH: Final = "/computeMetadata/v1/instance/attributes/physical_host"
+AZURE_PATH: Final = "/metadata/instance/compute?api-version=2021-02-01"
+
+
+async def rack_of(cloud: str, base: str = "") -> str:
+    """Name the rack that a cloud's metadata service tells of; empty: of none."""
+    ask = _ASK.get(cloud)
+    if ask is None:
+        return ""
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            return await ask(base.rstrip("/"))
+    except (TimeoutError, MetadataUnavailable, msgspec.DecodeError, UnicodeDecodeError) as error:
+        log.info("the rack is not known: %s", error or "no answer")
+        return ""
+
+
+async def _aws(base: str) -> str:
+    imds = aws_metadata.Imds(base)
+    partition = (await imds.get("placement/partition-number")).decode().strip()
+    if not partition.isdigit():
+        # In no partition group: a cluster group's nodes may stand in any rack.
+        return ""
+    group = (await imds.get("placement/group-name")).decode().strip()
+    return named(group, f"partition-{partition}")
+
+
+async def _gcp(base: str) -> str:
+    answer = await fetch(
+        (base or gcp_metadata.BASE) + GCP_PATH, headers=gcp_metadata.FLAVOR, seconds=SECONDS_MAX
+    )
+    return gcp_rack(answer.body.decode()) if answer.status == OK else ""
+
+
+async def _azure(base: str) -> str:
+    url = (base or azure_metadata.BASE) + AZURE_PATH
+    answer = await fetch(url, headers=azure_metadata.HEADERS, seconds=SECONDS_MAX)
+    return azure_rack(msgspec.json.decode(answer.body)) if answer.status == OK else ""
+
+
+_ASK: Final[Mapping[str, Callable[[str], Awaitable[str]]]] = {
+    "aws": _aws,
+    "gcp": _gcp,
+    "azure": _azure,
+}
+
+
+def gcp_rack(physical_host: str) -> str:
+    """Read `/cluster/rack/host`; what has another form names no rack."""
+    parts = physical_host.strip().strip("/").split("/")
+    return named(*parts[:2]) if len(parts) == 3 and all(parts) else ""  # noqa: PLR2004
+
+
+def azure_rack(compute: Any) -> str:
+    """Read the fault domain, which is one of a placement group or scale set."""
+    if not isinstance(compute, dict):
+        return ""
+    domain = str(compute.get("platformFaultDomain") or "").strip()
+    group = str(compute.get("placementGroupId") or compute.get("vmScaleSetName") or "").strip()
+    return named(group, f"fault-domain-{domain}") if domain and group else ""
+
+
+def named(*parts: str) -> str:
+    """Join what names a rack, as one printable word."""
+    joined = "/".join(part for part in parts if part)
+    return "".join(c if c.isprintable() and c != " " else "-" for c in joined)[:RACK_CHARS_MAX]

@@ -1,0 +1,121 @@
+"""NVML's own word on XIDs: the second witness beside the kernel log.
+
+Has a session of its own, so that it can wait in a thread of its own while the other samples. The
+wait is bounded; a host whose driver tells no events is no trouble.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pynvml
+
+from agent.sources.nvml.nvml_session import load, pci_of
+from agent.sources.nvml.nvml_values import ABSENT, NvmlUnavailable
+
+EVENTS_PER_WAIT_MAX: Final = 256
+NO_INSTANCE: Final = 0xFFFFFFFF
+"""What NVML says where a GPU is not cut into instances."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """One XID, as NVML tells it: a number, and no text."""
+
+    index: int
+    pci: str
+    code: int
+    gpu_instance: int = -1
+
+
+class NvmlEvents:
+    """An event set over all GPUs of this host."""
+
+    def __init__(self, library: str = "") -> None:
+        """Use the host's library, or the file `library`."""
+        self._library = library
+        self._set: Any = None
+        self._places: dict[int, tuple[int, str]] = {}
+        """Index and PCI address by the address of NVML's handle."""
+
+    def open(self) -> int:
+        """Ask to be told; return of how many GPUs (0: of none, and nothing is open)."""
+        self.close()
+        try:
+            load(self._library)
+            pynvml.nvmlInit()
+        except (OSError, pynvml.NVMLError) as error:
+            raise NvmlUnavailable(f"NVML does not start: {error}") from error
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+            for index in range(int(pynvml.nvmlDeviceGetCount())):
+                self._register(index)
+        except pynvml.NVMLError as error:
+            self._end()
+            if error.value in ABSENT:
+                return 0
+            raise NvmlUnavailable(f"NVML answers: {error}") from error
+        if not self._places:
+            self._end()
+        return len(self._places)
+
+    def _register(self, index: int) -> None:
+        """Ask for one GPU; one that is lost or cannot tell is left out."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+            self._places[_address(handle)] = (index, pci_of(handle))
+        except pynvml.NVMLError as error:
+            if error.value not in ABSENT and error.value != pynvml.NVML_ERROR_GPU_IS_LOST:
+                raise
+
+    def wait(self, timeout_ms: int) -> list[XidEvent]:
+        """Wait for XIDs, no longer than that; raise NvmlUnavailable where NVML tells no more."""
+        found: list[XidEvent] = []
+        try:
+            while len(found) < EVENTS_PER_WAIT_MAX:
+                told = pynvml.nvmlEventSetWait_v2(self._set, 0 if found else timeout_ms)
+                if told.eventType & pynvml.nvmlEventTypeXidCriticalError:
+                    found.append(self._event(told))
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_TIMEOUT and not found:
+                raise NvmlUnavailable(f"NVML tells no events: {error}") from error
+        return found
+
+    def _event(self, told: Any) -> XidEvent:
+        index, pci = self._places.get(_address(told.device), (-1, ""))
+        instance = int(told.gpuInstanceId)
+        return XidEvent(
+            index=index,
+            pci=pci,
+            code=int(told.eventData),
+            gpu_instance=-1 if instance == NO_INSTANCE else instance,
+        )
+
+    def close(self) -> None:
+        """Be told no more."""
+        if self._set is not None:
+            self._end()
+
+    def _end(self) -> None:
+        """Give back what `open` took; what the driver says to that changes nothing."""
+        event_set, self._set = self._set, None
+        self._places.clear()
+        try:
+            if event_set is not None:
+                pynvml.nvmlEventSetFree(event_set)
+        except pynvml.NVMLError as error:
+            raise NvmlUnavailable(f"NVML does not end: {error}") from error
+        finally:
+            _shut_down()
+
+
+def _shut_down() -> None:
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise NvmlUnavailable(f"NVML does not end: {error}") from error
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

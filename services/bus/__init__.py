@@ -1,0 +1,1 @@
+"""The message bus: the port that services use, and its two implementations."""

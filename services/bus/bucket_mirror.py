@@ -1,0 +1,124 @@
+"""A bucket mirrored in memory by watching it: reads are free, and `caught_up` makes them fresh."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from schemas.messages import Record
+from schemas.records import decoder
+from schemas.topology import BucketSpec
+from services.bus.port import Bus, Entry
+
+log = logging.getLogger(__name__)
+
+OWN_MAX: Final = 1_000
+"""Revisions of our own that are remembered before those that the watch has passed are dropped."""
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+
+class BucketView(Generic[R]):
+    """Every record of a bucket, by key, as of a revision."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        bucket: BucketSpec,
+        kind: type[R],
+        changed: Callable[[str], None] | None = None,
+    ) -> None:
+        """Mirror `bucket`; call `changed` with each key that changes."""
+        self._bus = bus
+        self._bucket = bucket
+        self._decoder = decoder(kind)
+        self._changed = changed
+        self._seen = 0
+        """Everything up to this revision is held."""
+        self._own: set[int] = set()
+        """What this process has written beyond that."""
+        self._moved = asyncio.Condition()
+        self.records: dict[str, R] = {}
+        self.revisions: dict[str, int] = {}
+        self._groups: dict[str, dict[str, R]] = {}
+        """The same by the first token of their keys: a pool's nodes are not looked for in all."""
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        async for entry in self._bus.watch(self._bucket):
+            self._apply(entry)
+            async with self._moved:
+                self._reached(entry.revision)
+                self._moved.notify_all()
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.revision <= self.revisions.get(entry.key, 0):
+            return
+        if entry.removed:
+            self.records.pop(entry.key, None)
+            self._group(entry.key).pop(entry.key, None)
+            self.revisions[entry.key] = entry.revision
+        else:
+            try:
+                self._keep(entry.key, self._decoder.decode(entry.value))
+            except msgspec.DecodeError as error:
+                log.warning(
+                    "unreadable record",
+                    extra={"bucket": self._bucket.name, "key": entry.key, "error": str(error)},
+                )
+                return
+            self.revisions[entry.key] = entry.revision
+        if self._changed is not None:
+            self._changed(entry.key)
+
+    def _keep(self, key: str, record: R) -> None:
+        self.records[key] = self._group(key)[key] = record
+
+    def _group(self, key: str) -> dict[str, R]:
+        return self._groups.setdefault(key.partition(".")[0], {})
+
+    def of(self, first: str) -> list[R]:
+        """The records whose keys begin with this token, in no order that means anything."""
+        return list(self._groups.get(first, {}).values())
+
+    def wrote(self, key: str, record: R, revision: int) -> None:
+        """Take in what this process has just written, before the watch brings it."""
+        if revision > self.revisions.get(key, 0):
+            self._keep(key, record)
+            self.revisions[key] = revision
+        self._own.add(revision)
+        self._reached(self._seen)
+
+    def _reached(self, revision: int) -> None:
+        """Note how far the view goes: as the watch tells, and on as long as all is our own."""
+        self._seen = max(self._seen, revision)
+        while self._seen + 1 in self._own:
+            self._seen += 1
+            self._own.discard(self._seen)
+        if self._own and (revision in self._own or len(self._own) > OWN_MAX):
+            self._own = {each for each in self._own if each > self._seen}
+
+    async def caught_up(self, upto: int = 0) -> None:
+        """Wait until the view holds everything that was written before this call.
+
+        Or all up to a revision, where the caller knows one that is as good.
+        """
+        name = self._bucket.name
+        # Of what stands: a watch never brings what has been removed without a marker.
+        target = upto or await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._seen >= target)
+
+
+def readable(
+    entries: Iterable[Entry], reader: msgspec.json.Decoder[T]
+) -> Iterator[tuple[Entry, T]]:
+    """Each entry with its record; one that cannot be read is logged, and passed over."""
+    for entry in entries:
+        try:
+            yield entry, reader.decode(entry.value)
+        except msgspec.DecodeError as error:
+            log.warning("unreadable record", extra={"key": entry.key, "error": str(error)})

@@ -1,0 +1,248 @@
+"""The bus in memory: one process's connection to a `MemoryServer`, over a link.
+
+It keeps the protocol of `services.bus.port` as the real server does; one suite runs against
+both, and where they differ this one is wrong.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from schemas import headers as h
+from schemas.topology import MESSAGE_BYTES_MAX, DurableSpec
+from services.bus.memory.jetstream.server_state import Place
+from services.bus.memory.memory_pull_consumer import MemoryDelivery, Outbox, Puller
+from services.bus.memory.memory_server import MemoryServer, Responder
+from services.bus.memory.transport import Link
+from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
+from services.bus.protocol.endpoint_replies import CODES, answer
+from services.bus.protocol.kv_buckets import Buckets
+from services.bus.protocol.object_store import Objects
+from services.bus.protocol.server_protocol import refuse_too_large
+from services.primitives.errors import BusError, Refused, Unavailable
+
+MESSAGE_NOT_FOUND: Final = 10037
+FOLLOW_BATCH: Final = 1024
+RETRY_SECONDS: Final = 0.25
+SERVICE_ERROR_CODE: Final = "Nats-Service-Error-Code"
+
+
+class MemoryBus(Buckets, Objects):
+    """A connection to a server in this process."""
+
+    def __init__(self, server: MemoryServer, link: Link) -> None:
+        """Reach `server` over `link`; whatever it serves is answered in the present context."""
+        self._server = server
+        self._link = link
+        self.context = contextvars.copy_context()
+        self._pullers: dict[Puller, None] = {}
+        self._outbox = Outbox(server, link)
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bus can be spoken to now."""
+        return self._link.up and not self._closed
+
+    async def _there(self, call: str, about: str) -> None:
+        if not self.connected:
+            await asyncio.sleep(0)
+            raise Unavailable(f"{about}: not connected to the bus")
+        await self._link.there(call, about)
+
+    # --- storing ------------------------------------------------------------------------------
+
+    async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        refuse_too_large(subject, data, headers, MESSAGE_BYTES_MAX)
+        await self._there("store", subject)
+        plain = {name: value.strip() for name, value in headers.items()}
+        sequence = self._server.publish(subject, data, plain)
+        await self._link.back("store", subject)
+        return sequence
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _ask(self, call: str, about: str, body: dict[str, Any]) -> dict[str, Any]:
+        await self._there("ask", about)
+        found = self._server.admin(call, body)
+        await self._link.back("ask", about)
+        return found
+
+    async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:
+        """Everything stored under a filter, oldest first, after a sequence."""
+        await self._there("read", filter_)
+        held = self._server.fresh().streams.get(stream)
+        if held is None:
+            raise Unavailable(f"{stream}: cannot be read: no answer")
+        found = [held.messages[each] for each in held.sequences(filter_, after)]
+        await self._link.back("read", filter_)
+        return found
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The last message under a subject, or under a whole tree."""
+        await self._there("read", subject)
+        held = self._server.fresh().streams.get(stream)
+        if held is None:
+            raise Unavailable(f"{stream}: nobody answers")
+        found = held.last(subject)
+        await self._link.back("read", subject)
+        return found
+
+    async def last_sequence(self, stream: str, filter_: str = "") -> int:
+        """The stream's last sequence, from its leader; with a filter, of what stands under it."""
+        if not filter_:
+            info = await self._ask(f"STREAM.INFO.{stream}", stream, {})
+            return int(info["state"]["last_seq"])
+        try:
+            found = await self._ask(f"STREAM.MSG.GET.{stream}", stream, {"last_by_subj": filter_})
+        except Refused as error:
+            if error.code == MESSAGE_NOT_FOUND:
+                return 0
+            raise
+        return int(found["message"]["seq"])
+
+    # --- consuming ----------------------------------------------------------------------------
+
+    async def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:
+        """A durable's messages, for ever."""
+        place = Place(durable.stream, durable.name)
+        puller = Puller(self._server, self._link, place, durable.in_flight_max, self._outbox)
+        async for delivery in self._pulling(puller):
+            yield delivery
+
+    async def follow(
+        self,
+        stream: str,
+        filters: Sequence[str],
+        start: Start,
+        *,
+        after: int | datetime | None = None,
+    ) -> AsyncIterator[Stored]:
+        """A stream's messages in order, for ever.
+
+        `after` (a sequence, or a time of storing) takes the place of `start`.
+        """
+        name = f"follow-{self._server.number()}"
+        config: dict[str, Any] = {
+            "name": name,
+            "filter_subjects": list(filters),
+            "ack_policy": "none",
+            "deliver_policy": start,
+        }
+        if isinstance(after, datetime):
+            config |= {"deliver_policy": "by_start_time", "opt_start_time": after}
+        elif after is not None:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
+        # The position is fixed by the server's state as it is found; a link that is down is waited
+        # for there, as the real client waits for its reconnection.
+        while True:
+            try:
+                await self._ask(f"CONSUMER.CREATE.{stream}.{name}", stream, {"config": config})
+                break
+            except BusError:
+                # Nor is a stream that is not there an end: it is waited for.
+                await asyncio.sleep(RETRY_SECONDS)
+        puller = Puller(self._server, self._link, Place(stream, name), FOLLOW_BATCH)
+        try:
+            async for delivery in self._pulling(puller):
+                yield delivery.stored
+        finally:
+            self._server.forget(Place(stream, name))
+
+    async def _pulling(self, puller: Puller) -> AsyncIterator[MemoryDelivery]:
+        if self._closed:
+            return
+        self._pullers[puller] = None
+        try:
+            async for delivery in puller.run():
+                yield delivery
+        finally:
+            self._pullers.pop(puller, None)
+            puller.stop()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
+        """Ask whoever serves the subject; Unavailable where nobody does."""
+        refuse_too_large(subject, data, {}, MESSAGE_BYTES_MAX)
+        await self._there("request", subject)
+        responders = self._server.responders(subject)
+        if not responders:
+            raise Unavailable(f"{subject}: nobody answers")
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        for each in responders:
+            # It works in its own process, and goes on there when nobody waits for it any more.
+            self._server.work(_answered(each, subject, data, answered), each.context)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                reply = await answered
+        except TimeoutError:
+            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s") from None
+        await self._link.back("request", subject)
+        return reply
+
+    async def serve(
+        self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
+    ) -> None:
+        """Answer `endpoints` (subject -> function) as a service."""
+        del description, http
+        for subject, endpoint in endpoints.items():
+            self._respond(subject, name, endpoint, as_service=True)
+
+    async def answer(self, subject: str, endpoint: Endpoint) -> None:
+        """Answer one subject plainly."""
+        self._respond(subject, "", endpoint, as_service=False)
+
+    def _respond(self, subject: str, name: str, endpoint: Endpoint, *, as_service: bool) -> None:
+        reachable: Callable[[], bool] = lambda: self.connected  # noqa: E731 - asked each time
+        responder = Responder(name, endpoint, as_service, self.context, reachable)
+        self._server.respond(subject, responder)
+
+    # --- administration -----------------------------------------------------------------------
+
+    async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Call the JetStream API (`STREAM.INFO.EVENTS`); Refused carries the server's code."""
+        return await self._ask(call, call, body)
+
+    async def purge(self, stream: str, filter_: str) -> None:
+        """Remove everything stored under a filter."""
+        await self.admin(f"STREAM.PURGE.{stream}", {"filter": filter_})
+
+    def disconnected(self) -> None:
+        """The link went down."""
+        for puller in self._pullers:
+            puller.pause()
+
+    def reconnected(self) -> None:
+        """The link is up again."""
+        self._outbox.flush()
+        for puller in self._pullers:
+            puller.resume()
+
+    async def close(self) -> None:
+        """Stop taking messages, and leave."""
+        self._closed = True
+        self._server.silence(self.context)
+        for puller in list(self._pullers):
+            puller.stop()
+        # Whoever waits for messages hands back what it was not given yet.
+        await asyncio.sleep(0)
+        self._outbox.close()
+
+
+async def _answered(
+    responder: Responder, subject: str, data: bytes, answered: "asyncio.Future[Reply]"
+) -> None:
+    """Answer one request, if the answerer can be heard and nobody was faster."""
+    headers = {h.SUBJECT: subject} if responder.as_service else {}
+    found, kind, text = await answer(responder.endpoint, data, headers)
+    if answered.done() or not responder.reachable():
+        return
+    if kind and responder.as_service:
+        line = text.replace("\r", " ").replace("\n", " ")
+        told = {h.SERVICE_ERROR: line, SERVICE_ERROR_CODE: CODES[kind]}
+        answered.set_result(Reply(found, told))
+    else:
+        answered.set_result(Reply(found))

@@ -1,0 +1,194 @@
+"""The in-memory server's shell: keeps the state, does what is due in time, hands out what is dealt.
+
+Any number of `MemoryBus` connections share one. It lives in one event loop and knows no other time
+than the clock it is given, so that it serves tests in real time and simulations in virtual time.
+"""
+
+import asyncio
+import contextvars
+import itertools
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from services.bus.memory.jetstream import api_calls
+from services.bus.memory.jetstream.consumer_state import Delivered, Word
+from services.bus.memory.jetstream.server_state import Effects, Place, ServerState
+from services.bus.memory.jetstream.subject_index import ANY, REST, matches
+from services.bus.port import Endpoint, Stored
+from services.primitives.clock import Clock
+
+
+class Receiver(Protocol):
+    """Whoever takes a consumer's messages."""
+
+    def hand(self, delivered: Delivered) -> None:
+        """Take one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Responder:
+    """Whoever answers a subject."""
+
+    name: str
+    """Of its service: those of one name take turns."""
+    endpoint: Endpoint
+    as_service: bool
+    context: contextvars.Context
+    """What its work runs in: the answering process's own."""
+    reachable: Callable[[], bool]
+
+
+class MemoryServer:
+    """A server that forgets everything with its process."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Keep time by `clock`."""
+        self.state = ServerState()
+        self.clock = clock
+        self.told: Callable[[str, Stored], None] | None = None
+        """Called with stream and message for whatever is stored."""
+        self._receivers: dict[int, Receiver] = {}
+        self._responders: dict[str, list[Responder]] = {}
+        self._answered: dict[int, list[str]] = {}
+        """Identity of a context -> the subjects that are answered in it."""
+        self._wildcards: dict[str, None] = {}
+        """Which of what is answered are whole trees of subjects."""
+        self._working: dict[asyncio.Task[None], None] = {}
+        self._numbers = itertools.count(1)
+        self.closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: datetime | None = None
+
+    def number(self) -> int:
+        """The next of a count that never repeats."""
+        return next(self._numbers)
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
+        """Store a message; return its sequence."""
+        now = self.clock.now()
+        # By itself, and before: what came due must not be lost with a message that is refused.
+        if self.state.is_due(now):
+            self._carry_out(self.state.tick(now))
+        sequence, effects = self.state.publish(subject, data, headers, now)
+        self._carry_out(effects)
+        return sequence
+
+    def settle(self, place: Place, sequence: int, word: Word, delay_seconds: float) -> None:
+        """Take an acknowledgement in."""
+        self._carry_out(self.state.settle(place, sequence, word, delay_seconds, self.clock.now()))
+
+    def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a call of the server's own API."""
+        now = self.clock.now()
+        self._carry_out(self.state.tick(now))
+        found = api_calls.call(self.state, call, body, now)
+        self._carry_out(self.state.settled(now))
+        return found
+
+    def fresh(self) -> ServerState:
+        """The state, with everything done that is due."""
+        now = self.clock.now()
+        if self.state.is_due(now):
+            self._carry_out(self.state.tick(now))
+        return self.state
+
+    def begin(self, receiver: Receiver) -> int:
+        """Know a receiver by a number."""
+        number = self.number()
+        self._receivers[number] = receiver
+        return number
+
+    def take(self, place: Place, puller: int, room: int) -> None:
+        """A receiver takes so many more messages."""
+        self._carry_out(self.state.take(place, puller, room, self.clock.now()))
+
+    def end(self, place: Place, puller: int) -> None:
+        """A receiver takes no more."""
+        self.state.leave(place, puller)
+        self._receivers.pop(puller, None)
+
+    def leave(self, place: Place, puller: int) -> None:
+        """A receiver takes nothing for a while."""
+        self.state.leave(place, puller)
+
+    def forget(self, place: Place) -> None:
+        """A consumer whose only receiver is gone."""
+        self.state.drop_consumer(place)
+        self._wake()
+
+    # --- what follows -------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Effects) -> None:
+        if self.told is not None:
+            for stream, stored in effects.stored:
+                self.told(stream, stored)
+        for _, delivered in effects.delivered:
+            receiver = self._receivers.get(delivered.puller)
+            if receiver is not None:
+                receiver.hand(delivered)
+        self._wake()
+
+    def _wake(self) -> None:
+        due = self.state.next_moment()
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._due = None, due
+        if due is not None:
+            seconds = max((due - self.clock.now()).total_seconds(), 0.0)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._due = None
+        self._carry_out(self.state.tick(self.clock.now()))
+
+    def close(self) -> None:
+        """Do nothing any more."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def respond(self, subject: str, responder: Responder) -> None:
+        """Let somebody answer a subject."""
+        if ANY in subject or REST in subject:
+            self._wildcards[subject] = None
+        self._responders.setdefault(subject, []).append(responder)
+        self._answered.setdefault(id(responder.context), []).append(subject)
+
+    def silence(self, context: contextvars.Context) -> None:
+        """Forget whoever answered in a context."""
+        for subject in dict.fromkeys(self._answered.pop(id(context), ())):
+            left = [each for each in self._responders[subject] if each.context is not context]
+            if left:
+                self._responders[subject] = left
+            else:
+                del self._responders[subject]
+                self._wildcards.pop(subject, None)
+
+    def responders(self, subject: str) -> list[Responder]:
+        """Whoever hears a question: everybody who answers plainly, and of each service one."""
+        found: list[Responder] = []
+        for asked in (subject, *(each for each in self._wildcards if matches(each, subject))):
+            known = self._responders.get(asked, [])
+            heard = [each for each in known if each.reachable()]
+            found += [each for each in heard if not each.as_service]
+            in_turn = next((each for each in heard if each.as_service), None)
+            if in_turn is not None:
+                known.append(known.pop(known.index(in_turn)))
+                found.append(in_turn)
+        return found
+
+    def work(self, work: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
+        """Do work as whoever answers, to its end."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._working[task] = None
+        task.add_done_callback(lambda done: self._working.pop(done, None))

@@ -1,0 +1,1 @@
+"""The bus on a real nats-server, through nats-py."""

@@ -1,0 +1,57 @@
+"""Who connects to the bus, and with what credentials."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from schemas.settings import NatsSettings
+from services.primitives.errors import SetupError
+
+SERVICE: Final = "{service}"
+"""In a path: so that one configuration serves all services, each with its own file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """Who connects, and how."""
+
+    settings: NatsSettings
+    name: str
+    inbox_prefix: str = "_INBOX"
+    role: str = ""
+    """What `{service}` in the settings' paths stands for; empty: the name."""
+    ping_seconds: int = 10
+    """Between two signs of life; a server that owes three is left for another."""
+
+
+def credentials(options: ConnectOptions) -> dict[str, Any]:
+    """The client's arguments for whatever the settings name; none for an open server."""
+    settings, role = options.settings, options.role or options.name
+    found: dict[str, Any] = {}
+    if settings.user:
+        found |= {"user": settings.user, "password": settings.password}
+    if settings.creds_file:
+        found["user_credentials"] = _readable("creds_file", settings.creds_file, role)
+    if settings.nkey_file:
+        found["nkeys_seed"] = _readable("nkey_file", settings.nkey_file, role)
+    if settings.tls_ca_file or settings.tls_cert_file:
+        context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+        if settings.tls_cert_file:
+            certificate = _readable("tls_cert_file", settings.tls_cert_file, role)
+            key = settings.tls_key_file
+            context.load_cert_chain(
+                certificate, _readable("tls_key_file", key, role) if key else None
+            )
+        found["tls"] = context
+    return found
+
+
+def _readable(setting: str, path: str, role: str) -> str:
+    """The file for a role; an error that names the setting where it cannot be read."""
+    file = path.replace(SERVICE, role)
+    try:
+        with Path(file).open("rb"):
+            return file
+    except OSError as error:
+        raise SetupError(f"nats.{setting} {file} cannot be read: {error.strerror}") from error

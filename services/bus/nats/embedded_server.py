@@ -1,0 +1,120 @@
+"""A nats-server of our own: the binary of the PyPI wheel, on a free port, with its own store."""
+
+import asyncio
+import json
+import shutil
+import signal
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from services.primitives.errors import SetupError
+from services.primitives.process_lifetime import ending_with_us
+
+READY_SECONDS_MAX: Final = 15.0
+STOP_SECONDS_MAX: Final = 10.0
+LOOK_SECONDS: Final = 0.01
+
+
+class EmbeddedServer:
+    """One nats-server process; its port survives `restart`, so clients find it again."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = -1,
+        config: Path | None = None,
+        name: str = "nats-server",
+        arguments: Sequence[str] = (),
+        through: Sequence[str] = (),
+    ) -> None:
+        """Keep everything under `directory`; port -1 takes a free one.
+
+        `config`: the server's own configuration file, for what is not said here. `name`: unique in
+        a cluster. `arguments`: further ones of nats-server's own, as its routes. `through`: the
+        command that starts it, where it is not started by itself.
+        """
+        self._config = config
+        self._directory = directory
+        self._port = port
+        self.name = name
+        self._arguments = tuple(arguments)
+        self._through = tuple(through)
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = ""
+
+    @property
+    def pid(self) -> int:
+        """The process; 0 while it does not run."""
+        return self._process.pid if self._process else 0
+
+    async def start(self) -> str:
+        """Start, wait until it answers, and return its URL."""
+        ports = self._directory / "ports"
+        shutil.rmtree(ports, ignore_errors=True)
+        ports.mkdir(parents=True)
+        log = (self._directory / "nats-server.log").open("ab")
+        self._process = await asyncio.create_subprocess_exec(
+            *ending_with_us((*self._through, str(server_binary()))),
+            *("-a", "127.0.0.1", "-p", str(self._port), "-m", "-1"),
+            *(("-c", str(self._config)) if self._config else ()),
+            *("-js", "-sd", str(self._directory / "js"), "--ports_file_dir", str(ports)),
+            *("--name", self.name, *self._arguments),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+        async with asyncio.timeout(READY_SECONDS_MAX):
+            while not (found := list(ports.glob("*.ports"))) or not found[0].stat().st_size:
+                if self._process.returncode is not None:
+                    raise SetupError(
+                        f"nats-server ended at once with {self._process.returncode}; "
+                        f"see {self._directory / 'nats-server.log'}"
+                    )
+                await asyncio.sleep(LOOK_SECONDS)
+        told = json.loads(found[0].read_text())
+        self.url = str(told["nats"][0])
+        self._port = int(self.url.rsplit(":", 1)[1])
+        return self.url
+
+    async def wait(self) -> int:
+        """Wait until the process ends; return its exit status."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        """End it as a power cut would."""
+        if self._process and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    async def stop(self) -> None:
+        """End it in order."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def restart(self) -> None:
+        """Stop and start on the same port and store."""
+        await self.stop()
+        await self.start()
+
+
+def server_binary() -> Path:
+    """The nats-server to run: this environment's wheel first, then the PATH."""
+    own = Path(sysconfig.get_path("scripts")) / "nats-server"
+    if own.exists():
+        return own
+    if found := shutil.which("nats-server"):
+        return Path(found)
+    raise SetupError(
+        "no nats-server found: install `navarch[services]`, or set NAVARCH_NATS_URL to a server"
+    )

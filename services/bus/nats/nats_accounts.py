@@ -1,0 +1,256 @@
+"""Credentials and the server's accounts, as signed tokens (JWT): who may say what, kept by keys.
+
+One operator, one account for the fleet, one signing key for each role: what a role may do stands in
+the account's token, which is part of the server's configuration, and a user's token names nothing
+but its role and its node. So credentials outlive an upgrade that changes what roles may do, and the
+provisioner, which holds the agents' signing key, makes credentials for each new node that can do
+what an agent may and no more, without asking the server.
+"""
+
+import base64
+import hashlib
+import hmac
+import itertools
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import nkeys
+
+from schemas.permissions import AGENT, BOOTSTRAP, REPLIES_MAX, REPLY_SECONDS, Rules
+from services.primitives.errors import SetupError
+
+OPERATOR_KEY: Final = "operator"
+SYSTEM_KEY: Final = "system-account"
+ACCOUNT_KEY: Final = "account"
+NO_LIMIT: Final = -1
+NS: Final = 1_000_000_000
+CREDENTIALS: Final = """\
+-----BEGIN NATS USER JWT-----
+{token}
+------END NATS USER JWT------
+
+-----BEGIN USER NKEY SEED-----
+{seed}
+------END USER NKEY SEED------
+"""
+
+
+class AgentKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """What the provisioner needs to make agents' credentials."""
+
+    account: str
+    """Public key of the account that the agents belong to."""
+    seed: str
+    """Seed of the role's signing key."""
+    bootstrap_seed: str = ""
+    """Seed of the key that signs new nodes' bootstrap credentials; empty in files of before."""
+
+
+class Key:
+    """A key pair."""
+
+    def __init__(self, seed: str) -> None:
+        """Read a seed."""
+        self.seed = seed
+        self._pair = nkeys.from_seed(bytearray(seed.encode()))
+        self.public: str = self._pair.public_key.decode()
+
+    def sign(
+        self,
+        kind: str,
+        subject: str,
+        name: str,
+        claims: Mapping[str, Any],
+        at: int,
+        until: int = 0,
+    ) -> str:
+        """Make a token about `subject`; 0: it holds for ever."""
+        body: dict[str, Any] = {
+            "iat": at,
+            "iss": self.public,
+            "name": name,
+            "sub": subject,
+            "nats": {**claims, "type": kind, "version": 2},
+        }
+        if until:
+            body["exp"] = until
+        digest = hashlib.sha256(msgspec.json.encode(body)).digest()
+        body["jti"] = base64.b32encode(digest).decode().rstrip("=")
+        head = _base64(msgspec.json.encode({"typ": "JWT", "alg": "ed25519-nkey"}))
+        told = f"{head}.{_base64(msgspec.json.encode(body))}"
+        return f"{told}.{_base64(self._pair.sign(told.encode()))}"
+
+
+def new_seed(kind: str, randomness: bytes = b"") -> str:
+    """Make the seed of an `operator`, `account` or `user` key."""
+    prefix = {
+        "operator": nkeys.PREFIX_BYTE_OPERATOR,
+        "account": nkeys.PREFIX_BYTE_ACCOUNT,
+        "user": nkeys.PREFIX_BYTE_USER,
+    }[kind]
+    return str(nkeys.encode_seed(randomness or os.urandom(32), prefix).decode())
+
+
+def kind_of_key(name: str) -> str:
+    """Of which kind the key of this name is; all but the operator's are accounts' keys."""
+    return "operator" if name == OPERATOR_KEY else "account"
+
+
+def key_names(roles: Mapping[str, Rules]) -> list[str]:
+    """Every key that a fleet's bus needs."""
+    return [OPERATOR_KEY, SYSTEM_KEY, ACCOUNT_KEY, *(role_key(role) for role in roles)]
+
+
+def role_key(role: str) -> str:
+    """Name of a role's signing key."""
+    return f"role-{role}"
+
+
+def server_tokens(
+    fleet: str, roles: Mapping[str, Rules], seeds: Mapping[str, str], at: datetime
+) -> dict[str, str]:
+    """Lines of the server's configuration, made of the keys and the roles' rules. Pure."""
+    moment = int(at.timestamp())
+    keys = {name: Key(seeds[name]) for name in key_names(roles)}
+    operator, system, account = (keys[each] for each in (OPERATOR_KEY, SYSTEM_KEY, ACCOUNT_KEY))
+    claims = {"signing_keys": [_scope(role, each, keys) for role, each in roles.items()]}
+    return {
+        "operator": operator.sign(
+            "operator", operator.public, fleet, {"system_account": system.public}, moment
+        ),
+        "system_account": system.public,
+        "system": operator.sign("account", system.public, "SYS", {"limits": _limits()}, moment),
+        "account": account.public,
+        "fleet": operator.sign(
+            "account", account.public, fleet, claims | {"limits": _limits(streams=True)}, moment
+        ),
+    }
+
+
+def credentials(
+    name: str, keys: AgentKeys, at: datetime, *, tags: tuple[str, ...] = (), user_seed: str = ""
+) -> str:
+    """Make the credentials file of one user of the role that `keys` sign for."""
+    user = Key(user_seed or new_seed("user"))
+    token = _user_token(name, keys, user.public, at, tags=tags)
+    return CREDENTIALS.format(token=token, seed=user.seed)
+
+
+def agent_credentials(keys: AgentKeys, pool: str, node: str, at: datetime) -> str:
+    """Make the credentials of one node's agent: they hold under its own subjects alone."""
+    return credentials(f"{AGENT} {pool}/{node}", keys, at, tags=_tags(pool, node))
+
+
+def agent_token(keys: AgentKeys, pool: str, node: str, public: str, at: datetime) -> str:
+    """Make the token of a node's agent whose key pair the node itself has made."""
+    return _user_token(f"{AGENT} {pool}/{node}", keys, public, at, tags=_tags(pool, node))
+
+
+def bootstrap_credentials(
+    keys: AgentKeys, pool: str, node: str, secret: str, at: datetime, until: datetime
+) -> str:
+    """Make the credentials with which a new node may ask for its agent's, `until` then.
+
+    The same for the same launch (`secret` names it), so that asking a provider again for the same
+    machine asks with the same words; nobody without the signing key can tell them beforehand.
+    """
+    told = f"{pool}/{node}/{secret}/{at.timestamp()}".encode()
+    randomness = hmac.new(keys.bootstrap_seed.encode(), told, hashlib.sha256).digest()
+    user = Key(new_seed("user", randomness))
+    signer = msgspec.structs.replace(keys, seed=keys.bootstrap_seed)
+    token = _user_token(
+        f"{BOOTSTRAP} {pool}/{node}", signer, user.public, at, tags=_tags(pool, node), until=until
+    )
+    return CREDENTIALS.format(token=token, seed=user.seed)
+
+
+def claims_of(text: str) -> dict[str, Any]:
+    """What a credentials file says of its owner; nothing where it is none. Nothing is verified."""
+    lines = text.splitlines()
+    for before, line in itertools.pairwise(lines):
+        if before.startswith("-----BEGIN NATS USER JWT"):
+            try:
+                body = line.split(".")[1]
+                found = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+            except (IndexError, ValueError, msgspec.DecodeError):
+                return {}
+            return found if isinstance(found, dict) else {}
+    return {}
+
+
+def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
+    """Whether a credentials file is this very node's, of this role."""
+    return bool(claims_of(text).get("name") == f"{role} {pool}/{node}")
+
+
+def read_agent_keys(file: Path) -> AgentKeys:
+    """Read the agents' signing key; raise SetupError where it cannot be used."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=AgentKeys)
+    except OSError as error:
+        raise SetupError(
+            f"nats.agent_signing_file {file} cannot be read ({error.strerror}): "
+            "`navarch nats-config` writes it"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise SetupError(f"nats.agent_signing_file {file} is not such a file: {error}") from error
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _tags(pool: str, node: str) -> tuple[str, ...]:
+    return f"pool:{pool}", f"node:{node}"
+
+
+def _user_token(
+    name: str,
+    keys: AgentKeys,
+    public: str,
+    at: datetime,
+    *,
+    tags: tuple[str, ...] = (),
+    until: datetime | None = None,
+) -> str:
+    claims: dict[str, Any] = {"issuer_account": keys.account}
+    if tags:
+        claims["tags"] = list(tags)
+    moments = [int(each.timestamp()) for each in (at, until) if each is not None]
+    return Key(keys.seed).sign("user", public, name, claims, *moments)
+
+
+def _scope(role: str, rules: Rules, keys: Mapping[str, Key]) -> dict[str, Any]:
+    """A role as the account's token states it."""
+    publish: dict[str, Any] = {"allow": list(rules.publish)}
+    if rules.publish_not:
+        publish["deny"] = list(rules.publish_not)
+    template: dict[str, Any] = {
+        "pub": publish,
+        "sub": {"allow": list(rules.subscribe)},
+        "subs": NO_LIMIT,
+        "data": NO_LIMIT,
+        "payload": NO_LIMIT,
+    }
+    if rules.answers:
+        template["resp"] = {"max": REPLIES_MAX, "ttl": int(REPLY_SECONDS * NS)}
+    return {
+        "kind": "user_scope",
+        "key": keys[role_key(role)].public,
+        "role": role,
+        "template": template,
+    }
+
+
+def _limits(*, streams: bool = False) -> dict[str, Any]:
+    names = ["subs", "data", "payload", "imports", "exports", "conn", "leaf"]
+    if streams:
+        names += ["mem_storage", "disk_storage", "streams", "consumer"]
+    return {**dict.fromkeys(names, NO_LIMIT), "wildcards": True}
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,0 +1,356 @@
+"""The bus on nats-py: the one module that imports `nats`.
+
+The connection, storing, timers and requests stand here; pulling messages out of consumers is in
+`pulling`, buckets in `buckets`. Storing and reading go over plain requests in the server's own
+JSON, because every guard, TTL and batch read is then a header or a field that can be read in the
+server's documents.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.micro.service import Service as MicroService
+from nats.micro.service import ServiceConfig
+
+from schemas.topology import DurableSpec
+from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
+from services.bus.nats.connection_options import credentials
+from services.bus.nats.pull_consumer import Durable, Ephemeral, Puller
+from services.bus.nats.replica_reads import Replicas
+from services.bus.nats.request_mux import Answer, Asker
+from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
+from services.bus.protocol.endpoint_replies import answer, service_handler
+from services.bus.protocol.kv_buckets import Buckets
+from services.bus.protocol.object_store import Objects
+from services.bus.protocol.server_protocol import (
+    check_version,
+    read_ack,
+    read_answer,
+    read_direct,
+    refuse_too_large,
+)
+from services.primitives.errors import BusError, SetupError, Unavailable
+from services.primitives.race import unless
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_SECONDS: Final = 5.0
+PAGE_TIMEOUT_SECONDS: Final = 10.0
+"""Of one batch of a read."""
+RECONNECT_WAIT_SECONDS: Final = 0.25
+READ_BATCH_MAX: Final = 1000
+NOT_FOUND: Final = 404
+
+_json = msgspec.json.Encoder()
+
+
+class QuickClient(Client):
+    """The client, with the one part of reading a message that is slow made quick."""
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """Read `Name: value` lines as the client does, but not letter by letter."""
+        found: dict[str, str] = {}
+        for line in raw.decode("utf-8", "replace").split("\r\n"):
+            name, colon, value = line.partition(":")
+            key = name.strip()
+            if colon and key.isascii() and len(key.split()) <= 1:
+                found[key] = value.strip()
+        return found
+
+
+class NatsBus(Replicas, Buckets, Objects):
+    """A connection to nats-server. Make one with `connect`."""
+
+    def __init__(self, client: Client, name: str, *, replicas: int = 1) -> None:
+        """Wrap a client that is connected; `replicas`: of streams and buckets."""
+        self._client = client
+        self._asker = Asker(client)
+        self._name = name
+        self._replicated = replicas > 1
+        self._last_error = ""
+        self._pullers: set[Puller] = set()
+        self._services: list[Any] = []
+        self._reading: set[asyncio.Future[None]] = set()
+
+    @classmethod
+    async def connect(cls, options: ConnectOptions) -> "NatsBus":
+        """Connect, waiting for ever for a server; refuse one that is too old."""
+        client = QuickClient()
+        settings = options.settings
+        bus = cls(client, options.name, replicas=settings.replicas)
+        await client.connect(
+            [each.strip() for each in settings.url.split(",") if each.strip()],
+            name=options.name,
+            error_cb=bus._on_error,
+            disconnected_cb=bus._on_disconnected,
+            reconnected_cb=bus._on_reconnected,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
+            ping_interval=options.ping_seconds,
+            inbox_prefix=options.inbox_prefix,
+            **credentials(options),
+        )
+        version = client.connected_server_version
+        try:
+            check_version((version.major, version.minor, version.patch), settings.url)
+        except SetupError:
+            await client.close()
+            raise
+        await bus._asker.listen()
+        return bus
+
+    # --- the connection -----------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bus can be spoken to now."""
+        return bool(self._client.is_connected)
+
+    async def _on_error(self, error: Exception) -> None:
+        # A refused publish (permissions) arrives only here, never at the call. While the server is
+        # away the same words come four times a second; once is enough until they change.
+        text = str(error) or type(error).__name__
+        if text != self._last_error:
+            log.warning("bus error: %s", text)
+        self._last_error = text
+
+    async def _on_disconnected(self) -> None:
+        if not self._client.is_closed:
+            log.warning("bus disconnected; reconnecting for ever")
+        # Answers to what was asked over the lost connection can never come: whoever waits for one
+        # learns it now and not after the time-out.
+        self._asker.lost()
+        for future in list(self._reading):
+            if not future.done():
+                future.set_exception(nats.errors.ConnectionClosedError())
+
+    async def _on_reconnected(self) -> None:
+        log.info("bus reconnected")
+        self._last_error = ""
+        for puller in self._pullers:
+            puller.restart()
+
+    async def close(self) -> None:
+        """Stop taking messages, send what is buffered, and leave."""
+        for puller in list(self._pullers):
+            await puller.stop()
+        for service in self._services:
+            with suppress(Exception):
+                await service.stop()
+        if self._client.is_connected:
+            with suppress(nats.errors.Error, BusError):
+                await self._connected(self._barrier())
+        # What is buffered still was meant for a server that is away, and cannot be sent any more.
+        self._client._pending, self._client._pending_data_size = [], 0  # noqa: SLF001
+        await self._client.close()
+
+    async def _ask(
+        self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
+    ) -> Answer:
+        # A publish while disconnected would be buffered and sent much later, after the caller has
+        # been told that it failed; so it is refused at once.
+        if not self._client.is_connected:
+            raise Unavailable(f"{subject}: not connected to the bus")
+        refuse_too_large(subject, data, headers, self._client.max_payload)
+        try:
+            return await self._asker.ask(subject, data, headers, timeout_seconds)
+        except TimeoutError as error:
+            why = f": {self._last_error}" if f'"{subject.lower()}"' in self._last_error else ""
+            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s{why}") from error
+        except (nats.errors.Error, OSError) as error:
+            raise Unavailable(f"{subject}: {error}") from error
+
+    # --- storing ------------------------------------------------------------------------------
+
+    async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        answer = await self._ask(subject, data, headers or None, REQUEST_TIMEOUT_SECONDS)
+        return read_ack(answer.data, subject)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _direct(self, stream: str, query: dict[str, Any]) -> list[Answer]:
+        """Ask for many messages at once; the answers end with a status."""
+        if not self._client.is_connected:
+            raise Unavailable(f"{stream}: not connected to the bus")
+
+        def ends(message: Answer) -> bool:
+            status = (message.headers or {}).get("Status")
+            if status not in (None, "204", "404"):
+                raise Unavailable(f"{stream}: reading ended with status {status}")
+            return status is not None
+
+        try:
+            return await self._asker.gather(
+                f"$JS.API.DIRECT.GET.{stream}", _json.encode(query), ends, PAGE_TIMEOUT_SECONDS
+            )
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise Unavailable(f"{stream}: cannot be read: {error or 'no answer'}") from error
+
+    async def _read(self, stream: str, filter_: str, after: int) -> list[Stored]:
+        """Everything under a filter that whoever answers has."""
+        stored: list[Stored] = []
+        while True:
+            page = await self._direct(
+                stream,
+                {"batch": READ_BATCH_MAX, "next_by_subj": filter_, "seq": after + 1},
+            )
+            stored.extend(read_direct(each.data, each.headers) for each in page)
+            if len(page) < READ_BATCH_MAX:
+                return stored
+            after = stored[-1].sequence
+
+    async def _last(self, stream: str, subject: str) -> Stored | None:
+        """The last message under a subject that whoever answers has."""
+        # Where the subject is a whole one the request names it, so that permissions can, too.
+        place, body = f"$JS.API.DIRECT.GET.{stream}.{subject}", b""
+        if "*" in subject or ">" in subject:
+            place, body = f"$JS.API.DIRECT.GET.{stream}", _json.encode({"last_by_subj": subject})
+        answer = await self._ask(place, body, None, REQUEST_TIMEOUT_SECONDS)
+        status = (answer.headers or {}).get("Status")
+        if status == str(NOT_FOUND):
+            return None
+        if status is not None:
+            raise Unavailable(f"{stream}: reading ended with status {status}")
+        return read_direct(answer.data, answer.headers)
+
+    # --- consuming ----------------------------------------------------------------------------
+
+    async def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:
+        """A durable's messages, for ever; survives reconnection."""
+        puller = Puller(self._client, Durable(durable))
+        async for delivery in self._pulling(puller):
+            yield delivery
+
+    async def follow(
+        self,
+        stream: str,
+        filters: Sequence[str],
+        start: Start,
+        *,
+        after: int | datetime | None = None,
+    ) -> AsyncIterator[Stored]:
+        """A stream's messages in order, for ever; survives reconnection.
+
+        `after` (a sequence, or a time of storing) takes the place of `start`.
+        """
+        puller = Puller(self._client, Ephemeral(self, stream, tuple(filters), start, after))
+        async for delivery in self._pulling(puller):
+            yield delivery.stored
+
+    async def _pulling(self, puller: Puller) -> AsyncIterator[Delivery]:
+        self._pullers.add(puller)
+        try:
+            async for delivery in puller.run():
+                yield delivery
+        finally:
+            self._pullers.discard(puller)
+            await puller.stop()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
+        """Ask whoever serves the subject; Unavailable where nobody does."""
+        answer = await self._ask(subject, data, None, timeout_seconds)
+        return Reply(answer.data, dict(answer.headers or {}))
+
+    async def serve(
+        self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
+    ) -> None:
+        """Answer `endpoints` (subject -> function) as a service that `nats micro` can list."""
+        config = ServiceConfig(
+            name=name,
+            version="1.0.0",
+            description=description,
+            metadata={"http": http} if http else {},
+        )
+        while True:
+            service = MicroService(self._client, config)
+            try:
+                await self._connected(self._answer_as(service, endpoints))
+            except (nats.errors.Error, Unavailable) as error:
+                # The server went away in the middle of it; nothing of it may stand twice.
+                log.warning("cannot serve yet: %s", error or type(error).__name__)
+                with suppress(Exception):
+                    await service.stop()
+                await asyncio.sleep(RECONNECT_WAIT_SECONDS)
+            else:
+                self._services.append(service)
+                return
+
+    async def _answer_as(self, service: Any, endpoints: Mapping[str, Endpoint]) -> None:
+        await service.start()
+        for subject, endpoint in endpoints.items():
+            await service.add_endpoint(
+                name=subject.rstrip(".*>").rsplit(".", 1)[-1],
+                subject=subject,
+                handler=service_handler(endpoint),
+            )
+        # Whoever asks next, on whatever connection, is to find it.
+        await self._barrier()
+
+    async def _connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what can only end over this connection; raise as soon as that is lost."""
+        if not self._client.is_connected:
+            work.close()
+            raise Unavailable("not connected to the bus")
+        lost = asyncio.get_running_loop().create_future()
+        self._reading.add(lost)
+        try:
+            await unless(lost, work)
+        finally:
+            self._reading.discard(lost)
+
+    async def _barrier(self) -> None:
+        """Return when the server has taken in what was sent before.
+
+        A message to ourselves: the client's own flush writes its ping ahead of what is buffered.
+        """
+        inbox = self._client.new_inbox()
+        back = asyncio.Event()
+
+        async def arrived(_: Msg) -> None:
+            back.set()
+
+        subscription = await self._client.subscribe(inbox, cb=arrived)
+        await self._client.publish(inbox, b"")
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
+                await back.wait()
+        except TimeoutError as error:
+            raise Unavailable("the bus does not take subscriptions") from error
+        finally:
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def answer(self, subject: str, endpoint: Endpoint) -> None:
+        """Answer one subject plainly."""
+
+        async def reply(message: Msg) -> None:
+            if message.reply:
+                data, _, _ = await answer(endpoint, message.data, dict(message.headers or {}))
+                await message.respond(data)
+
+        await self._client.subscribe(subject, cb=reply)
+
+    # --- administration -----------------------------------------------------------------------
+
+    async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Call the JetStream API (`STREAM.INFO.EVENTS`); Refused carries the server's code."""
+        answer = await self._ask(
+            f"$JS.API.{call}", _json.encode(body) if body else b"", None, REQUEST_TIMEOUT_SECONDS
+        )
+        return read_answer(answer.data, call)
+
+    async def purge(self, stream: str, filter_: str) -> None:
+        """Remove everything stored under a filter."""
+        await self.admin(f"STREAM.PURGE.{stream}", {"filter": filter_})

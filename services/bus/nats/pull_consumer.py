@@ -1,0 +1,380 @@
+"""Pulling messages out of a consumer, continuously and without polling.
+
+A pull request stands at the server until messages come; a new one is sent when half of what may be
+held is free. Idle heartbeats tell a dead request from a quiet stream; after a reconnection, a lost
+leader or a missed heartbeat the request is simply made again. What was delivered and not
+acknowledged comes back by itself (durables), or from the last sequence seen (ephemerals).
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from schemas.topology import SECOND_NS, DurableSpec
+from services.bus.port import Bus, Delivery, Start, Stored
+from services.primitives.errors import BusError, Refused
+
+log = logging.getLogger(__name__)
+
+REQUEST_EXPIRES_SECONDS: Final = 30.0
+IDLE_HEARTBEAT_SECONDS: Final = 1.0
+SILENCE_MAX_SECONDS: Final = 2.5 * IDLE_HEARTBEAT_SECONDS
+RETRY_SECONDS: Final = 0.25
+RENEW_SECONDS: Final = 0.02
+"""Between a lost request and the next: a consumer without leader is not asked in a spin."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPHEMERAL_BATCH: Final = 1024
+EPHEMERAL_INACTIVE_SECONDS: Final = 60
+CONSUMER_GONE: Final = frozenset({10014, 10059})
+"""Consumer not found, stream not found."""
+
+_numbers = itertools.count(1)
+
+
+class Raw(Protocol):
+    """A message as the client gives it."""
+
+    subject: str
+    reply: str
+    data: bytes
+    headers: dict[str, str] | None
+
+
+class Connection(Protocol):
+    """The few calls of the client that pulling needs."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server is there now."""
+        ...
+
+    def new_inbox(self) -> str:
+        """A fresh reply subject."""
+        ...
+
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        cb: Any,
+        pending_msgs_limit: int,
+        pending_bytes_limit: int,
+    ) -> Awaitable[Any]:
+        """Subscribe with a callback."""
+        ...
+
+    async def publish(self, subject: str, payload: bytes = b"", reply: str = "") -> None:
+        """Publish plainly."""
+        ...
+
+
+def parse_stored(message: Raw) -> tuple[Stored, int, int]:
+    """Read what the server says in a delivery's reply subject.
+
+    Returns the message, how often it was delivered, and how many wait behind it. The subject is
+    `$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>`, or the longer form
+    with domain and account before the stream.
+    """
+    parts = message.reply.split(".")
+    short = 9
+    delivered, sequence, _, stamp, pending = parts[4:9] if len(parts) == short else parts[6:11]
+    stored = Stored(
+        subject=message.subject,
+        data=message.data,
+        sequence=int(sequence),
+        # Whole microseconds, cut as a read of the same message cuts them: a replay sees this time.
+        time=EPOCH + timedelta(microseconds=int(stamp) // 1000),
+        headers=message.headers or {},
+    )
+    return stored, int(delivered), int(pending)
+
+
+@dataclass(slots=True, eq=False)
+class PulledDelivery:
+    """One delivery, settled by publishing to its reply subject."""
+
+    stored: Stored
+    deliveries: int
+    pending: int
+    _reply: str
+    _connection: Connection
+    _puller: "Puller"
+    _settled: bool = False
+
+    async def _settle(self, word: bytes) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        self._puller.release()
+        await self._send(word)
+
+    async def _send(self, word: bytes) -> None:
+        # A lost acknowledgement means a redelivery, which every handler must bear anyway.
+        with suppress(Exception):
+            await self._connection.publish(self._reply, word)
+
+    async def ack(self) -> None:
+        """Done with it."""
+        await self._settle(b"+ACK")
+
+    async def nak(self, delay_seconds: float) -> None:
+        """Deliver it again, after a delay."""
+        await self._settle(b'-NAK {"delay": %d}' % int(delay_seconds * SECOND_NS))
+
+    async def term(self) -> None:
+        """Never deliver it again."""
+        await self._settle(b"+TERM")
+
+    async def progress(self) -> None:
+        """Still at it: start the acknowledgement wait anew."""
+        if not self._settled:
+            await self._send(b"+WPI")
+
+
+class Source(Protocol):
+    """A consumer to pull from."""
+
+    in_flight_max: int
+
+    async def prepare(self) -> str:
+        """Make sure that the consumer exists; return `<stream>.<consumer>`."""
+        ...
+
+    def saw(self, stored: Stored) -> bool:
+        """Note a message; False where it must be skipped."""
+        ...
+
+    acks: bool
+
+
+class Durable:
+    """A durable that set-up has made."""
+
+    acks = True
+
+    def __init__(self, spec: DurableSpec) -> None:
+        """Pull from `spec`."""
+        self._spec = spec
+        self.in_flight_max = spec.in_flight_max
+
+    async def prepare(self) -> str:
+        """The durable stands already."""
+        return f"{self._spec.stream}.{self._spec.name}"
+
+    def saw(self, stored: Stored) -> bool:  # noqa: ARG002
+        """Redelivery is the server's business."""
+        return True
+
+
+class Ephemeral:
+    """A consumer of our own, made anew from the last sequence seen whenever it is lost."""
+
+    acks = False
+    in_flight_max = EPHEMERAL_BATCH
+
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        filters: tuple[str, ...],
+        start: Start,
+        after: int | datetime | None = None,
+    ) -> None:
+        """Follow `filters` of `stream`, from `after` where it is given, else from `start`."""
+        self._bus = bus
+        self._stream = stream
+        self._filters = filters
+        self._start = start
+        self._since = after if isinstance(after, datetime) else None
+        self._after = after if isinstance(after, int) else None
+        self._seen = self._after or 0
+
+    async def prepare(self) -> str:
+        """Create the consumer; an old one dies of inactivity."""
+        name = f"follow-{next(_numbers)}-{id(self):x}-{datetime.now(UTC).timestamp():.0f}"
+        config: dict[str, Any] = {
+            "name": name,
+            "filter_subjects": list(self._filters),
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "max_deliver": 1,
+            "inactive_threshold": EPHEMERAL_INACTIVE_SECONDS * SECOND_NS,
+            "deliver_policy": self._start,
+        }
+        if self._seen or self._after is not None:
+            config["deliver_policy"] = "by_start_sequence"
+            config["opt_start_seq"] = self._seen + 1
+        elif self._since is not None:
+            config["deliver_policy"] = "by_start_time"
+            config["opt_start_time"] = self._since.astimezone(UTC).isoformat()
+        elif self._start == "new":
+            # A first position is fixed now, so that nothing is missed if this consumer is lost
+            # before its first message.
+            self._seen = await self._bus.last_sequence(self._stream)
+            config["deliver_policy"] = "by_start_sequence"
+            config["opt_start_seq"] = self._seen + 1
+        await self._bus.admin(
+            f"CONSUMER.CREATE.{self._stream}.{name}",
+            {"stream_name": self._stream, "config": config, "action": "create"},
+        )
+        return f"{self._stream}.{name}"
+
+    def saw(self, stored: Stored) -> bool:
+        """Skip what came before already, over a re-creation."""
+        if stored.sequence <= self._seen:
+            return False
+        self._seen = stored.sequence
+        return True
+
+
+class Puller:
+    """Keeps pull requests standing and hands out what arrives."""
+
+    def __init__(self, connection: Connection, source: Source) -> None:
+        """Pull from `source` over `connection`."""
+        self._connection = connection
+        self._source = source
+        self._arrived: asyncio.Queue[Raw | None] = asyncio.Queue()
+        self._held = 0
+        self._asked = 0
+        self._changed = asyncio.Event()
+        self._stopped = False
+        self._stale = False
+        self._last_sign = 0.0
+
+    def restart(self) -> None:
+        """Forget standing requests: the connection they stood on is gone."""
+        self._stale = True
+        self._changed.set()
+
+    def release(self) -> None:
+        """One held message was settled."""
+        self._held -= 1
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Ask for no more."""
+        self._stopped = True
+        self._changed.set()
+        self._arrived.put_nowait(None)
+
+    async def run(self) -> AsyncIterator[Delivery]:
+        """Yield deliveries until stopped."""
+        asking = asyncio.create_task(self._keep_asking())
+        try:
+            while not self._stopped:
+                message = await self._arrived.get()
+                if message is None:
+                    break
+                delivery = self._delivery(message)
+                if not self._source.acks:
+                    self.release()
+                if self._source.saw(delivery.stored):
+                    yield delivery
+        finally:
+            self._stopped = True
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+            await self._hand_back()
+
+    async def _hand_back(self) -> None:
+        """Give up what arrived and nobody took, so that another has it without waiting for it."""
+        while not self._arrived.empty():
+            message = self._arrived.get_nowait()
+            if message is not None and self._source.acks:
+                await self._delivery(message).nak(0)
+
+    def _delivery(self, message: Raw) -> PulledDelivery:
+        stored, deliveries, pending = parse_stored(message)
+        return PulledDelivery(stored, deliveries, pending, message.reply, self._connection, self)
+
+    async def _keep_asking(self) -> None:
+        """Hold the standing request; made anew whenever it may have been lost."""
+        while not self._stopped:
+            if not self._connection.is_connected:
+                # The client keeps what it is told meanwhile, but not that a subscription has ended:
+                # requests made now would stand at the server beside the one that counts, and each
+                # would be given messages that nobody takes.
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            try:
+                await self._ask_on_one_inbox()
+                await asyncio.sleep(RENEW_SECONDS)
+            except BusError as error:
+                log.warning("cannot pull: %s", error)
+                gone = isinstance(error, Refused) and error.code in CONSUMER_GONE
+                await asyncio.sleep(RETRY_SECONDS * (4 if gone else 1))
+
+    async def _ask_on_one_inbox(self) -> None:
+        consumer = await self._source.prepare()
+        inbox = self._connection.new_inbox()
+        loop = asyncio.get_running_loop()
+        self._asked, self._stale, self._last_sign = 0, False, loop.time()
+
+        async def arrived(message: Raw) -> None:
+            self._last_sign = loop.time()
+            headers = message.headers
+            if headers and "Status" in headers and not message.reply.startswith("$JS.ACK"):
+                self._status(headers)
+                return
+            self._asked -= 1
+            self._held += 1
+            self._arrived.put_nowait(message)
+
+        subscription = await self._connection.subscribe(
+            inbox, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+        try:
+            while not self._stopped and not self._stale and self._connection.is_connected:
+                # Cleared first: what is released while asking must not be slept over.
+                self._changed.clear()
+                await self._ask(consumer, inbox)
+                # Not `wait_for`: up to Python 3.11 it swallows a cancellation that meets the event.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE_HEARTBEAT_SECONDS):
+                        await self._changed.wait()
+                if loop.time() - self._last_sign > SILENCE_MAX_SECONDS and self._asked > 0:
+                    return
+        finally:
+            with suppress(Exception):
+                await subscription.unsubscribe()
+
+    async def _ask(self, consumer: str, inbox: str) -> None:
+        most = self._source.in_flight_max
+        free = most - self._held - max(self._asked, 0)
+        if free <= 0 or (self._asked > 0 and free < most // 2):
+            return
+        self._asked = max(self._asked, 0) + free
+        request = {
+            "batch": free,
+            "expires": int(REQUEST_EXPIRES_SECONDS * SECOND_NS),
+            "idle_heartbeat": int(IDLE_HEARTBEAT_SECONDS * SECOND_NS),
+        }
+        with suppress(Exception):  # a dead connection is told by the silence that follows
+            await self._connection.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{consumer}", msgspec.json.encode(request), reply=inbox
+            )
+
+    def _status(self, headers: dict[str, str]) -> None:
+        match headers["Status"]:
+            case "100":
+                return
+            case "408" | "409" | "404":
+                description = headers.get("Description", "")
+                left = headers.get("Nats-Pending-Messages")
+                self._asked -= int(left) if left else self._asked
+                if "Deleted" in description or "Leadership" in description:
+                    self._stale = True
+            case _:
+                self._stale = True
+        self._changed.set()

@@ -1,0 +1,156 @@
+"""Asking over one inbox: every question has a word of its own in it, by which its answer is known.
+
+The client can ask too. For each question it makes an id, waits in a way that costs as much again as
+the sending, and loses a cancellation that meets the answer (`asyncio.wait_for` up to Python 3.11);
+and a question with many answers takes a subscription made and taken back. A service asks tens of
+times for each thing that befalls a node, so it has its own, over the client's plain calls.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from services.primitives.errors import Unavailable
+
+NO_RESPONDERS: Final = "503"
+
+
+class Answer(Protocol):
+    """A message as the client gives it."""
+
+    subject: str
+    data: bytes
+    headers: dict[str, str] | None
+
+
+class Connection(Protocol):
+    """The few calls of the client that asking needs."""
+
+    def new_inbox(self) -> str:
+        """A fresh reply subject."""
+        ...
+
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        cb: Any,
+        pending_msgs_limit: int,
+        pending_bytes_limit: int,
+    ) -> Awaitable[Any]:
+        """Subscribe with a callback."""
+        ...
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        reply: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Publish plainly."""
+        ...
+
+
+class Asker:
+    """Questions that are under way over one connection."""
+
+    def __init__(self, client: Connection) -> None:
+        """Ask over `client`, once `listen` was called."""
+        self._client = client
+        self._inbox = ""
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, Callable[[Answer], None]] = {}
+        self._futures: set[asyncio.Future[Any]] = set()
+
+    async def listen(self) -> None:
+        """Subscribe to the inbox; the client makes it anew whenever it connects again."""
+        self._inbox = self._client.new_inbox()
+        await self._client.subscribe(
+            f"{self._inbox}.*", cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+
+    def lost(self) -> None:
+        """Answers to what was asked over a lost connection can never come: they fail now."""
+        for future in list(self._futures):
+            if not future.done():
+                future.set_exception(Unavailable("the connection to the bus was lost"))
+
+    async def ask(
+        self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
+    ) -> Answer:
+        """The one answer; TimeoutError or Unavailable where none comes."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def arrived(message: Answer) -> None:
+            if future.done():
+                return
+            if (message.headers or {}).get("Status") == NO_RESPONDERS:
+                future.set_exception(Unavailable(f"{subject}: nobody answers"))
+            else:
+                future.set_result(message)
+
+        await self._settled(subject, data, headers, arrived, future, timeout_seconds)
+        return future.result()
+
+    async def gather(
+        self,
+        subject: str,
+        data: bytes,
+        ends: Callable[[Answer], bool],
+        timeout_seconds: float,
+    ) -> list[Answer]:
+        """Many answers, up to one that `ends` them, or raises what came of it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        found: list[Answer] = []
+
+        def arrived(message: Answer) -> None:
+            if future.done():
+                return
+            try:
+                if ends(message):
+                    future.set_result(None)
+                else:
+                    found.append(message)
+            except Exception as error:  # noqa: BLE001 - it is raised to whoever asked
+                future.set_exception(error)
+
+        await self._settled(subject, data, None, arrived, future, timeout_seconds)
+        return found
+
+    async def _settled(
+        self,
+        subject: str,
+        data: bytes,
+        headers: dict[str, str] | None,
+        arrived: Callable[[Answer], None],
+        future: "asyncio.Future[Any]",
+        timeout_seconds: float,
+    ) -> None:
+        word = str(next(self._numbers))
+        self._waiting[word] = arrived
+        self._futures.add(future)
+        late = asyncio.get_running_loop().call_later(timeout_seconds, _expire, future)
+        try:
+            await self._client.publish(
+                subject,
+                data,
+                reply=f"{self._inbox}.{word}",
+                headers=headers,
+            )
+            await future
+        finally:
+            late.cancel()
+            del self._waiting[word]
+            self._futures.discard(future)
+
+    async def _arrived(self, message: Answer) -> None:
+        arrived = self._waiting.get(message.subject.rpartition(".")[2])
+        if arrived is not None:
+            arrived(message)
+
+
+def _expire(future: "asyncio.Future[Any]") -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

@@ -1,0 +1,1 @@
+"""The parts of the JetStream protocol that both bus implementations share."""

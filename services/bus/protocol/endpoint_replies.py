@@ -1,0 +1,69 @@
+"""Endpoints as the bus calls them: whatever one raises becomes its answer, in words."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from schemas.headers import SUBJECT
+from schemas.messages import encode
+from schemas.requests import QueryError
+from schemas.topology import MESSAGE_BYTES_MAX
+from services.bus.port import Endpoint, Headers
+from services.primitives.errors import BusError
+
+CODES: Final = {"unavailable": "503", "invalid-request": "400"}
+
+
+class ServiceRequest(Protocol):
+    """A request to a service, as the client gives it."""
+
+    @property
+    def subject(self) -> str:
+        """On which subject it is asked."""
+        ...
+
+    @property
+    def data(self) -> bytes:
+        """What is asked."""
+        ...
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        """With which headers."""
+        ...
+
+    async def respond(self, response: bytes) -> None:
+        """Answer it."""
+        ...
+
+    async def respond_error(self, code: str, description: str, data: bytes) -> None:
+        """Answer it with an error."""
+        ...
+
+
+async def answer(endpoint: Endpoint, data: bytes, headers: Headers) -> tuple[bytes, str, str]:
+    """Ask an endpoint; returns the answer, and the error's kind and text where it is one."""
+    try:
+        found = await endpoint(data, headers)
+        if len(found) <= MESSAGE_BYTES_MAX:
+            return found, "", ""
+        kind = "invalid-request"
+        text = f"the answer has {len(found)} bytes, {MESSAGE_BYTES_MAX} may be; ask for less"
+    except BusError as error:
+        kind, text = "unavailable", str(error)
+    except Exception as error:  # noqa: BLE001 - whatever an endpoint raises is its answer
+        kind, text = "invalid-request", str(error)
+    return encode(QueryError(error=kind, reason=text)), kind, text
+
+
+def service_handler(endpoint: Endpoint) -> Callable[[ServiceRequest], Awaitable[None]]:
+    """What the services API calls for an endpoint."""
+
+    async def handle(request: ServiceRequest) -> None:
+        headers = {**(request.headers or {}), SUBJECT: request.subject}
+        data, kind, text = await answer(endpoint, request.data, headers)
+        if kind:
+            await request.respond_error(CODES[kind], text, data)
+        else:
+            await request.respond(data)
+
+    return handle

@@ -1,0 +1,142 @@
+"""The server's own JSON and headers, read as values and errors of ours."""
+
+from base64 import b64decode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from schemas import headers as h
+from schemas.topology import SERVER_VERSION_MIN
+from services.bus.port import Stored
+from services.primitives.errors import Conflict, Refused, SetupError, Unavailable
+
+CONFLICT_CODES: Final = frozenset({10071, 10164})
+"""Wrong last sequence, in its two spellings."""
+UNAVAILABLE: Final = 503
+DIRECT_HEADERS: Final = frozenset(
+    {"Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
+)
+"""What the server adds to a message that is read directly; no part of the message."""
+
+
+class ApiError(msgspec.Struct):
+    """What the server says when it will not."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _PubAck(msgspec.Struct):
+    seq: int = 0
+    error: ApiError | None = None
+
+
+_pub_ack = msgspec.json.Decoder(_PubAck)
+
+
+def read_ack(data: bytes, subject: str) -> int:
+    """The sequence in an acknowledgement; raises what it says instead."""
+    try:
+        ack = _pub_ack.decode(data)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"{subject}: no acknowledgement but {data[:80]!r}") from error
+    if ack.error is not None:
+        raise_api_error(ack.error, subject)
+    return ack.seq
+
+
+def read_answer(data: bytes, call: str) -> dict[str, Any]:
+    """An answer of the JetStream API; raises what it says instead."""
+    found: dict[str, Any] = msgspec.json.decode(data)
+    if error := found.get("error"):
+        raise_api_error(msgspec.convert(error, ApiError), call)
+    return found
+
+
+def raise_api_error(error: ApiError, what: str) -> None:
+    """Raise the error of ours that the server's means."""
+    text = f"{what}: {error.description} ({error.err_code or error.code})"
+    if error.err_code in CONFLICT_CODES:
+        raise Conflict(text)
+    if error.code == UNAVAILABLE:
+        raise Unavailable(text)
+    raise Refused(text, error.err_code)
+
+
+def read_direct(data: bytes, given: Mapping[str, str] | None) -> Stored:
+    """A message that was read directly; the server tells its place in headers."""
+    headers = dict(given or {})
+    return Stored(
+        subject=headers.pop("Nats-Subject"),
+        data=data,
+        sequence=int(headers.pop("Nats-Sequence")),
+        time=datetime.fromisoformat(headers.pop("Nats-Time-Stamp")),
+        headers={name: value for name, value in headers.items() if name not in DIRECT_HEADERS},
+    )
+
+
+def read_message(found: Mapping[str, Any]) -> Stored:
+    """A message as the stream's leader gives it: in JSON, headers and data in base 64."""
+    headers: dict[str, str] = {}
+    # The first line is the protocol's version.
+    for line in b64decode(found.get("hdrs", "")).decode().split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.strip()
+    return Stored(
+        subject=found["subject"],
+        data=b64decode(found.get("data", "")),
+        sequence=int(found["seq"]),
+        time=datetime.fromisoformat(found["time"]),
+        headers=headers,
+    )
+
+
+def guard(tree: str, expected: int) -> dict[str, str]:
+    """Headers that refuse a store unless `expected` is the last sequence under `tree`."""
+    return {
+        h.EXPECTED_LAST_SUBJECT_SEQ: str(expected),
+        h.EXPECTED_LAST_SUBJECT_SEQ_SUBJECT: tree,
+    }
+
+
+def header_bytes(headers: Mapping[str, str]) -> int:
+    """What headers add to a message on the wire, where its size is limited and counted."""
+    if not headers:
+        return 0
+    size = 12
+    for name, value in headers.items():
+        size += _bytes(name) + _bytes(value) + 4
+    return size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def refuse_too_large(
+    subject: str, data: bytes, headers: Mapping[str, str] | None, bytes_max: int
+) -> None:
+    """Refuse what is larger than the server takes: it would end the connection."""
+    size = len(data) + header_bytes(headers or {})
+    if size > bytes_max:
+        raise Refused(f"{subject}: {size} bytes are more than the server takes ({bytes_max})")
+
+
+def firing(at: datetime, target: str) -> dict[str, str]:
+    """Headers that make a stored message fire into `target` at a moment."""
+    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {h.SCHEDULE: f"@at {moment}", h.SCHEDULE_TARGET: target}
+
+
+def check_version(found: tuple[int, int, int], url: str) -> None:
+    """Raise SetupError where the server at `url` is older than Navarch needs."""
+    if found < SERVER_VERSION_MIN:
+        wanted = ".".join(map(str, SERVER_VERSION_MIN))
+        raise SetupError(
+            f"nats-server at {url} is {'.'.join(map(str, found))}; Navarch needs {wanted} or later "
+            "(scheduled messages). Upgrade it, or unset NAVARCH_NATS_URL for the embedded server."
+        )

@@ -1,0 +1,123 @@
+"""Makes the server match `schemas.topology`, reads it back, and names what differs."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, DurableSpec, StreamSpec
+from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.primitives.errors import Refused, SetupError, Unavailable
+
+log = logging.getLogger(__name__)
+
+STREAM_NOT_FOUND: Final = 10059
+CONSUMER_NOT_FOUND: Final = 10014
+NO_SUITABLE_PEERS: Final = 10005
+"""One of the servers is starting, or has missed a beat under load."""
+MORE_REPLICAS_THAN_STREAM: Final = 10126
+FIXED_STREAM_OPTIONS: Final = ("storage", "retention", "deny_delete")
+"""Options that the server refuses to change on a stream that exists."""
+ATTEMPT_SECONDS: Final = 0.25
+ATTEMPTS_MAX: Final = 120
+"""A cluster without a meta leader yet answers 'unavailable': half a minute of patience."""
+
+
+async def set_up(bus: Bus, clock: Clock, *, replicas: int) -> None:
+    """Create or update every stream, bucket and durable; raise SetupError naming what differs."""
+    streams = (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS)))
+    for spec in streams:
+        await _patiently(clock, lambda spec=spec: _set_up_stream(bus, spec, replicas))
+    for durable in DURABLES:
+        await _patiently(clock, lambda durable=durable: _set_up_durable(bus, durable, replicas))
+    log.info("topology set up", extra={"streams": len(streams), "durables": len(DURABLES)})
+
+
+async def _patiently(clock: Clock, call: Any) -> None:
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            await call()
+        except Unavailable:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+        except Refused as error:
+            if error.code != NO_SUITABLE_PEERS:
+                raise
+            if attempt == ATTEMPTS_MAX - 1:
+                raise Unavailable(
+                    f"{error}; as many servers are needed as nats.replicas says: see nats server "
+                    "report jetstream for which of them answer, and start again when all do"
+                ) from error
+        else:
+            return
+        await clock.sleep(ATTEMPT_SECONDS)
+
+
+async def _set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
+    wanted = spec.config(replicas)
+    try:
+        found = (await bus.admin(f"STREAM.INFO.{spec.name}", {}))["config"]
+    except Refused as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        found = (await bus.admin(f"STREAM.CREATE.{spec.name}", wanted))["config"]
+    if different := differences(wanted, found):
+        fixed = [name for name in FIXED_STREAM_OPTIONS if name in different]
+        if fixed:
+            raise SetupError(_mismatch("stream", spec.name, different))
+        found = (await bus.admin(f"STREAM.UPDATE.{spec.name}", wanted))["config"]
+        log.info("stream updated", extra={"stream": spec.name, "options": sorted(different)})
+    if different := differences(wanted, found):
+        raise SetupError(_mismatch("stream", spec.name, different))
+
+
+async def _set_up_durable(bus: Bus, spec: DurableSpec, replicas: int) -> None:
+    wanted = spec.config(replicas)
+    place = f"{spec.stream}.{spec.name}"
+    try:
+        answer = await bus.admin(
+            f"CONSUMER.DURABLE.CREATE.{place}", {"stream_name": spec.stream, "config": wanted}
+        )
+    except Refused as error:
+        if error.code == MORE_REPLICAS_THAN_STREAM:
+            # Raised just now: the stream has as many once it is copied to the other servers.
+            raise Unavailable(
+                f"stream {spec.stream} is still being copied to {replicas} servers, and its "
+                f"consumer {spec.name} can have as many replicas only then; look at nats stream "
+                f"report {spec.stream} and start again when every replica is current"
+            ) from error
+        # Some options are fixed at creation; what stands there then says which.
+        try:
+            answer = await bus.admin(f"CONSUMER.INFO.{place}", {})
+        except Refused:
+            answer = {"config": wanted}
+        if not differences(wanted, answer["config"]):
+            raise
+    if different := differences(wanted, answer["config"]):
+        raise SetupError(_mismatch("durable", spec.name, different, spec.stream))
+
+
+def differences(wanted: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options whose value differs: name -> (wanted, found)."""
+    different = {}
+    for name, value in wanted.items():
+        other = found.get(name)
+        if _plain(value) != _plain(other):
+            different[name] = (value, other)
+    return different
+
+
+def _plain(value: Any) -> Any:
+    # The server omits what is false, zero or empty, and calls no limit -1 or 0 as it pleases.
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
+        return tuple(sorted(value))
+    return value or None
+
+
+def _mismatch(what: str, name: str, different: dict[str, tuple[Any, Any]], stream: str = "") -> str:
+    remove = f"nats consumer rm {stream} {name}" if stream else f"nats stream rm {name}"
+    parts = [f"{key} is {found!r}, not {wanted!r}" for key, (wanted, found) in different.items()]
+    return (
+        f"{what} {name} on the server differs and cannot be changed in place: {'; '.join(parts)}. "
+        f"Back it up and delete it (`{remove}`), then start again."
+    )

@@ -1,0 +1,273 @@
+"""What the command line asks of the bus: queries, requests with their answers, stories.
+
+It decides nothing and keeps nothing; every method is one question to the fleet.
+"""
+
+import asyncio
+import getpass
+import secrets
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
+from schemas import subjects
+from schemas.headers import SERVICE_ERROR
+from schemas.messages import encode
+from schemas.names import TOKEN
+from schemas.permissions import CLI, OPERATOR, inbox
+from schemas.pool_events import (
+    PoolEvent,
+    RequestAccepted,
+    RequestRefused,
+    Scaled,
+    ScaleRefused,
+    pool_codec,
+)
+from schemas.records import pool_key
+from schemas.requests import (
+    ApplyRequest,
+    BreakerRequest,
+    FleetBudgetView,
+    HoldRequest,
+    NodeRequest,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+    QueryError,
+    RemoveRequest,
+    SagaRequest,
+    ScaleRequest,
+)
+from schemas.saga_log_entries import WHOLE
+from schemas.settings import NatsSettings
+from schemas.topology import EVENTS, POOLS, SAGAS
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Bus, Stored
+from services.cli.text.node_timeline import decode, mentions, sagas_about
+from services.primitives.errors import NavarchError, Unavailable
+
+CONNECT_SECONDS_MAX: Final = 5.0
+QUERY_SECONDS_MAX: Final = 5.0
+ANSWER_SECONDS_MAX: Final = 10.0
+PAGES_MAX: Final = 1000
+PAGE_NODES: Final = 1000
+"""Nodes a page, some 400 bytes each: they must fit one message of the bus."""
+ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
+ENDS: Final = frozenset({"done", "unwound", "stuck"})
+
+Request = (
+    ScaleRequest
+    | NodeRequest
+    | HoldRequest
+    | SagaRequest
+    | BreakerRequest
+    | ApplyRequest
+    | RemoveRequest
+)
+Answer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
+
+_page = msgspec.json.Decoder(Page)
+_budget = msgspec.json.Decoder(FleetBudgetView)
+_error = msgspec.json.Decoder(QueryError)
+_node = msgspec.json.Decoder(NodeView)
+_pool = msgspec.json.Decoder(PoolView)
+
+
+class AnswerError(NavarchError):
+    """The fleet answered that it cannot."""
+
+
+@asynccontextmanager
+async def connected(settings: NatsSettings) -> AsyncIterator["Fleet"]:
+    """A fleet to ask; an error where no server answers."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            bus = await NatsBus.connect(
+                ConnectOptions(
+                    settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
+                )
+            )
+    except TimeoutError as error:
+        raise NavarchError(
+            f"no nats-server answers at {settings.url}: is it running, and is the URL right?"
+        ) from error
+    try:
+        yield Fleet(bus)
+    finally:
+        await bus.close()
+
+
+class Fleet:
+    """The fleet behind a bus."""
+
+    def __init__(self, bus: Bus) -> None:
+        """Ask over `bus`."""
+        self.bus = bus
+
+    # --- queries ------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        name: str,
+        query: msgspec.Struct,
+        *,
+        timeout_seconds: float = QUERY_SECONDS_MAX,
+        who: str = "pool-manager",
+    ) -> bytes:
+        """Ask one question; an error with its reason where it is not answered."""
+        try:
+            reply = await self.bus.request(
+                subjects.query(name), encode(query), timeout_seconds=timeout_seconds
+            )
+        except Unavailable as error:
+            raise NavarchError(
+                f"nobody answers questions about {name}: is the {who} running? ({error})"
+            ) from error
+        if reply.headers.get(SERVICE_ERROR):
+            try:
+                raise AnswerError(_error.decode(reply.data).reason)
+            except msgspec.DecodeError:
+                raise AnswerError(reply.headers[SERVICE_ERROR]) from None
+        return reply.data
+
+    async def pages(
+        self, name: str, query: Query, *, who: str = "pool-manager"
+    ) -> list[msgspec.Raw]:
+        """Every item of an answer, page after page, as JSON."""
+        items: list[msgspec.Raw] = []
+        for _ in range(PAGES_MAX):
+            page = _page.decode(await self.ask(name, query, who=who))
+            items.extend(page.items)
+            if not page.next:
+                return items
+            query = msgspec.structs.replace(query, after=page.next)
+        raise NavarchError(f"more than {PAGES_MAX} pages of {name}: ask for one pool at a time")
+
+    async def node(self, node: str) -> tuple[NodeView, bytes]:
+        """One node with its recent faults, and the same as JSON."""
+        data = await self.ask("node", Query(node=node))
+        return _node.decode(data), data
+
+    async def budget(self) -> FleetBudgetView:
+        """The fleet's budget, and what of it is used."""
+        return _budget.decode(await self.ask("budget", Query()))
+
+    async def check_pool(self, pool: str) -> None:
+        """Say so where there is no such pool: an empty answer would pass for a quiet one."""
+        if pool and (not TOKEN.match(pool) or await self.bus.get(POOLS, pool_key(pool)) is None):
+            entries = await self.bus.entries(POOLS, pool_key("*"))
+            there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
+            raise NavarchError(f"there is no pool {pool!r}; there is: {there or 'none yet'}")
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def request(self, pool: str, verb: str, request: Request) -> Answer:
+        """Ask a pool for something and wait for the event that answers."""
+        mine = msgspec.structs.replace(
+            request, by=request.by or asker(), request=f"cli-{secrets.token_hex(8)}"
+        )
+        # Where to listen from is fixed before asking, so that no answer can be too quick.
+        after = await self.bus.last_sequence(EVENTS.name)
+        await self.bus.publish(subjects.pool_request(pool, verb), encode(mine))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._answer(pool, mine.request, after)
+        except TimeoutError as error:
+            raise NavarchError(
+                f"no answer to this {verb} request within {ANSWER_SECONDS_MAX:g} s: is the "
+                "pool-manager running? The request is stored and will be answered when it is"
+            ) from error
+
+    async def _answer(self, pool: str, request: str, after: int) -> Answer:
+        filters = [subjects.pool_event(pool, fact) for fact in ANSWERS]
+        async with aclosing(
+            _generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
+        ) as following:
+            async for stored in following:
+                event = pool_codec.decode(stored.data)
+                if isinstance(event, Answer) and event.request == request:
+                    return event
+        raise Unavailable("the bus stopped before the answer came")
+
+    # --- stories ------------------------------------------------------------------------------
+
+    async def saga(self, saga: str) -> AsyncGenerator[Stored, None]:
+        """A saga's entries, those to come included, until it has ended."""
+        tree = [subjects.saga_tree(saga)]
+        async with aclosing(_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
+            async for stored in following:
+                yield stored
+                entry = subjects.parse_saga(stored.subject)
+                if entry and entry.step == WHOLE and entry.status in ENDS:
+                    return
+
+    async def events(
+        self, *, pool: str, node: str, since: datetime | None
+    ) -> AsyncGenerator[Stored, None]:
+        """Facts as they happen, or from a moment on; of one pool, of one node, or all."""
+        nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
+        others = [] if pool or node else [subjects.FLEET_EVENTS]
+        if pool:
+            nodes, pools = subjects.node_events_in(pool), subjects.pool_events_of(pool)
+        if node:
+            nodes = (
+                subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
+            )
+        async with aclosing(
+            _generator(self.bus.follow(EVENTS.name, [nodes, pools, *others], "new", after=since))
+        ) as following:
+            async for stored in following:
+                if not node or mentions(decode(stored), node):
+                    yield stored
+
+    async def story(self, node: str) -> list[Stored]:
+        """Every stored event and saga entry about a node."""
+        bus = self.bus
+        own, pools, started = await asyncio.gather(
+            bus.read(EVENTS.name, subjects.node_events_named(node)),
+            bus.read(EVENTS.name, subjects.POOL_EVENTS),
+            bus.read(SAGAS.name, subjects.saga_step_wildcard(WHOLE, "started")),
+        )
+        trees = await asyncio.gather(
+            *(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in sagas_about(node, started))
+        )
+        about = [each for each in pools if mentions(decode(each), node)]
+        return [*own, *about, *(entry for tree in trees for entry in tree)]
+
+
+def _generator(source: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
+    """A follower as what it is, a generator, so that its consumer can be closed at once."""
+    assert isinstance(source, AsyncGenerator)
+    return source
+
+
+def asker() -> str:
+    """Who asks, for the record."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def views(items: list[msgspec.Raw]) -> list[NodeView]:
+    """Items of `nodes` as nodes."""
+    return [_node.decode(each) for each in items]
+
+
+def pool_views(items: list[msgspec.Raw]) -> list[PoolView]:
+    """Items of `pools` as pools."""
+    return [_pool.decode(each) for each in items]
+
+
+def accepted(answer: Answer) -> PoolEvent:
+    """The answer, or an error with its reason where it is a refusal."""
+    if isinstance(answer, RequestRefused | ScaleRefused):
+        raise AnswerError(f"refused ({answer.refusal}): {answer.reason}")
+    return answer

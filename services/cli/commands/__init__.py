@@ -1,0 +1,1 @@
+"""The commands of `navarch`, one module per group."""

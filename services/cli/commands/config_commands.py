@@ -1,0 +1,190 @@
+"""`navarch config set-credentials`: keeps a cloud's credentials, once they have been tried."""
+
+import asyncio
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from services.cli import console
+from services.cli.command_options import Config
+from services.primitives.atomic_files import write_secret
+from services.primitives.errors import NavarchError
+
+if TYPE_CHECKING:
+    from schemas.settings import PluginSettings, Settings
+    from services.provisioner.provider_client.cloud_credentials import Kept, Source
+
+CHECK_SECONDS_MAX: Final = 60.0
+
+commands = typer.Typer(
+    name="config", help="Set what the configuration should not hold.", no_args_is_help=True
+)
+
+
+@commands.callback()
+def config_commands() -> None:
+    """Set what the configuration should not hold."""
+
+
+@commands.command("set-credentials")
+def set_credentials(
+    provider: Annotated[
+        str, typer.Argument(help="Its name in the configuration.", show_default=False)
+    ],
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help="The file that holds the secret.")
+    ] = None,
+    key_env: Annotated[
+        str, typer.Option("--key-env", help="The provisioner's environment variable with it.")
+    ] = "",
+    key_command: Annotated[
+        str, typer.Option("--key-command", help="A command that prints it.")
+    ] = "",
+    *,
+    key_stdin: Annotated[
+        bool, typer.Option("--key-stdin", help="Read it from standard input, and store it.")
+    ] = False,
+    project: Annotated[str, typer.Option("--project", help="Of Google Cloud.")] = "",
+    profile: Annotated[str, typer.Option("--profile", help="Of the AWS configuration.")] = "",
+    options: Annotated[
+        list[str] | None, typer.Option("--set", metavar="OPTION=VALUE", help="Another option.")
+    ] = None,
+    option: Annotated[
+        str, typer.Option("--option", help="The option that takes a file with the secret.")
+    ] = "",
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Try them by listing instances.")
+    ] = True,
+    config: Config = None,
+) -> None:
+    """Keep a provider's credentials, or where they are.
+
+    Run it where the provisioner runs; it reads them when it starts.
+    """
+    from services.cli.fleet_discovery import settings_of  # noqa: PLC0415
+    from services.provisioner.provider_client.cloud_credentials import Kept, keep, secret_option  # noqa: PLC0415
+
+    settings = settings_of(config)
+    configured = _configured(settings, provider)
+    plain = _plain(options or [], project=project, profile=profile)
+    takes = secret_option(_kind(configured, config), option)
+    ways: dict[str, str] = {
+        "file": str(key_file.absolute()) if key_file else "",
+        "env": key_env,
+        "command": key_command,
+        "stored": "-" if key_stdin else "",
+    }
+    source, secret = _secret(provider, takes, ways, needed=not plain)
+    kept = Kept(options=plain, secret=source)
+    if check:
+        count = asyncio.run(_tried(provider, configured, kept, secret, settings, config))
+        console.say(f"{provider} takes them: it lists {count} instances")
+    file = keep(Path(settings.data_dir), provider, kept, secret)
+    console.say(f"kept in {file}; they count before the configuration")
+    console.say("The provisioner reads them when it starts: restart it (or navarch serve).")
+
+
+def _configured(settings: "Settings", provider: str) -> "PluginSettings":
+    found = settings.providers.get(provider)
+    if found is None:
+        known = ", ".join(settings.providers) or "none"
+        raise NavarchError(
+            f"no provider {provider!r} under `providers:` (known: {known}); add it, and name the "
+            "configuration with --config"
+        )
+    return found
+
+
+def _kind(configured: "PluginSettings", config: Path | None) -> type[Any]:
+    from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
+    from services.settings.plugin_loader import plugin_class  # noqa: PLC0415
+
+    return plugin_class(PROVIDER_PLUGINS, configured, config)
+
+
+def _plain(options: list[str], **named: str) -> dict[str, str]:
+    """What is no secret."""
+    found = {name: value for name, value in named.items() if value}
+    for each in options:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise NavarchError(f"--set {each}: write OPTION=VALUE")
+        found[name] = value
+    return found
+
+
+def _secret(
+    provider: str, takes: str, ways: dict[str, str], *, needed: bool
+) -> "tuple[Source | None, str]":
+    """Where the secret is, and itself where it is to be stored."""
+    from services.provisioner.provider_client.cloud_credentials import Source  # noqa: PLC0415
+
+    said = [kind for kind, value in ways.items() if value]
+    if len(said) > 1:
+        raise NavarchError("name one of --key-file, --key-env, --key-command and --key-stdin")
+    if not takes and (said or needed):
+        raise NavarchError(
+            f"{provider} takes no file with a secret: say --profile or --set OPTION=VALUE, or name "
+            "the option with --option"
+        )
+    if not said and not needed:
+        return None, ""
+    kind = said[0] if said else "stored"
+    if kind != "stored":
+        return Source(kind=kind, where=ways[kind], option=takes), ""  # type: ignore[arg-type]
+    if said or not sys.stdin.isatty():
+        secret = sys.stdin.read()
+    else:
+        secret = getpass.getpass(f"{provider}'s secret (it is not shown): ")
+    if not secret.strip():
+        raise NavarchError("nothing was written: no secret to keep")
+    return Source(kind="stored", option=takes), secret.strip() + "\n"
+
+
+async def _tried(
+    provider: str,
+    configured: "PluginSettings",
+    kept: "Kept",
+    secret: str,
+    settings: "Settings",
+    config: Path | None,
+) -> int:
+    """Ask the provider for its instances; how many there are."""
+    import tempfile  # noqa: PLC0415
+
+    from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
+    from services.provisioner.provider_client.cloud_credentials import applied  # noqa: PLC0415
+    from services.provisioner.provider_client.provider import Environment  # noqa: PLC0415
+    from services.provisioner.provider_client.provider_errors import ProviderError  # noqa: PLC0415
+    from services.settings.plugin_loader import load_plugin  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        stored = Path(folder) / "key"
+        if secret:
+            write_secret(stored, secret)
+        told = applied(configured, kept, stored, os.environ)
+        kind, options = load_plugin(PROVIDER_PLUGINS, told, config)
+        environment = Environment(
+            name=provider,
+            fleet=settings.fleet,
+            nats_url=settings.nats.url,
+            data_dir=Path(settings.data_dir),
+        )
+        made = kind(options=options, environment=environment)
+        try:
+            async with asyncio.timeout(CHECK_SECONDS_MAX):
+                return len(await made.list())
+        except ProviderError as error:
+            raise NavarchError(
+                f"{provider} does not take them: {error}. Nothing was kept; --no-check keeps them"
+            ) from error
+        except TimeoutError as error:
+            raise NavarchError(
+                f"{provider} did not answer within {CHECK_SECONDS_MAX:g} s. Nothing was kept"
+            ) from error
+        finally:
+            await made.close()

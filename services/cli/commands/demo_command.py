@@ -1,0 +1,250 @@
+"""`navarch demo`: a real fleet on this machine loses a GPU, and a healthy node takes its place.
+
+Nothing is acted: a nats-server, five service processes and three agents run; one line in the form
+of the kernel's is written to one node's kernel log, and everything after that is the product. All
+of it lives in a temporary directory and is gone when the demo ends, however it ends.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.node_events import GpuIdentity
+from schemas.pool_events import NodeReplaced, SagaFailed, SagaIsStuck
+from schemas.records import NodeRecord, decoder
+from schemas.settings import NatsSettings
+from schemas.topology import EVENTS, NODES, SAGAS
+from services.bus.port import Bus, Stored
+from services.cli import console
+from services.cli.bus_client import Fleet, connected
+from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
+from services.cli.temporary_fleet import DATA_FOLDER, cleared_directory
+from services.cli.text import event_text, tables
+from services.cli.text.node_timeline import assemble, decode, milliseconds
+from services.primitives.errors import NavarchError
+from services.settings.packaged_files import resource
+from services.settings.settings_file import load_settings
+
+CONFIG: Final = "demo.yaml"
+NODES_WANTED: Final = 3
+GPU_BROKEN: Final = 3
+SERVING_SECONDS_MAX: Final = 20.0
+FLEET_SECONDS_MAX: Final = 25.0
+REPLACED_SECONDS_MAX: Final = 20.0
+"""Together with stopping, less than the minute that the demo may take."""
+LOG_LINES_SHOWN: Final = 25
+KERNEL_ERROR: Final = 3
+"""Facility kernel, level error: the number in front of a kernel log record."""
+KMSG_TAIL_BYTES: Final = 8192
+
+_record = decoder(NodeRecord)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last line that the demo prints."""
+
+    ok: bool
+    kmsg_to_cordon_ms: float = 0.0
+    kmsg_to_replaced_ms: float = 0.0
+    old_node: str = ""
+    new_node: str = ""
+    reason: str = ""
+
+
+def demo() -> int:
+    """Run it; return the exit code."""
+    try:
+        outcome = asyncio.run(_until_told_to_stop())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _print("stopped; nothing is left running")
+        return 130
+    sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
+    return 0 if outcome.ok else 1
+
+
+async def _until_told_to_stop() -> Outcome:
+    """One signal stops the demo; more of them do not stop its cleaning up."""
+    task = asyncio.current_task()
+    assert task is not None
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    async with _serving() as (serving, log):
+        try:
+            return await _story(serving)
+        except (NavarchError, TimeoutError) as error:
+            reason = str(error) or "not done in time"
+            _print(f"\nThe demo failed: {reason}\nThe last lines of the services' log:")
+            _print("".join(log.read_text("utf-8").splitlines(keepends=True)[-LOG_LINES_SHOWN:]))
+            return Outcome(ok=False, reason=reason)
+
+
+@asynccontextmanager
+async def _serving() -> AsyncIterator[tuple[Serving, Path]]:
+    """A fleet in a directory of its own, which is gone afterwards."""
+    with cleared_directory("navarch-demo-") as directory:
+        config = directory / CONFIG
+        data = directory / DATA_FOLDER
+        shipped = resource(CONFIG).read_text("utf-8")
+        config.write_text(f"{shipped}\ndata_dir: {data}\n", encoding="utf-8")
+        # Whatever fleet the caller's environment names, the demo leaves it alone.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+        file = directory / "services.log"
+        with file.open("a", encoding="utf-8", buffering=1) as log, locked(data):
+
+            def tell(name: str, line: str) -> None:
+                log.write(f"{name} {line}\n")
+
+            settings = load_settings(config, environment)
+            async with Serving(settings, config, environment, tell) as serving:
+                yield serving, file
+
+
+async def _story(serving: Serving) -> Outcome:
+    supervisor = serving.supervisor
+    _print("Starting a nats-server and five services, each a process of its own …")
+    async with _within(SERVING_SECONDS_MAX, "the services were not ready"):
+        await supervisor.ready()
+    for name, pid in sorted(supervisor.pids.items()):
+        _print(f"  {name:<16} pid {pid}")
+    _print(
+        f"Watch it from another terminal: nats --server {supervisor.url} sub '{subjects.ROOT}.>'"
+    )
+    async with connected(NatsSettings(url=supervisor.url)) as fleet:
+        _print(f"Waiting for {NODES_WANTED} nodes with 8 simulated GPUs each …")
+        async with _within(FLEET_SECONDS_MAX, f"fewer than {NODES_WANTED} nodes came up"):
+            nodes = await _active_nodes(fleet.bus)
+        for node in nodes:
+            _print(f"  {node.node:<16} {len(node.gpus)} GPUs, active")
+        return await _break_one(serving, fleet, nodes)
+
+
+async def _active_nodes(bus: Bus) -> list[NodeRecord]:
+    """Wait until the pool has its nodes."""
+    active: dict[str, NodeRecord] = {}
+    async for entry in bus.watch(NODES):
+        record = None if entry.removed else _record.decode(entry.value)
+        active.pop(entry.key, None)
+        if record is not None and record.state == "active":
+            active[entry.key] = record
+        if len(active) == NODES_WANTED:
+            break
+    return [active[key] for key in sorted(active)]
+
+
+async def _break_one(serving: Serving, fleet: Fleet, nodes: list[NodeRecord]) -> Outcome:
+    old = nodes[NODES_WANTED // 2]
+    if len(old.gpus) <= GPU_BROKEN:
+        raise NavarchError(f"{old.node} has {len(old.gpus)} GPUs, not eight")
+    gpu = old.gpus[GPU_BROKEN]
+    kmsg = serving.directory / LOCAL_FOLDER / old.node / "kmsg"
+    line = xid_79(gpu, _next_sequence(kmsg), time.monotonic_ns() // 1000)
+    after = {name: await fleet.bus.last_sequence(name) for name in (EVENTS.name, SAGAS.name)}
+    _print(f"\nGPU {gpu.index} of {old.node} falls off the bus. Its kernel log says:\n  {line}\n")
+    begun = datetime.now(UTC)
+    with kmsg.open("a", encoding="utf-8") as log:
+        log.write(f"{line}\n")
+    async with _within(REPLACED_SECONDS_MAX, f"{old.node} was not replaced"):
+        replaced = await _follow(fleet, old.node, begun, after)
+    moments = assemble(await fleet.story(old.node), begun)
+    _print(f"\nThe story of {old.node}, in milliseconds from the line in its kernel log:\n")
+    _print(tables.timeline(moments, colour=console.colour()))
+    cordoned = [each for each in moments if each.what == "cordon succeeded"]
+    if not cordoned:
+        raise NavarchError(f"{old.node} was replaced without being cordoned")
+    end = next(each for each in moments if each.id == replaced.id)
+    _print(f"\n{replaced.new_node} took the place of {old.node}. Stopping everything …")
+    return Outcome(
+        ok=True,
+        kmsg_to_cordon_ms=round(cordoned[0].since_ms, 1),
+        kmsg_to_replaced_ms=round(end.since_ms, 1),
+        old_node=old.node,
+        new_node=replaced.new_node,
+    )
+
+
+async def _follow(fleet: Fleet, node: str, begun: datetime, after: dict[str, int]) -> NodeReplaced:
+    """Show everything that happens until the node is replaced."""
+    arrived: asyncio.Queue[Stored] = asyncio.Queue()
+
+    async def collect(stream: str, filters: list[str]) -> None:
+        async for stored in fleet.bus.follow(stream, filters, "new", after=after[stream]):
+            arrived.put_nowait(stored)
+
+    filters = {
+        EVENTS.name: [subjects.NODE_EVENTS, subjects.POOL_EVENTS],
+        SAGAS.name: [subjects.SAGAS],
+    }
+    tasks = [asyncio.create_task(collect(name, each)) for name, each in filters.items()]
+    try:
+        while True:
+            stored = await arrived.get()
+            message = decode(stored)
+            since = f"+{milliseconds(begun, stored.time):>9.1f} ms"
+            text = tables.event_line(stored.time, event_text.tell(message), colour=console.colour())
+            _print(f"{since}  {text}")
+            match message:
+                case NodeReplaced(old_node=old) if old == node:
+                    return message
+                case SagaFailed() | SagaIsStuck():
+                    raise NavarchError(f"{message.saga} failed at {message.step}: {message.reason}")
+                case _:
+                    pass
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def xid_79(gpu: GpuIdentity, sequence: int, microseconds: int) -> str:
+    """The record that the NVIDIA driver leaves in the kernel log when a GPU stops answering."""
+    return (
+        f"{KERNEL_ERROR},{sequence},{microseconds},-;NVRM: Xid (PCI:{gpu.pci}): 79, "
+        "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    )
+
+
+def _next_sequence(kmsg: Path) -> int:
+    """One more than the last record's, so that the reader sees no gap."""
+    with kmsg.open("rb") as log:
+        log.seek(0, os.SEEK_END)
+        log.seek(max(0, log.tell() - KMSG_TAIL_BYTES))
+        lines = log.read().decode("utf-8", "replace").splitlines()
+    for line in reversed(lines):
+        fields = line.split(",", 2)
+        if len(fields) > 2 and fields[1].isdecimal():  # noqa: PLR2004 - level, sequence, the rest
+            return int(fields[1]) + 1
+    return 1
+
+
+@asynccontextmanager
+async def _within(seconds: float, problem: str) -> AsyncIterator[None]:
+    """Turn a time-out into a sentence."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise NavarchError(f"{problem} within {seconds:g} s") from None
+
+
+def _print(text: str) -> None:
+    with suppress(BrokenPipeError):
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()

@@ -1,0 +1,201 @@
+"""`navarch evidence`: what is kept of nodes that were sick, for whoever repairs them."""
+
+import asyncio
+import io
+import tarfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from services.cli import console
+from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.console import Format
+from services.primitives.errors import NavarchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from schemas.evidence_bundles import EvidenceBundle
+    from services.bus.port import Bus, ObjectInfo
+
+HEADERS: Final = ("sick since", "node", "fault", "out for", "gpu-hours", "ended", "saga")
+ROWS_MAX: Final = 200
+"""The newest; all of them are in `-o json`."""
+ARCHIVE: Final = ".tar.gz"
+CAPTURE: Final = ".capture"
+
+
+def evidence(
+    node: Annotated[
+        str, typer.Argument(help="The node's name; none: list what there is.", show_default=False)
+    ] = "",
+    saga: Annotated[str, typer.Option("--saga", help="Of the sickness that this saga ended.")] = "",
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="DIR|FILE.tar.gz",
+            help="Write it there, a file a part, to attach to a vendor's ticket.",
+        ),
+    ] = None,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what is kept of a node that was sick.
+
+    Also when it is gone; without a node, list what there is.
+    """
+
+    async def work() -> None:
+        from services.cli.bus_client import connected  # noqa: PLC0415
+        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
+
+        async with connected(find_bus(nats_url, config)) as fleet:
+            if not node:
+                _list(await _kept(fleet.bus), output)
+                return
+            bundle = await find(fleet.bus, node, saga)
+        _show(bundle, output, save)
+
+    if not node and (save or saga):
+        raise typer.BadParameter("name the node: navarch evidence NODE --save DIR")
+    asyncio.run(work())
+
+
+async def _kept(bus: "Bus") -> "list[ObjectInfo]":
+    from schemas.topology import EVIDENCE  # noqa: PLC0415
+
+    return await bus.objects(EVIDENCE)
+
+
+async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
+    """The evidence of a node's newest sickness, or of the one that a saga ended.
+
+    What has not ended yet is put together here, as it will be when it has.
+    """
+    from services.metrics.evidence import stored_evidence  # noqa: PLC0415
+    from services.metrics.evidence.evidence_content import bundle  # noqa: PLC0415
+    from services.metrics.evidence.outage_endings import by_itself, still_open  # noqa: PLC0415
+
+    about = [each for each in await _kept(bus) if each.metadata.get("node") == node]
+    captured = next((each for each in about if is_capture(each)), None)
+    ended = [each for each in about if each is not captured]
+    if saga:
+        named = [each for each in ended if each.metadata.get("saga") == saga]
+        if not named:
+            there = ", ".join(each.metadata.get("saga", "") for each in ended) or "none"
+            raise NavarchError(f"no evidence of {node} that saga {saga!r} ended; there is: {there}")
+        ended = named
+    if captured and not saga and (not ended or captured.time > ended[-1].time):
+        pool = captured.metadata["pool"]
+        kept, _ = await stored_evidence.stored_capture(bus, pool, node)
+        known = await stored_evidence.known(bus, stored_evidence.PoolLog(bus), pool, node, ())
+        current = still_open(known)
+        if current is None and kept is not None and not ended:
+            current = by_itself(kept)
+        if current is not None:
+            return bundle(known, kept, current)
+    if not ended:
+        raise NavarchError(
+            f"no evidence is kept of a node {node!r}: it was never judged unhealthy, lost or "
+            "replaced, or that is too long ago; `navarch evidence` lists what there is"
+        )
+    found = await stored_evidence.stored_bundle(bus, ended[-1].name)
+    assert found is not None
+    return found
+
+
+def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
+    from services.cli.text import tables  # noqa: PLC0415
+
+    told = {(e.metadata.get("node"), e.metadata.get("sick_at")) for e in kept if not is_capture(e)}
+    shown = [
+        each
+        for each in kept
+        if not is_capture(each)
+        or (each.metadata.get("node"), each.metadata.get("sick_at")) not in told
+    ]
+    if output is Format.JSON:
+        console.document([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])
+        return
+    if not shown:
+        console.say("No node was sick up to now: no evidence is kept.")
+        return
+    rows = [_row(each) for each in shown[-ROWS_MAX:]]
+    console.say(tables.columns(HEADERS, rows, colour=console.colour()))
+    if len(shown) > ROWS_MAX:
+        console.say(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
+    console.say("\nOne of them: navarch evidence NODE; to send it: --save DIR or FILE.tar.gz")
+
+
+def is_capture(info: "ObjectInfo") -> bool:
+    """Whether it is what was taken when a sickness began, and not yet all of it."""
+    return info.name.endswith(CAPTURE)
+
+
+def _row(info: "ObjectInfo") -> tuple[str, ...]:
+    from services.cli.text.history_text import hours, moment, span  # noqa: PLC0415
+
+    about = info.metadata
+    sick, back = (_moment(about.get(name, "")) for name in ("sick_at", "back_at"))
+    ended = about.get("outcome", "-")
+    if about.get("new_node"):
+        ended += f" by {about['new_node']}"
+    return (
+        moment(sick or info.time),
+        about.get("node", "-"),
+        about.get("sickness", "") or "-",
+        span((back - sick).total_seconds()) if sick and back else "-",
+        hours(float(about.get("lost_gpu_hours") or 0)) if back else "-",
+        ended,
+        about.get("saga", "") or "-",
+    )
+
+
+def _moment(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
+    from schemas.messages import encode  # noqa: PLC0415
+    from services.cli.text import evidence_text  # noqa: PLC0415
+
+    if save is not None:
+        where = write(save, bundle)
+        console.say(f"{where}: {len(evidence_text.FILES)} files; begin with README.txt")
+    elif output is Format.JSON:
+        console.document(encode(bundle))
+    else:
+        console.say(evidence_text.summary(bundle))
+        console.say(
+            f"\nAll of it: navarch evidence {bundle.node} -o json; to send it: "
+            "--save DIR or --save FILE.tar.gz"
+        )
+
+
+def write(place: Path, bundle: "EvidenceBundle") -> Path:
+    """Write the parts into a folder of their own in `place`, or into an archive."""
+    from services.cli.text import evidence_text  # noqa: PLC0415
+
+    folder = f"evidence-{bundle.node}" + (f"-{bundle.saga}" if bundle.saga else "")
+    files = evidence_text.files(bundle)
+    try:
+        if place.name.endswith(ARCHIVE):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tarfile.open(place, "w:gz") as archive:
+                for name, data in files.items():
+                    about = tarfile.TarInfo(f"{folder}/{name}")
+                    about.size = len(data)
+                    about.mtime = int(bundle.sick_at.timestamp())
+                    archive.addfile(about, io.BytesIO(data))
+            return place
+        where = place / folder
+        where.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (where / name).write_bytes(data)
+    except OSError as error:
+        raise NavarchError(f"cannot write to {place}: {error.strerror or error}") from error
+    return where

@@ -1,0 +1,34 @@
+"""The command `navarch nats-config`; what it writes is decided in `nats_config`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli import console
+
+
+def nats_config(
+    out: Annotated[Path, typer.Argument(help="The directory to write to.", show_default=False)],
+    fleet: Annotated[str, typer.Option("--fleet", help="The fleet's name.")] = "default",
+    store: Annotated[str, typer.Option("--store", help="Where the server stores.")] = "/data",
+    listen: Annotated[str, typer.Option("--listen", help="Where it listens.")] = "0.0.0.0:4222",
+    http: Annotated[str, typer.Option("--http", help="Its monitoring.")] = "127.0.0.1:8222",
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="POOL/NODE", help="Write this node's credentials alone."),
+    ] = None,
+) -> None:
+    """Write credentials, and a server that asks for them."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from services.cli.nats_config_files import write, write_agent  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    for each in node or ():
+        pool, _, name = each.partition("/")
+        console.say(f"wrote {write_agent(out, pool, name, now)}")
+    if node:
+        return
+    for file in write(out, fleet, now, store=store, listen=listen, http=http):
+        console.say(f"wrote {file}")

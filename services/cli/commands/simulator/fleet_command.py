@@ -1,0 +1,354 @@
+"""`navarch simulator fleet`: simulated agents in real time, for load tests and demonstrations.
+
+Without a bus it serves a fleet of its own out of a temporary directory, which is gone afterwards;
+with one it plays the agents of that fleet's instances. Whatever it brought it takes away again: the
+pool is put back to its size before the agents fall silent.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, Final
+
+import msgspec
+import uvloop
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import Cordoned, Fault, Lost, Verdict, node_codec
+from schemas.pool_events import NodeReplaced, pool_codec
+from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
+from schemas.requests import ScaleRequest
+from schemas.settings import AgentSettings, NatsSettings, PoolSpec, Settings
+from schemas.topology import EVENTS, NODES, POOLS
+from services.bus.bucket_mirror import BucketView
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.cli import console
+from services.cli.commands.serve_command import Serving, locked
+from services.cli.fleet_discovery import find_bus, served_settings, settings_of
+from services.cli.temporary_fleet import DATA_FOLDER, cleared_directory
+from services.primitives.errors import NavarchError
+from services.settings.settings_file import load_settings
+from services.simulator.engine.real_time_fleet import LiveFleet, LiveMachines, LiveWorld
+
+OWN_PROVIDER: Final = "fake"
+NODES_A_CONNECTION: Final = 50
+CONNECTIONS_MAX: Final = 64
+CONNECT_SECONDS_MAX: Final = 10.0
+READY_SECONDS_MAX: Final = 60.0
+TELL_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 0.2
+BOOT_SPREAD: Final = 5.0
+"""The quickest machine boots so many times as quickly as the slowest."""
+LEAVE_SECONDS_MAX: Final = 120.0
+"""For the pool to come back to its size."""
+FAULTS_KEPT_MAX: Final = 100_000
+
+_pools = decoder(PoolRecord)
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to play."""
+
+    nodes: int
+    nats_url: str = ""
+    config: Path | None = None
+    pool: str = ""
+    faults_per_hour: float = 0.0
+    boot_seconds: float = 15.0
+    minutes: float = 0.0
+    """0: until it is told to stop."""
+    seed: str = "1"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The last line."""
+
+    nodes: int
+    active: int
+    seconds_to_active: float
+    """From the request to the last node in service; -1: not all of them ever were."""
+    faults: int
+    fatal: int
+    replaced: int
+    fault_to_cordon_ms_p50: float
+    """From what made a node unfit to its cordon, the wait for the budget included."""
+    fault_to_cordon_ms_p99: float
+    lost: int
+    left: int
+    """Instances beyond the pool's former size that were still there at the end."""
+
+
+def play(order: Order) -> int:
+    """Play until told to stop; the exit code is 1 where not every node ever was in service."""
+    try:
+        summary = uvloop.run(_play(order))
+    except KeyboardInterrupt:
+        return 130
+    sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+    return 0 if summary.seconds_to_active >= 0 else 1
+
+
+async def _play(order: Order) -> Summary:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with AsyncExitStack() as ending:
+        if order.nats_url or order.config or not order.nodes:
+            nats = find_bus(order.nats_url, order.config)
+            settings = _settings(order)
+            agent = settings.agent
+            types = {name: each.type for name, each in settings.providers.items()}
+        else:
+            types = {OWN_PROVIDER: OWN_PROVIDER}
+            nats, agent, pool = await ending.enter_async_context(_own(order.nodes))
+            order = msgspec.structs.replace(order, pool=pool)
+        count = min(max(order.nodes // NODES_A_CONNECTION, 1), CONNECTIONS_MAX)
+        buses = [await ending.enter_async_context(_bus(nats)) for _ in range(count)]
+        return await Live(order, buses, agent, stopping, types).run()
+
+
+def _settings(order: Order) -> Settings:
+    """Of the fleet whose agents are played, as far as they are known here."""
+    return settings_of(order.config) if order.nats_url else served_settings(order.config)[0]
+
+
+@asynccontextmanager
+async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, str]]:
+    """A fleet of our own, in a directory that is gone afterwards."""
+    with cleared_directory("navarch-simulated-") as directory:
+        config, data = directory / "navarch.yaml", directory / DATA_FOLDER
+        config.write_text(_configuration(nodes, data), "utf-8")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+        settings = load_settings(config, environment)
+        file = directory / "services.log"
+        with file.open("a", encoding="utf-8", buffering=1) as log, locked(data):
+
+            def tell(name: str, line: str) -> None:
+                log.write(f"{name} {line}\n")
+
+            async with Serving(settings, config, environment, tell) as serving:
+                url = serving.supervisor.url
+                console.say(f"a fleet of our own: the bus is {url}, its files are in {directory}")
+                async with asyncio.timeout(READY_SECONDS_MAX):
+                    await serving.supervisor.ready()
+                yield NatsSettings(url=url), settings.agent, "simulated"
+
+
+def _configuration(nodes: int, data: Path) -> str:
+    return msgspec.json.encode(
+        {
+            "fleet": "simulated",
+            "data_dir": str(data),
+            "providers": {"cloud": {"type": "fake", "file": str(data / "cloud.db")}},
+            "notifier": {"type": "noop"},
+            "pools": {
+                "simulated": {
+                    "provider": "cloud",
+                    "instance_type": "simulated-8gpu",
+                    "gpu_count": 8,
+                    "min_nodes": 0,
+                    "max_nodes": nodes,
+                    "drain_timeout": "10s",
+                    "budget": {"max_replacements": "unlimited"},
+                    # What breaks here breaks by chance, and has no cause in common.
+                    "health": {"incident": {"hold": "0s"}},
+                }
+            },
+            "budget": {"max_replacements": "unlimited"},
+        }
+    ).decode()
+
+
+@asynccontextmanager
+async def _bus(nats: NatsSettings) -> AsyncIterator[NatsBus]:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            bus = await NatsBus.connect(ConnectOptions(settings=nats, name="navarch-simulator"))
+    except TimeoutError as error:
+        raise NavarchError(f"no nats-server answers at {nats.url}: is the URL right?") from error
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+def unplayable(spec: PoolSpec, nodes: int, types: Mapping[str, str]) -> str:
+    """Why a pool's agents cannot be played, and what to do; empty: they can. Pure."""
+    if nodes and not spec.min_nodes <= nodes <= spec.max_nodes:
+        bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes (min_nodes, max_nodes)"
+        return f"it has {bounds}: choose --nodes within, or change them"
+    for name in [each.name for each in spec.providers] or [spec.provider]:
+        if types.get(name, OWN_PROVIDER) != OWN_PROVIDER:
+            return (
+                f"its provider {name} is of type {types[name]}, whose machines have agents of "
+                f"their own; play one whose provider is of type {OWN_PROVIDER}"
+            )
+    return ""
+
+
+class Live:
+    """One play, from the request for nodes to the last that leaves."""
+
+    def __init__(
+        self,
+        order: Order,
+        buses: list[NatsBus],
+        agent: AgentSettings,
+        stopping: asyncio.Event,
+        types: Mapping[str, str],
+    ) -> None:
+        """Play over `buses` until `stopping`; `types`: of the fleet's providers, where known."""
+        self._order = order
+        self._types = types
+        self._bus = buses[0]
+        self._stopping = stopping
+        world = LiveWorld(order.seed, lambda _: None)
+        self._machines = LiveMachines(world, buses, agent)
+        boots = world.chance("boots")
+        low, high = order.boot_seconds / BOOT_SPREAD, order.boot_seconds
+        self._machines.booting = lambda _: boots.uniform(low, high)
+        self._fleet = LiveFleet(self._machines, self._bus, order.pool, order.seed)
+        self._nodes = BucketView(self._bus, NODES, NodeRecord)
+        self._faults: dict[str, float] = {}
+        """Fault -> when it was stored."""
+        self._sick: dict[str, float] = {}
+        """Node -> when the fault was stored that makes it unfit, until it is cordoned."""
+        self._cordons: list[float] = []
+        self._replaced = self._lost = 0
+
+    async def run(self) -> Summary:
+        """Bring the nodes, let them live, take them away."""
+        pool, before = await self._pool()
+        loops: list[Callable[[], Any]] = [self._nodes.run, self._fleet.follow, self._hear]
+        tasks = [asyncio.create_task(each()) for each in loops]
+        try:
+            began = time.monotonic()
+            if self._order.nodes:
+                await self._scale(pool, self._order.nodes)
+            wanted = self._order.nodes or before
+            took = await self._until_active(pool, wanted, began)
+            active = self._active(pool)
+            tasks.append(asyncio.create_task(self._fleet.break_things(self._order.faults_per_hour)))
+            await self._live(pool, wanted, began)
+            left = await self._leave(pool, before) if self._order.nodes else 0
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._machines.close()
+        return self._summary(wanted, active, took, left)
+
+    async def _pool(self) -> tuple[str, int]:
+        """The pool to play in, and how many nodes it wants now."""
+        records: dict[str, PoolRecord] = {}
+        for _ in range(int(READY_SECONDS_MAX / LOOK_SECONDS)):
+            entries = await self._bus.entries(POOLS, pool_key("*"))
+            records = {each.name: each for each in (_pools.decode(e.value) for e in entries)}
+            if records:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        name = self._order.pool or (next(iter(records)) if len(records) == 1 else "")
+        if name not in records:
+            known = ", ".join(sorted(records)) or "none"
+            raise NavarchError(f"name the pool with --pool; there are: {known}")
+        if wrong := unplayable(records[name].spec, self._order.nodes, self._types):
+            raise NavarchError(f"pool {name}: {wrong}")
+        self._fleet.pool = name
+        return name, records[name].desired
+
+    async def _scale(self, pool: str, nodes: int) -> None:
+        request = ScaleRequest(nodes=nodes, by="simulator")
+        await self._bus.publish(subjects.pool_request(pool, "scale"), encode(request))
+
+    def _active(self, pool: str) -> int:
+        return sum(node.state == "active" for node in self._nodes.of(pool))
+
+    async def _until_active(self, pool: str, wanted: int, began: float) -> float:
+        """How long it took; -1 where it was told to stop before."""
+        told = began
+        while (active := self._active(pool)) < wanted:
+            if await self._stopped(LOOK_SECONDS):
+                return -1.0
+            if time.monotonic() - told > TELL_SECONDS:
+                told = time.monotonic()
+                console.say(f"{told - began:6.1f} s: {active} of {wanted} nodes in service")
+        took = time.monotonic() - began
+        console.say(f"{took:6.1f} s: all {wanted} nodes in service")
+        return round(took, 2)
+
+    async def _live(self, pool: str, wanted: int, began: float) -> None:
+        """Say how it goes until told to stop, or until the time is up."""
+        until = time.monotonic() + self._order.minutes * 60 if self._order.minutes else None
+        while until is None or time.monotonic() < until:
+            left = TELL_SECONDS if until is None else min(TELL_SECONDS, until - time.monotonic())
+            if await self._stopped(max(left, LOOK_SECONDS)):
+                return
+            counts = self._fleet.counts
+            console.say(
+                f"{time.monotonic() - began:6.1f} s: {self._active(pool)} of {wanted} nodes in "
+                f"service, {counts.faults} faults ({counts.fatal} fatal), {self._replaced} "
+                f"replaced, {self._lost} lost"
+            )
+
+    async def _stopped(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _leave(self, pool: str, before: int) -> int:
+        """Put the pool back to its size; how many are left over."""
+        console.say(f"stopping: the pool goes back to {before} nodes")
+        self._stopping.clear()
+        await self._scale(pool, before)
+        until = time.monotonic() + LEAVE_SECONDS_MAX
+        while (left := len(self._machines.nodes) - before) > 0 and time.monotonic() < until:
+            if await self._stopped(LOOK_SECONDS):
+                break
+        return max(left, 0)
+
+    async def _hear(self) -> None:
+        """Take the facts about nodes, for ever."""
+        async for stored in self._bus.follow(
+            EVENTS.name, [subjects.NODE_EVENTS, subjects.POOL_EVENTS], "new"
+        ):
+            node = subjects.parse_node(stored.subject) is not None
+            event = (node_codec if node else pool_codec).decode(stored.data)
+            at = stored.time.timestamp()
+            match event:
+                case Fault() if len(self._faults) < FAULTS_KEPT_MAX:
+                    self._faults[event.id] = at
+                case Verdict(status="unhealthy") if event.fault in self._faults:
+                    self._sick[event.node] = self._faults.pop(event.fault)
+                case Cordoned() if (since := self._sick.pop(event.node, None)) is not None:
+                    self._cordons.append((at - since) * 1_000)
+                case NodeReplaced():
+                    self._replaced += 1
+                case Lost():
+                    self._lost += 1
+                case _:
+                    pass
+
+    def _summary(self, wanted: int, active: int, took: float, left: int) -> Summary:
+        cuts = quantiles(self._cordons, n=100) if len(self._cordons) > 1 else [0.0] * 99
+        return Summary(
+            nodes=wanted,
+            active=active,
+            seconds_to_active=took,
+            faults=self._fleet.counts.faults,
+            fatal=self._fleet.counts.fatal,
+            replaced=self._replaced,
+            fault_to_cordon_ms_p50=round(cuts[49], 1),
+            fault_to_cordon_ms_p99=round(cuts[98], 1),
+            lost=self._lost,
+            left=left,
+        )

@@ -1,0 +1,177 @@
+"""`navarch simulator`: a whole fleet in one process, in virtual time, with everything going wrong.
+
+It needs no bus and touches none: what it runs are the services themselves, on a bus in memory.
+"""
+
+import subprocess
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from services.cli import console
+from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.console import Format
+
+commands = typer.Typer(
+    help="Whole fleets in virtual time, under every fault.", no_args_is_help=True
+)
+
+GIT_SECONDS: Final = 5.0
+
+
+@commands.callback()
+def simulator() -> None:
+    """Whole fleets in virtual time, under every fault."""
+
+
+@commands.command("fuzz")
+def fuzz(
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, max=1_000_000, help="How many seeds.")
+    ] = 100,
+    first: Annotated[int, typer.Option("--first", min=0, help="The first of them.")] = 1,
+    seed: Annotated[str, typer.Option("--seed", help="This one alone: replays it.")] = "",
+    minutes: Annotated[
+        float,
+        typer.Option("--minutes", min=0.1, max=1_440, help="Of faults in each, in virtual time."),
+    ] = 3.0,
+    only: Annotated[
+        str, typer.Option("--only", metavar="2,5", help="Of the seed's blows these alone.")
+    ] = "",
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, max=256, help="Processes; 0: one a processor.")
+    ] = 0,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="A line for each seed, with its history's hash.")
+    ] = False,
+) -> None:
+    """Draw faults from seeds, simulate, check.
+
+    Exit code 1: violated.
+    """
+    from services.simulator.inputs.fuzz import fuzz_runner as fuzzing  # noqa: PLC0415 - heavy
+
+    try:
+        numbers = tuple(int(each) for each in only.split(",")) if only else None
+    except ValueError:
+        raise typer.BadParameter(f"{only!r} is not a list of numbers, as in 2,5") from None
+    order = fuzzing.Order(
+        seeds=[seed] if seed else [str(first + number) for number in range(seeds)],
+        minutes=minutes,
+        only=numbers,
+        jobs=jobs or fuzzing.jobs_of_this_machine(),
+        commit=_commit(),
+        verbose=verbose,
+    )
+    tally = fuzzing.fuzz(order, console.say)
+    console.say(tally.line())
+    if tally.violations:
+        raise typer.Exit(1)
+
+
+Files = Annotated[
+    list[Path], typer.Argument(help="Scenario files.", show_default=False, metavar="FILE...")
+]
+
+
+@commands.command("run")
+def run(
+    files: Files,
+    seed: Annotated[
+        str, typer.Option("--seed", help="Instead of the file's: another draw of what is random.")
+    ] = "",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only what failed, and a line a scenario.")
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Play scenarios; exit code 1: an assertion does not hold."""
+    from services.cli.commands.simulator import scenario_commands  # noqa: PLC0415
+
+    if code := scenario_commands.run(files, seed, output, quiet=quiet):
+        raise typer.Exit(code)
+
+
+@commands.command("validate")
+def validate(files: Files) -> None:
+    """Read scenarios and say all that is wrong; play none."""
+    from services.cli.commands.simulator import scenario_commands  # noqa: PLC0415
+
+    if code := scenario_commands.validate(files):
+        raise typer.Exit(code)
+
+
+@commands.command("interactive")
+def interactive(
+    file: Annotated[
+        Path | None, typer.Argument(help="A scenario, for its fleet and pools.", show_default=False)
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=100, help="Without a file: so many.")
+    ] = 3,
+    seed: Annotated[str, typer.Option("--seed", help="Another draw of what is random.")] = "",
+) -> None:
+    """Play with a fleet by hand: break things, let time pass, look."""
+    from services.cli.commands.simulator import interactive_command as playing  # noqa: PLC0415
+
+    if code := playing.play(file, nodes, seed):
+        raise typer.Exit(code)
+
+
+@commands.command("fleet")
+def fleet(
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=0, max=20_000, help="How many; 0: what the pool has.")
+    ] = 100,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    pool: Annotated[
+        str, typer.Option("--pool", help="Of that fleet; may be left out where it has only one.")
+    ] = "",
+    faults_per_hour: Annotated[
+        float,
+        typer.Option("--faults-per-hour", min=0, max=1_000_000, help="Of all nodes together."),
+    ] = 0.0,
+    boot_seconds: Annotated[
+        float, typer.Option("--boot-seconds", min=0, max=3_600, help="Of the slowest machine.")
+    ] = 15.0,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0, help="How long; 0: until Ctrl-C.")
+    ] = 0.0,
+    seed: Annotated[str, typer.Option("--seed", help="Which node breaks when.")] = "1",
+) -> None:
+    """Play agents in real time against real services.
+
+    Against a fleet of its own where no bus is named.
+    """
+    from services.cli.commands.simulator import fleet_command  # noqa: PLC0415
+
+    order = fleet_command.Order(
+        nodes=nodes,
+        nats_url=nats_url,
+        config=config,
+        pool=pool,
+        faults_per_hour=faults_per_hour,
+        boot_seconds=boot_seconds,
+        minutes=minutes,
+        seed=seed,
+    )
+    if code := fleet_command.play(order):
+        raise typer.Exit(code)
+
+
+def _commit() -> str:
+    """The commit of the checkout that this runs from; empty where it is none."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whichever git there is
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""

@@ -1,0 +1,218 @@
+"""`navarch simulator run` on a stress scenario: a bar meanwhile, then its reports and figures."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from services.cli import console
+from services.cli.console import Format
+from services.cli.text import tables
+
+if TYPE_CHECKING:
+    from services.simulator.inputs.scenario.scenario_format import Assertion, Scenario
+    from services.simulator.report.report_format import Report
+
+
+def run(
+    scenario: "Scenario", seed: str, output: Format, told: list[dict[str, Any]], *, quiet: bool
+) -> bool:
+    """Live through it, write its reports and say what came of it; False: not as was expected."""
+    from services.simulator.inputs.scenario import scenario_validation  # noqa: PLC0415
+    from services.simulator.inputs.scenario.scenario_format import LogParams  # noqa: PLC0415 - heavy
+    from services.simulator.inputs.stress import stress_entry, stress_validation  # noqa: PLC0415
+    from services.simulator.report import report_format  # noqa: PLC0415
+
+    spec = scenario.stress
+    if seed:
+        spec = msgspec.structs.replace(spec, seed=_number(seed))
+        for place, text in stress_validation.problems(spec):
+            key = ".".join(map(str, place))
+            raise typer.BadParameter(f"{scenario.file}: with this seed stress.{key}: {text}")
+    _writable(spec.report_file, spec.html_report_file, spec.log_file)
+    began = time.monotonic()
+    with _bar(float(spec.duration), tells=output is not Format.JSON and not quiet) as watcher:
+        found = stress_entry.simulate(
+            spec,
+            name=scenario.name,
+            description=scenario.description,
+            base=scenario.configuration,
+            says=[
+                (float(event.at), event.params.message)
+                for _, event in scenario_validation.in_order(scenario.events)
+                if isinstance(event.params, LogParams)
+            ],
+            passed=watcher.passed,
+            heard=watcher.heard,
+        )
+    wall = time.monotonic() - began
+    data = report_format.encode(found)
+    written = [("log", spec.log_file)] if spec.log_file else []
+    if spec.report_file:
+        Path(spec.report_file).write_bytes(data)
+        written.append(("report", spec.report_file))
+    if spec.html_report_file:
+        from services.simulator.report import html_report  # noqa: PLC0415 - heavy
+
+        Path(spec.html_report_file).write_text(html_report.render(found), encoding="utf-8")
+        written.append(("page", spec.html_report_file))
+    wrong = list(_wrong(scenario.assertions, found))
+    if output is Format.JSON:
+        told.append({"file": scenario.file, "ok": not wrong, **msgspec.to_builtins(found)})
+        return not wrong
+    if not quiet:
+        for line in lines(found):
+            console.say(line)
+        for what, path in written:
+            console.say(f"{what:<14}{path}")
+    for line in wrong:
+        console.say(f"FAILED: {line}")
+    console.say(
+        f"{found.name}: {'FAILED' if wrong else 'passed'}: {found.summary.nodes_wanted:,} nodes, "
+        f"simulated {found.seconds:.0f} s in {wall:.1f} s "
+        f"(seed {found.seed}, history {found.history[:16]})"
+    )
+    return not wrong
+
+
+def lines(found: "Report") -> Iterator[str]:
+    """The report's figures, for people."""
+    summary, repair = found.summary, found.repair_seconds
+    most = ", ".join(f"{count} {name}" for name, count in found.failures.by_type.items())
+    repaired = (
+        f"{summary.repairs:,}, {summary.repairs_open:,} under way, "
+        f"{summary.repairs_failed:,} undone; {summary.machines_made:,} machines made"
+    )
+    up = "once they were up" if summary.up_at is not None else "which never were up (95 %)"
+    rows = [
+        ("in service", f"{summary.availability:.2%} of the wanted nodes' time, {up}"),
+        ("healthy", f"{summary.nodes_at_end:,} at the end, {summary.healthy_least:,} at the least"),
+        ("failures", f"{summary.failures:,}: {most or 'none'}"),
+        ("passed", f"{summary.recoveries:,} by themselves"),
+        ("repaired", repaired),
+        (
+            "repair time",
+            f"p50 {repair.p50:.0f} s, p99 {repair.p99:.0f} s, longest {repair.max:.0f} s",
+        ),
+    ]
+    rows += _of_demand(found)
+    opened = sum(sum(each.breaker_opened.values()) for each in found.budget)
+    if opened:
+        spent = sum(each.breaker_open_seconds for each in found.budget)
+        times = "once" if opened == 1 else f"{opened} times"
+        rows.append(("breakers", f"opened {times}, {spent:.0f} s together"))
+    yield tables.columns(("", ""), rows, colour=False).partition("\n")[2]
+
+
+def _of_demand(found: "Report") -> Iterator[tuple[str, str]]:
+    """What autoscalers made of the pools' sizes, and what the jobs felt of it."""
+    if found.scaling:
+        ups, downs = (sum(getattr(each, key) for each in found.scaling) for key in ("ups", "downs"))
+        most, pools = found.summary.nodes_wanted, len(found.scaling)
+        among = f" in {pools} pools" if pools > 1 else ""
+        yield "scaled", f"{ups} times up and {downs} down{among}; {most:,} nodes at the most"
+    if (demand := found.demand) is not None:
+        wait = demand.wait_seconds
+        left = f"; {demand.waiting:,} wait at the end" if demand.waiting else ""
+        came = f"{demand.arrived:,} came, {demand.finished:,} have ended"
+        yield "jobs", f"{came}, {demand.interrupted:,} begun anew{left}"
+        yield (
+            "jobs waited",
+            f"p50 {wait.p50:.0f} s, p99 {wait.p99:.0f} s, longest {wait.max:.0f} s",
+        )
+        yield "idle", f"{demand.idle_share:.1%} of the time that nodes were in service"
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """Who is told how far a run is, and what the file itself has to say meanwhile."""
+
+    passed: Callable[[float], None]
+    heard: Callable[[float, str], None]
+
+
+@contextmanager
+def _bar(seconds: float, *, tells: bool) -> Iterator[_Watcher]:
+    """Show how far it is, where somebody watches; on stderr, so that stdout stays the answer."""
+    if not sys.stderr.isatty():
+
+        def heard(at: float, text: str) -> None:
+            if tells:
+                console.say(f"{_clock(at):>9} {text}")
+
+        yield _Watcher(lambda _: None, heard)
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    columns = (
+        TextColumn("simulated {task.fields[clock]}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %, real time"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=seconds, clock=_clock(0.0))
+
+        def passed(now: float) -> None:
+            progress.update(task, completed=now, clock=_clock(now), refresh=True)
+
+        def said(at: float, text: str) -> None:
+            if tells:
+                progress.console.print(Text(f"{_clock(at):>9} {text}"))
+
+        yield _Watcher(passed, said)
+
+
+def _clock(seconds: float) -> str:
+    """Virtual time: `1:02:03`, or `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _wrong(assertions: "tuple[Assertion, ...]", found: "Report") -> Iterator[str]:
+    """What is not as asserted; of nodes `expected` is how many are in service at least."""
+    last = found.timeline[-1]
+    waited = found.demand.wait_seconds.p99 if found.demand is not None else 0.0
+    values = {
+        "node_count": (last["healthy"] + last["degraded"], "nodes are in service"),
+        "job_wait": (waited, "s is what 99 of 100 jobs waited at the most"),
+        "dollars": (found.summary.dollars, "dollars were paid"),
+    }
+    for each in assertions:
+        value, what = values[each.type]
+        least = each.at_least if each.at_least is not None else each.expected
+        text = f"{each.message}; found: {value:g} {what}" if each.message else f"{value:g} {what}"
+        if least is not None and value < int(least):
+            yield text if each.message else f"{text} where {least} should be"
+        if each.at_most is not None and value > each.at_most:
+            yield text if each.message else f"{text}, more than {each.at_most}"
+    yield from found.defects
+
+
+def _number(seed: str) -> int:
+    try:
+        return int(seed)
+    except ValueError:
+        raise typer.BadParameter(f"{seed!r}: the seed of a stress run is a number") from None
+
+
+def _writable(*paths: str) -> None:
+    """Say now, and not after the run, that a report cannot be written."""
+    for path in map(Path, filter(None, paths)):
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            raise typer.BadParameter(f"{path}: there is no folder {folder}")
+        if path.is_dir():
+            raise typer.BadParameter(f"{path}: is a folder; name a file in it")
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise typer.BadParameter(f"{path}: cannot be written here")

@@ -1,0 +1,137 @@
+"""`navarch ssh`: a shell on a node, with the host key that the node was set up with.
+
+The node's record says where it is and which key it has shown; the pool's says who logs in. A node
+whose key nobody has pinned yet is pinned by ssh itself, under the node's own name, on first sight.
+"""
+
+import asyncio
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from schemas.addresses import host_and_port
+from services.cli import console
+from services.cli.command_options import Config, NatsUrl
+from services.primitives.errors import NavarchError
+
+if TYPE_CHECKING:
+    from schemas.records import InstanceRecord
+    from schemas.settings import PoolSpec
+    from services.cli.bus_client import Fleet
+
+LOCAL_FOLDER: Final = "local"
+KNOWN_HOSTS: Final = "known_hosts.d"
+
+
+def ssh(
+    node: Annotated[
+        str,
+        typer.Argument(metavar="NODE", help="A node, a pool, or POOL-0.", show_default=False),
+    ],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="What to run there; default: a shell.")
+    ] = None,
+    *,
+    show: Annotated[bool, typer.Option("--print", help="Print the command, run nothing.")] = False,
+    user: Annotated[str, typer.Option("--user", help="Default: the pool's ssh_user.")] = "",
+    nats_url: NatsUrl = "",
+    config: Config = None,
+) -> None:
+    """Open a shell on a node, by its pinned host key."""
+    from services.cli.bus_client import connected  # noqa: PLC0415
+    from services.cli.fleet_discovery import find_bus, settings_of  # noqa: PLC0415
+
+    async def work() -> list[str]:
+        async with connected(find_bus(nats_url, config)) as fleet:
+            record, spec = await _found(fleet, node)
+        here = Path(settings_of(config).data_dir) / LOCAL_FOLDER / record.instance
+        if record.address == "127.0.0.1" and not record.host_key and here.is_dir():
+            return in_folder(here, command or ())
+        if user:
+            spec = msgspec.structs.replace(spec, ssh_user=user)
+        return command_line(record, spec, known_hosts(record), command or ())
+
+    words = asyncio.run(work())
+    if show:
+        console.say(shlex.join(words))
+        return
+    try:
+        os.execvp(words[0], words)  # noqa: S606 - it takes this process's place
+    except FileNotFoundError as error:
+        raise NavarchError(f"there is no {words[0]} here; install an SSH client") from error
+
+
+async def _found(fleet: "Fleet", name: str) -> "tuple[InstanceRecord, PoolSpec]":
+    """The node's instance, and its pool's settings."""
+    from schemas.records import InstanceRecord, PoolRecord, decoder, pool_key  # noqa: PLC0415
+    from schemas.requests import Query  # noqa: PLC0415
+    from schemas.topology import POOLS  # noqa: PLC0415
+
+    items = await fleet.pages("instances", Query())
+    read = decoder(InstanceRecord)
+    running = [each for each in map(read.decode, items) if each.state == "running"]
+    record = meant(running, name)
+    entry = await fleet.bus.get(POOLS, pool_key(record.pool))
+    if entry is None:
+        raise NavarchError(f"there is no pool {record.pool} any more")
+    spec: PoolSpec = decoder(PoolRecord).decode(entry.value).spec
+    return record, spec
+
+
+def meant(running: Sequence["InstanceRecord"], name: str) -> "InstanceRecord":
+    """The instance that a name means: its own, its pool's first, or POOL-N, counted from 0."""
+    for each in running:
+        if each.instance == name:
+            return each
+    pool, _, number = name.rpartition("-")
+    for wanted, place in ((name, 0), (pool, int(number) if number.isdecimal() else -1)):
+        of_pool = sorted((each for each in running if each.pool == wanted), key=_serial)
+        if 0 <= place < len(of_pool):
+            return of_pool[place]
+    raise NavarchError(f"no running instance is {name!r}: see navarch list")
+
+
+def _serial(record: "InstanceRecord") -> tuple[int, str]:
+    """By the number in its name, `training-12-a285`."""
+    digits = record.instance.removeprefix(f"{record.pool}-").partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0, record.instance
+
+
+def in_folder(place: Path, command: Sequence[str]) -> list[str]:
+    """A node that is a process on this machine has a folder and no SSH server."""
+    shell = os.environ.get("SHELL", "/bin/sh")
+    then = shlex.join(command) if command else f"exec {shlex.quote(shell)}"
+    return ["sh", "-c", f"cd {shlex.quote(str(place.absolute()))} && {then}"]
+
+
+def known_hosts(record: "InstanceRecord") -> Path:
+    """The file with this node's key alone."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    file = Path(state) / "navarch" / KNOWN_HOSTS / record.instance
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if record.host_key:
+        file.write_text(f"{record.instance} {record.host_key}\n", encoding="ascii")
+    return file
+
+
+def command_line(
+    record: "InstanceRecord", spec: "PoolSpec", known: Path, command: Sequence[str]
+) -> list[str]:
+    """What is run in place of this process."""
+    if not record.address:
+        raise NavarchError(
+            f"{record.provider} has told no address of {record.instance} yet: navarch why "
+            f"{record.instance}"
+        )
+    words = ["ssh", "-o", f"HostKeyAlias={record.instance}", "-o", f"UserKnownHostsFile={known}"]
+    strict = "yes" if record.host_key else "accept-new"
+    words += ["-o", f"StrictHostKeyChecking={strict}", "-o", "HashKnownHosts=no"]
+    if spec.ssh_private_key_path and Path(spec.ssh_private_key_path).is_file():
+        words += ["-i", spec.ssh_private_key_path, "-o", "IdentitiesOnly=yes"]
+    host, port = host_and_port(record.address, spec.setup.port)
+    return [*words, "-p", str(port), f"{spec.ssh_user}@{host}", *command]

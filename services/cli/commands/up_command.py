@@ -1,0 +1,324 @@
+"""`navarch up` and `navarch down`: a pool from a wish for GPUs, and its end.
+
+Both are a request to the pool (`apply`, `remove`) and the watching of what comes of it; leaving in
+the middle changes nothing about it.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from schemas.names import TOKEN
+from schemas.requests import Query
+from services.cli import console
+from services.cli.command_options import Config, Mode, NatsUrl, Timeout
+from services.cli.progress_board import Board, bad_news, board
+from services.primitives.errors import NavarchError
+
+if TYPE_CHECKING:
+    from services.cli.bus_client import Fleet
+    from services.cli.text.launch_plan import Plan, Wish
+
+LOOK_SECONDS: Final = 0.5
+"""Between two looks at how far the nodes are."""
+READY_MINUTES: Final = 60
+SAGAS_SHOWN_MAX: Final = 16
+"""Nodes of which each step is shown; the others are counted."""
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Stay = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")]
+
+
+def up(
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="How many GPUs in all.")],
+    kind: Annotated[
+        str, typer.Option("--type", help="GPU model (h100), abstract type, or a provider's own.")
+    ],
+    name: Annotated[str, typer.Option("--name", help="The pool's name.")],
+    provider: Annotated[str, typer.Option("--provider", help="At this provider alone.")] = "",
+    region: Annotated[str, typer.Option("--region", help="In this region alone.")] = "",
+    *,
+    spot: Annotated[bool, typer.Option("--spot", help="On the spot market.")] = False,
+    max_price: Annotated[
+        float, typer.Option("--max-price", min=0, help="Dollars per hour of one node; 0: any.")
+    ] = 0.0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the pool, as in YAML."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")
+    ] = False,
+    yes: Yes = False,
+    wait: Stay = True,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+) -> None:
+    """Bring up GPUs under a name: plan, price, confirm, watch.
+
+    Asked again with another number the same pool grows; what is too many leaves.
+    """
+    from services.cli.text.launch_plan import Wish  # noqa: PLC0415
+
+    wish = Wish(
+        name=name,
+        gpus=gpus,
+        type=kind,
+        provider=provider,
+        region=region,
+        market="spot" if spot else "on-demand",
+        max_price=max_price,
+        settings=read_settings(settings or []),
+    )
+
+    async def work(fleet: "Fleet") -> None:
+        from schemas.requests import ApplyRequest  # noqa: PLC0415
+        from services.cli import bus_client  # noqa: PLC0415
+
+        planned = await _planned(fleet, await _as_it_is(fleet, wish), config)
+        there = await _nodes(fleet, name)
+        console.say(plan_text(planned, there))
+        if dry_run:
+            return
+        _confirm("Bring it up?", yes=yes)
+        request = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
+        console.message(
+            bus_client.accepted(await fleet.request(name, "apply", request)), console.Format.TABLE
+        )
+        if wait:
+            await _ready(fleet, name, planned.nodes)
+
+    _with_fleet(work, nats_url, config)
+
+
+def down(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pool's name.")],
+    *,
+    mode: Mode = "",
+    timeout: Timeout = "",
+    yes: Yes = False,
+    wait: Stay = True,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+) -> None:
+    """Let every node of a pool leave, then forget the pool."""
+
+    async def work(fleet: "Fleet") -> None:
+        import msgspec  # noqa: PLC0415
+
+        from schemas.duration import decode_hook  # noqa: PLC0415
+        from schemas.requests import RemoveRequest  # noqa: PLC0415
+        from services.cli import bus_client  # noqa: PLC0415
+
+        await fleet.check_pool(name)
+        there = await _nodes(fleet, name)
+        for node, status in there.items():
+            console.say(f"  {node:<24} {status}")
+        nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
+        console.say(f"{name}: {nodes}, each when its work has left.")
+        _confirm(f"Take {name} down?", yes=yes)
+        said = {"mode": mode, "timeout": timeout or None}
+        try:
+            request = msgspec.convert(said, RemoveRequest, dec_hook=decode_hook)
+        except msgspec.ValidationError as error:
+            raise NavarchError(f"--mode or --timeout: {error}") from error
+        answer = bus_client.accepted(await fleet.request(name, "remove", request))
+        console.message(answer, console.Format.TABLE)
+        if wait:
+            await _gone(fleet, name)
+
+    _with_fleet(work, nats_url, config)
+
+
+def _with_fleet(work: Callable[["Fleet"], Any], nats_url: str, config: Path | None) -> None:
+    from services.cli.bus_client import connected  # noqa: PLC0415
+    from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
+
+    async def run() -> None:
+        async with connected(find_bus(nats_url, config)) as fleet:
+            await work(fleet)
+
+    asyncio.run(run())
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise NavarchError("nobody is there to be asked: say --yes, or --dry-run to look alone")
+    typer.confirm(question, abort=True)
+
+
+def read_settings(said: list[str]) -> dict[str, Any]:
+    """`--set KEY=VALUE`, each value as YAML; `health.auto_replace=false` goes into `health`."""
+    import yaml  # noqa: PLC0415
+
+    found: dict[str, Any] = {}
+    for each in said:
+        path, equals, text = each.partition("=")
+        if not equals or not path:
+            raise NavarchError(f"--set {each}: write KEY=VALUE")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise NavarchError(f"--set {each}: the value is not YAML") from error
+        *inside, last = path.split(".")
+        place = found
+        for key in inside:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise NavarchError(f"--set {each}: {key} has a value already")
+        place[last] = value
+    return found
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+async def _as_it_is(fleet: "Fleet", wish: "Wish") -> "Wish":
+    """The wish, with the size of the nodes that the pool has already."""
+    import msgspec  # noqa: PLC0415
+
+    from schemas.records import PoolRecord, decoder, pool_key  # noqa: PLC0415
+    from schemas.topology import POOLS  # noqa: PLC0415
+
+    entry = await fleet.bus.get(POOLS, pool_key(wish.name)) if TOKEN.match(wish.name) else None
+    if entry is None:
+        return wish
+    record: PoolRecord = decoder(PoolRecord).decode(entry.value)
+    return msgspec.structs.replace(wish, each=record.spec.gpu_count if record.desired else 0)
+
+
+async def _planned(fleet: "Fleet", wish: "Wish", config: Path | None) -> "Plan":
+    import msgspec  # noqa: PLC0415
+
+    from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
+    from services.cli.bus_client import AnswerError  # noqa: PLC0415
+    from services.cli.fleet_discovery import served_settings  # noqa: PLC0415
+    from services.cli.text.launch_plan import listed, plan  # noqa: PLC0415
+    from services.settings.instance_type_file import load_instance_types  # noqa: PLC0415
+
+    settings, file = served_settings(config)
+    kinds = {name: each.type for name, each in settings.providers.items()}
+    try:
+        items = await fleet.pages("offerings", OfferingsQuery(everything=True), who="provisioner")
+        offers = [msgspec.json.decode(each, type=OfferingView) for each in items]
+    except AnswerError:
+        raise
+    except NavarchError:
+        # A provisioner that is away, or older: the catalogue still says what there is.
+        offers = listed(load_instance_types(settings.instance_types, file), kinds)
+    return plan(wish, offers, kinds)
+
+
+def plan_text(planned: "Plan", there: dict[str, str]) -> str:
+    """The plan as people read it, the place that is tried first in front."""
+    from services.cli.text import tables  # noqa: PLC0415
+
+    headers = ("", "provider", "region", "type", "market", "$/h a node", "$/h in all", "capacity")
+    rows = []
+    for number, each in enumerate(planned.offers):
+        price = each.dollars_per_hour
+        rows.append(
+            (
+                "first" if number == 0 else "else",
+                each.provider,
+                each.zone or each.region or "-",
+                each.instance_type,
+                each.market,
+                "?" if price is None else f"{price:.2f}",
+                "?" if price is None else f"{price * planned.nodes:.2f}",
+                each.state if each.state == "available" else f"{each.state}: {each.reason}",
+            )
+        )
+    nodes = "node" if planned.nodes == 1 else "nodes"
+    head = f"{planned.name}: {planned.nodes} {nodes} with {planned.gpus} GPUs each"
+    if there:
+        head += f"; it has {len(there)} now"
+    return f"{head}\n{tables.columns(headers, rows, colour=console.colour())}"
+
+
+# --- watching ------------------------------------------------------------------------------------
+
+
+async def _nodes(fleet: "Fleet", pool: str) -> dict[str, str]:
+    """The pool's nodes and their states."""
+    from services.cli import bus_client  # noqa: PLC0415
+
+    views = bus_client.views(await fleet.pages("nodes", Query(pool=pool)))
+    return {each.id: each.status for each in views}
+
+
+async def _ready(fleet: "Fleet", pool: str, wanted: int) -> None:
+    """Show each node's way until so many are in service."""
+    try:
+        async with asyncio.timeout(READY_MINUTES * 60), bad_news(fleet, pool):
+            with board() as shown:
+                while True:
+                    if await _all_active(fleet, pool, wanted, shown):
+                        break
+                    await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError as error:
+        raise NavarchError(
+            f"not all of {wanted} nodes are in service after {READY_MINUTES} minutes; the pool "
+            f"goes on trying: navarch why {pool}"
+        ) from error
+    console.say(f"{pool} is up: {wanted} in service. navarch ssh {pool}, navarch down {pool}")
+
+
+async def _all_active(fleet: "Fleet", pool: str, wanted: int, shown: Board) -> bool:
+    """Whether so many are in service; each node is shown as it stands."""
+    try:
+        nodes = await _nodes(fleet, pool)
+        active = [node for node, status in nodes.items() if status == "active"]
+        for node in active:
+            shown.show(node, 1.0, "in service")
+        if len(active) < wanted:
+            await _show_launches(fleet, pool, shown)
+    except NavarchError as error:
+        # What is asked is on its way, whoever has just been restarted.
+        shown.show(pool, 0.0, str(error))
+        return False
+    return len(active) >= wanted
+
+
+async def _show_launches(fleet: "Fleet", pool: str, shown: Board) -> None:
+    import msgspec  # noqa: PLC0415
+
+    from services.cli.text.saga_progress import progress  # noqa: PLC0415
+    from services.saga.saga_log import read_state  # noqa: PLC0415
+
+    opened = [msgspec.json.decode(each) for each in await fleet.pages("sagas", Query(pool=pool))]
+    for each in [saga for saga in opened if saga.get("new_node")][:SAGAS_SHOWN_MAX]:
+        state = await read_state(fleet.bus, each["saga"])
+        if state is None:
+            continue
+        told = progress(state)
+        done = sum(1 for step in state.steps.values() if step.status == "succeeded")
+        left = len(told.next) + 1
+        shown.show(each["new_node"], done / (done + left), told.waiting_for or told.status)
+
+
+async def _gone(fleet: "Fleet", pool: str) -> None:
+    """Show what is left until the pool is forgotten."""
+    from schemas.records import pool_key  # noqa: PLC0415
+    from schemas.topology import POOLS  # noqa: PLC0415
+
+    before: dict[str, str] = {}
+    while await fleet.bus.get(POOLS, pool_key(pool)) is not None:
+        try:
+            nodes = await _nodes(fleet, pool)
+        except NavarchError:
+            nodes = before  # nobody answers just now; the bucket will say when it is done
+        for node in before.keys() - nodes.keys():
+            console.say(f"  {node:<24} gone")
+        for node, status in nodes.items():
+            if before.get(node) != status:
+                console.say(f"  {node:<24} {status}")
+        before = nodes
+        await asyncio.sleep(LOOK_SECONDS)
+    console.say(f"{pool} is down: its last instance is confirmed gone")

@@ -1,0 +1,43 @@
+"""What an autoscaler asks for and does not get, in a sentence. Pure."""
+
+from schemas.autoscaling_advice import Advice
+from schemas.duration import format_duration
+from services.cli.text.history_text import moment
+
+
+def advice_words(advice: Advice) -> str:
+    """Say what is asked for, why it is not done, and when it is looked at again."""
+    since = moment(advice.since)
+    again = ""
+    if advice.again_seconds:
+        again = f" It is asked again every {format_duration(advice.again_seconds)}."
+    if advice.kept_by == "failed":
+        return (
+            f"The autoscaler ({advice.autoscaler}) has failed since {since}: {advice.detail}; the "
+            f"size stays as it is.{again}"
+        )
+    if advice.kept_by == "source":
+        return (
+            f"The metrics source of the autoscaler ({advice.autoscaler}) has not answered since "
+            f"{since}: {advice.detail}; how many jobs wait is not known.{again}"
+        )
+    nodes = "1 node" if advice.nodes == 1 else f"{advice.nodes} nodes"
+    why = f" ({advice.reason})" if advice.reason else ""
+    asks = f"The autoscaler ({advice.autoscaler}) asks for {nodes}{why}"
+    match advice.kept_by:
+        case "cooldown":
+            when = f"; not before {moment(advice.until)}" if advice.until else ""
+            bound = f", and {advice.detail}" if advice.detail else ""
+            kept = f"the last change of size is too recent (cooldown){when}{bound}"
+        case "limits":
+            kept = advice.detail
+        case "observe":
+            kept = "the pool only observes (mode: observe)"
+    return f"{asks}, not followed since {since}: {kept}.{again}"
+
+
+def matters(advice: Advice | None) -> bool:
+    """Whether somebody who looks at the whole fleet must know: idle at min_nodes is no news."""
+    if advice is None:
+        return False
+    return not (advice.kept_by == "limits" and advice.detail.startswith("min_nodes"))

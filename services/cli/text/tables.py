@@ -1,0 +1,280 @@
+"""Turns what the fleet answered into text for people. Pure: values in, lines out.
+
+Columns are aligned with spaces, as `ps` does: quick for ten thousand nodes, and easy to cut.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from schemas.duration import format_duration
+from schemas.requests import NodeView, PoolView
+from services.cli.text.advice_text import advice_words, matters
+from services.cli.text.event_text import Mood, Told
+from services.cli.text.node_timeline import Moment
+
+CELL_CHARS_MAX: Final = 140
+"""No id is cut, two nodes of a saga included: people copy them."""
+GAP: Final = "  "
+RESET: Final = "\x1b[0m"
+COLOURS: Final[dict[Mood, str]] = {"good": "\x1b[32m", "bad": "\x1b[31m", "plain": ""}
+DIM: Final = "\x1b[2m"
+BOLD: Final = "\x1b[1m"
+HEALTH_MOODS: Final[dict[str, Mood]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
+
+
+def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
+    """A table; the last column takes what room it needs."""
+    cells = [[_short(cell) for cell in row[:-1]] + [row[-1]] for row in rows]
+    widths = [
+        max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)
+    ]
+    head = _line([header.upper() for header in headers], widths)
+    lines = [f"{BOLD}{head}{RESET}" if colour else head]
+    lines += [_paint(_line(row, widths), row, colour=colour) for row in cells]
+    return "\n".join(lines)
+
+
+def _short(cell: str) -> str:
+    return cell if len(cell) <= CELL_CHARS_MAX else cell[: CELL_CHARS_MAX - 1] + "…"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _paint(line: str, cells: Sequence[str], *, colour: bool) -> str:
+    moods = {HEALTH_MOODS[cell] for cell in cells if cell in HEALTH_MOODS}
+    return f"{COLOURS['bad']}{line}{RESET}" if colour and "bad" in moods else line
+
+
+def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:
+    """One row a node; what is out of the ordinary stands in the last column."""
+    return [
+        (
+            node.id,
+            node.pool,
+            node.status,
+            node.health,
+            str(node.gpu_count or "-"),
+            node.provider or "-",
+            node.instance_type or "-",
+            _remarks(node) or "-",
+        )
+        for node in nodes
+    ]
+
+
+NODE_HEADERS: Final = (
+    "node",
+    "pool",
+    "status",
+    "health",
+    "gpus",
+    "provider",
+    "instance type",
+    "remarks",
+)
+
+
+def _remarks(node: NodeView) -> str:
+    words = [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
+    if node.spare:
+        words.remove("cordoned")
+    if node.saga:
+        words.append(f"saga {node.saga}")
+    if node.held_until:
+        by = f" by {node.held_by}" if node.held_by else ""
+        words.append(f"held until {node.held_until}{by}: {node.held_reason}")
+    if node.reason and (node.health != "healthy" or node.status != "active"):
+        words.append(node.reason)
+    return ", ".join(words)
+
+
+POOL_HEADERS: Final = (
+    "pool",
+    "desired",
+    "nodes",
+    "active",
+    "healthy",
+    "unhealthy",
+    "cordoned",
+    "min",
+    "max",
+    "breaker",
+    "out of service",
+    "begun",
+    "open sagas",
+)
+
+
+def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
+    """One row a pool."""
+    return [
+        (
+            _named(pool),
+            *map(str, (pool.desired, pool.nodes, pool.active, pool.healthy, pool.unhealthy)),
+            *map(str, (pool.cordoned, pool.min_nodes, pool.max_nodes)),
+            pool.breaker,
+            use(pool.unavailable, pool.unavailable_limit),
+            begun(pool.begun, pool.begun_limit, pool.window_seconds),
+            str(len(pool.open_sagas)) if pool.open_sagas else "-",
+        )
+        for pool in pools
+    ]
+
+
+def unfollowed(pools: Iterable[PoolView]) -> list[str]:
+    """What autoscalers ask for and do not get, a line each."""
+    return [
+        f"{pool.name}: {advice_words(pool.advice)}"
+        for pool in pools
+        if pool.advice is not None and matters(pool.advice)
+    ]
+
+
+def _named(pool: PoolView) -> str:
+    """Its name, and what is out of the ordinary about it."""
+    if pool.removing:
+        return f"{pool.name} (removing)"
+    return f"{pool.name} (observe)" if pool.mode == "observe" else pool.name
+
+
+def use(count: int, limit: int) -> str:
+    """How much of a budget is used: `1 of 2`."""
+    return f"{count} of {limit}" if limit >= 0 else str(count)
+
+
+def begun(count: int, limit: int, window_seconds: float) -> str:
+    """How much of a rate is used: `3 of 5 in 1h`."""
+    return f"{use(count, limit)} in {format_duration(window_seconds)}" if window_seconds else "-"
+
+
+def generic(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
+    """A table of whatever keys the items share; nested values are left to `-o json`."""
+    headers = [
+        key
+        for key in (items[0] if items else {})
+        if not any(isinstance(item.get(key), dict | list) for item in items)
+        and any(item.get(key) not in ("", None) for item in items)
+    ]
+    rows = [[_cell(item.get(key)) for key in headers] for item in items]
+    return columns(headers, rows, colour=colour)
+
+
+SAGA_COLUMNS: Final = ("id", "saga", "pool", "kind", "node", "new_node", "step", "since", "reason")
+SAGAS_SHOWN_MAX: Final = 20
+
+
+def under_way(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
+    """The open sagas in short; what each waits for is another command's."""
+    shown: list[dict[str, Any]] = [
+        {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in sagas[:SAGAS_SHOWN_MAX]
+    ]
+    for saga in shown:
+        if saga.get("since"):
+            saga["since"] = datetime.fromisoformat(saga["since"]).astimezone().strftime("%m-%d %T")
+    more = f", {len(sagas) - SAGAS_SHOWN_MAX} more" if len(sagas) > SAGAS_SHOWN_MAX else ""
+    waiting = f"What each waits for{more}: navarch saga list"
+    return f"Under way:\n{generic(shown, colour=colour)}\n{waiting}"
+
+
+def _cell(value: Any) -> str:
+    return "-" if value in ("", None) else str(value)
+
+
+def node_page(node: NodeView, *, colour: bool) -> str:
+    """Everything about one node."""
+    facts = [
+        ("node", node.id),
+        ("pool", node.pool),
+        ("status", node.status),
+        ("health", node.health),
+        ("remarks", _remarks(node)),
+        ("gpus", str(node.gpu_count)),
+        ("provider", node.provider),
+        ("instance type", node.instance_type),
+        ("place", "/".join(part for part in (node.region, node.zone) if part)),
+        ("rack", node.rack),
+        ("job", node.job),
+        ("address", node.address),
+        ("registered", node.registered_at),
+        ("last change", node.last_change),
+    ]
+    parts = ["\n".join(f"{key:<14} {value}" for key, value in facts if value)]
+    if node.gpus:
+        parts.append(generic([_identity(gpu) for gpu in node.gpus], colour=colour))
+        parts += _sick_gpus(node, colour=colour)
+    if node.health_events:
+        rows = [
+            (
+                each.time,
+                f"{each.kind} {each.code}" if each.code else each.kind,
+                str(each.gpu_index) if each.gpu_index >= 0 else "-",
+                each.result or "-",
+                each.rule or "-",
+                each.message,
+            )
+            for each in node.health_events
+        ]
+        headers = ("time", "fault", "gpu", "result", "rule", "message")
+        parts.append(columns(headers, rows, colour=colour))
+    return "\n\n".join(parts)
+
+
+def _identity(gpu: dict[str, Any]) -> dict[str, Any]:
+    """A GPU's own facts and whether it is healthy, without why it is not."""
+    return {key: value for key, value in gpu.items() if key not in WHY}
+
+
+def _moment(text: str) -> str:
+    """A moment to the millisecond, as everywhere."""
+    head, dot, _ = text.partition(".")
+    return f"{head}{dot}{text[len(head) + 1 :].rstrip('Z')[:3]}Z" if dot else text or "-"
+
+
+def _sick_gpus(node: NodeView, *, colour: bool) -> list[str]:
+    """A table of what stands against each GPU that is not healthy; none: no table."""
+    rows = [
+        (
+            str(gpu["index"]),
+            str(gpu["health"]),
+            str(gpu.get("action", "-")),
+            str(gpu.get("rule", "-")),
+            _moment(str(gpu.get("since", ""))),
+            str(gpu.get("reason", "-")),
+        )
+        for gpu in node.gpus
+        if gpu.get("health") in ("degraded", "unhealthy")
+    ]
+    headers = ("gpu", "health", "action", "rule", "since", "reason")
+    return [columns(headers, rows, colour=colour)] if rows else []
+
+
+WHY: Final = frozenset({"action", "rule", "reason", "fault", "kind", "code", "since"})
+"""Of a GPU that is not healthy; shown in a table of its own."""
+
+
+def event_line(at: datetime, told: Told, *, colour: bool) -> str:
+    """One line of `navarch events`."""
+    moment = at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    what = f"{told.what:<18}"
+    if colour:
+        moment, what = f"{DIM}{moment}{RESET}", f"{COLOURS[told.mood]}{what}{RESET}"
+    return f"{moment}  {told.about:<28}  {what}  {told.detail}".rstrip()
+
+
+def timeline(moments: Sequence[Moment], *, colour: bool) -> str:
+    """A node's story: the moment, milliseconds since the beginning and since the line before."""
+    width = max([len("what"), *(len(each.what) for each in moments)])
+    about = max([len("about"), *(len(each.about) for each in moments)])
+    head = f"{'AT':<12}  {'SINCE MS':>12}  {'STEP MS':>10}  {'ABOUT':<{about}}  WHAT"
+    lines = [f"{BOLD}{head}{RESET}" if colour else head]
+    for each in moments:
+        moment = each.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+        what = f"{each.what:<{width}}"
+        if colour:
+            what = f"{COLOURS[each.mood]}{what}{RESET}"
+        numbers = f"{each.since_ms:>12.1f}  {each.step_ms:>+10.1f}"
+        lines.append(f"{moment}  {numbers}  {each.about:<{about}}  {what}  {each.detail}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,175 @@
+"""Follows every fault of the fleet and tells of waves, while it holds the lease.
+
+The judges share the faults among replicas, so none of them sees a wave; one follower does. What was
+told stands in EVENTS, from where whoever takes the lease over learns what is open.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+
+from schemas import pool_events as pe
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import Fault, node_codec
+from schemas.settings import HealthSpec, IncidentSpec, Settings
+from schemas.topology import EVENTS, NODES
+from services.bus.bucket_mirror import readable
+from services.bus.leases import Lease
+from services.bus.port import Bus, Stored
+from services.health_monitor.leased_work import while_held
+from services.health_monitor.rules.correlated_faults import Crash, Wave, Waves, What, reason
+from services.health_monitor.rules.health_policy import Policy
+from services.health_monitor.rules.job_faults import of_program
+from services.health_monitor.rules.level_faults import is_over
+from services.health_monitor.rules.topology_groups import Place, Places
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
+
+log = logging.getLogger(__name__)
+
+LEASE: Final = "health-waves"
+SWEEP_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 60.0
+"""A wave to which no node was added for so long is over."""
+PLACES_SECONDS: Final = 30.0
+"""How long it is good enough where a pool's nodes stood."""
+TRIES_MAX: Final = 20
+RETRY_SECONDS: Final = 0.5
+
+_place: Final = msgspec.json.Decoder(Place)
+
+
+class Correlation:
+    """Watches faults while it holds the lease."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        lease: Lease,
+        policy: Callable[[], Policy],
+        settings: Settings,
+    ) -> None:
+        """Tell of waves by the pools' settings."""
+        self._bus = bus
+        self._clock = clock
+        self._lease = lease
+        self._policy = policy
+        self._settings = settings
+        self._waves = Waves()
+        self._places: dict[str, tuple[Places, float]] = {}
+
+    async def run(self) -> None:
+        """Contend for the lease and watch while it is held, for ever."""
+        await while_held(self._lease, self._clock, self._watch)
+
+    async def _watch(self) -> None:
+        self._waves = Waves()
+        await self._adopt()
+        faults = subjects.node_event_wildcard("fault")
+        longest = max((float(self._spec(pool).window) for pool in self._settings.pools), default=60)
+        since = self._clock.now() - timedelta(seconds=longest)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweep())
+            async for stored in self._bus.follow(EVENTS.name, [faults], "new", after=since):
+                await self._take(stored)
+
+    async def _adopt(self) -> None:
+        """Take over what was told to be open; the pool-manager's incidents are its own."""
+        opened: dict[tuple[str, str], pe.Incident] = {}
+        for stored in await self._bus.read(EVENTS.name, subjects.pool_event_wildcard("incident")):
+            event = pe.pool_codec.decode(stored.data)
+            if not isinstance(event, pe.Incident) or not event.id.startswith("wave-"):
+                continue
+            opened.pop((event.pool, event.incident), None)
+            if event.status == "opened":
+                opened[event.pool, event.incident] = event
+        for event in opened.values():
+            what = What(event.pool, event.kind, event.code, event.scope, event.within)
+            self._waves.adopt(what, event.first.timestamp(), event.last.timestamp())
+
+    async def _take(self, stored: Stored) -> None:
+        fault = node_codec.decode(stored.data)
+        subject = subjects.parse_node(stored.subject)
+        if not isinstance(fault, Fault) or subject is None or is_over(fault):
+            return
+        if (subject.pool, subject.node) != (fault.pool, fault.node):
+            return
+        at, spec = stored.time.timestamp(), self._spec(fault.pool)
+        judged = self._policy().judge(fault, {}, stored.time)
+        if judged.result == "unhealthy" and (judged.fatal or not of_program(fault)):
+            crash = Crash(fault.node, fault.kind, fault.code, fault.id, at, fault.job)
+            self._waves.crashed(fault.pool, crash)
+            return
+        places = await self._places_of(fault.pool)
+        what, groups = (
+            What(fault.pool, fault.kind, fault.code),
+            places.groups(fault.node, fault.job),
+        )
+        wave = self._waves.take(what, fault.node, at, groups, spec)
+        if wave is not None:
+            await self._tell(wave, "opened", reason(wave))
+            self._waves.open(wave)
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            for wave in self._waves.over(self._clock.now().timestamp(), QUIET_SECONDS):
+                await self._tell(wave, "closed", f"no node was added for {QUIET_SECONDS:g} s")
+
+    async def _places_of(self, pool: str) -> Places:
+        """Where a pool's nodes stand; none where nothing is known of it."""
+        places, until = self._places.get(pool, (Places(), 0.0))
+        if self._clock.monotonic() >= until:
+            nodes = await self._bus.entries(NODES, f"{pool}.>")
+            places = Places.of([found for _, found in readable(nodes, _place)])
+            self._places[pool] = places, self._clock.monotonic() + PLACES_SECONDS
+        return places
+
+    def _spec(self, pool: str) -> IncidentSpec:
+        found = self._settings.pools.get(pool)
+        return (found.health if found is not None else HealthSpec()).incident
+
+    async def _tell(self, wave: Wave, status: Literal["opened", "closed"], why: str) -> None:
+        what = wave.what
+        within = f"{_token(what.within)}-" if what.within else ""
+        name = f"{what.kind.replace('_', '-')}-{what.code}-{within}{wave.first:.0f}"
+        event = pe.Incident(
+            id=f"wave-{what.pool}-{name}-{status}",
+            time=self._clock.now(),
+            cause=wave.after.fault if wave.after is not None else "",
+            pool=what.pool,
+            incident=name,
+            status=status,
+            kind=what.kind,
+            code=what.code,
+            nodes=len(wave.nodes),
+            named=wave.nodes[: pe.INCIDENT_NAMED_MAX] if status == "opened" else (),
+            first=datetime.fromtimestamp(wave.first, UTC),
+            last=datetime.fromtimestamp(wave.last, UTC),
+            reason=why,
+            scope=what.scope,
+            within=what.within,
+        )
+        subject = subjects.pool_event(what.pool, pe.FACTS[pe.Incident])
+        for _ in range(TRIES_MAX):
+            try:
+                await self._bus.publish(subject, encode(event), msg_id=event.id)
+            except BusError as error:
+                log.info("cannot tell yet", extra={"incident": name, "reason": str(error)})
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                log.warning("incident %s", status, extra={"incident": name, "reason": why})
+                return
+
+
+def _token(within: str) -> str:
+    """A rack's or job's name as part of an id: anybody may have named it."""
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in within.lower())[:40]
+    return plain if plain == within else f"{plain}-{zlib.crc32(within.encode()):08x}"

@@ -1,0 +1,195 @@
+"""Handles what the health-monitor consumes: faults, registrations, uncordons, ends, timers.
+
+The shell around `core`: each message is judged and decided on inside the store's compare-and-set,
+verdicts go out under the id of what caused them. It decides nothing itself.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import Invalid, Message, UnknownType, message_type
+from schemas.node_events import (
+    BootChecked,
+    Fault,
+    NodeEvent,
+    Registered,
+    Terminated,
+    Uncordoned,
+    node_codec,
+)
+from schemas.records import HealthRecord, NodeRecord, decoder, node_key
+from schemas.saga_log_entries import TimerDue, timer_codec
+from schemas.settings import HealthSpec, Settings
+from schemas.topology import NODES
+from services.bus.port import Bus, Stored
+from services.health_monitor.health_store import Decide, HealthStore, MayBegin, never
+from services.health_monitor.rules import job_faults, node_health
+from services.health_monitor.rules.health_policy import Judgement, Policy
+from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.job_faults import Jobs
+from services.health_monitor.rules.level_faults import is_over
+from services.health_monitor.verdict_publisher import HealthInstruments, Performer
+from services.primitives.errors import Retry
+from services.runtime.consumer_loop import Received
+from services.runtime.tracing import traceparent
+
+log = logging.getLogger(__name__)
+
+_nodes: Final = decoder(NodeRecord)
+
+
+class Judge:
+    """Judges what is reported of nodes."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: HealthStore,
+        performer: Performer,
+        policy: Callable[[], Policy],
+        settings: Settings,
+        instruments: HealthInstruments,
+        jobs: Jobs,
+    ) -> None:
+        """`policy`: the one in force now; `jobs`: what their other nodes have."""
+        self._bus = bus
+        self._performer = performer
+        self._store = store
+        self._policy = policy
+        self._settings = settings
+        self._instruments = instruments
+        self._jobs = jobs
+
+    async def handle(self, received: Received[NodeEvent]) -> None:
+        """Handle one message of HEALTH_EVENTS."""
+        event = received.message
+        seen = node_health.Seen(event.id, received.stored.sequence, received.stored.time)
+        match event:
+            case Fault() if is_over(event):
+                await self._change(
+                    event.pool,
+                    event.node,
+                    lambda record: node_health.decide_over(record, event, seen),
+                )
+            case Fault():
+                await self._fault(event, seen, first=received.deliveries == 1)
+            case BootChecked():
+                fault = node_health.fault_of_boot(event)
+                if fault is not None:
+                    await self._fault(fault, seen, first=True)
+            case Registered():
+                await self._change(
+                    event.pool,
+                    event.node,
+                    lambda record: node_health.decide_registered(record, event, seen),
+                    may_begin=self._stands,
+                )
+            case Uncordoned():
+                await self._change(
+                    event.pool,
+                    event.node,
+                    lambda record: node_health.decide_uncordoned(record, event, seen),
+                )
+            case Terminated():
+                await self._store.remove(event.pool, event.node)
+            case _:
+                return
+
+    async def handle_timer(self, received: Received[TimerDue]) -> None:
+        """Look at a node again, because something that degraded it has worn off."""
+        due = received.message
+        # Sequences of TIMERS are not those of EVENTS, so this one must not be remembered.
+        seen = node_health.Seen(f"{due.id}-{received.stored.sequence}", 0, received.stored.time)
+        await self._change(
+            due.pool, due.node, lambda record: node_health.decide_review(record, seen)
+        )
+
+    async def _fault(self, fault: Fault, seen: node_health.Seen, *, first: bool) -> None:
+        policy = self._policy()
+        pool = self._settings.pools.get(fault.pool)
+        health = pool.health if pool is not None else HealthSpec()
+        judged: Judgement | None = None
+
+        def decide(record: HealthRecord) -> node_health.Decision:
+            nonlocal judged
+            judged = self._judged(policy, record, fault, seen)
+            if first and job_faults.waits(fault, judged) and not node_health.applied(record, seen):
+                raise Retry(f"{fault.job}: what its other nodes have", job_faults.WAIT_SECONDS)
+            return node_health.decide_fault(
+                record, fault, judged, seen, unhealthy_after=health.unhealthy_after
+            )
+
+        await self._change(fault.pool, fault.node, decide, may_begin=self._stands)
+        if judged is not None:
+            self._count(fault, judged)
+
+    def _judged(
+        self, policy: Policy, record: HealthRecord, fault: Fault, seen: node_health.Seen
+    ) -> Judgement:
+        """What the policy makes of a fault, unless it is its job's."""
+        windows = working_of(record).windows
+        judged = policy.judge(fault, windows, seen.now)
+        why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
+        return job_faults.forgiven(judged, why, windows) if why else judged
+
+    async def _change(
+        self, pool: str, node: str, decide: Decide, *, may_begin: MayBegin = never
+    ) -> None:
+        def traced(record: HealthRecord) -> node_health.Decision:
+            after, effects = decide(record)
+            if any(isinstance(effect, node_health.PublishVerdict) for effect in effects):
+                after = msgspec.structs.replace(after, trace=traceparent())
+            return after, effects
+
+        await self._store.change(pool, node, traced, self._performer.perform, may_begin=may_begin)
+
+    async def _stands(self, pool: str, node: str) -> bool:
+        """Whether a node may have a health: a late word of one that is gone begins none anew."""
+        entry = await self._bus.get(NODES, node_key(pool, node))
+        if entry is None:
+            return True
+        try:
+            record: NodeRecord = _nodes.decode(entry.value)
+        except msgspec.DecodeError:
+            log.warning("unreadable record", extra={"bucket": "NODES", "key": entry.key})
+            return True
+        return record.state != "terminated"
+
+    def _count(self, fault: Fault, judged: Judgement) -> None:
+        self._instruments.judged.labels(fault.kind, judged.result).inc()
+        for rule, reason in judged.raised:
+            self._instruments.raised.labels(rule).inc()
+            log.debug("condition raised", extra={"rule": rule, "reason": reason})
+
+
+def decode_event(stored: Stored) -> Message | UnknownType | Invalid:
+    """Decode a fact about a node; one that names another node than its subject is invalid."""
+    message = node_codec.decode(stored.data)
+    if isinstance(message, NodeEvent):
+        subject = subjects.parse_node(stored.subject)
+        if subject is None or (subject.pool, subject.node) != (message.pool, message.node):
+            return Invalid(
+                message_type(type(message)),
+                f"says {message.pool}.{message.node}, but came on {stored.subject}",
+            )
+    return message
+
+
+def decode_timer(stored: Stored) -> Message | UnknownType | Invalid:
+    """Decode a timer that has fired."""
+    return timer_codec.decode(stored.data)
+
+
+def node_of(stored: Stored) -> str:
+    """The node a fact is about: the key that keeps a node's facts in order."""
+    subject = subjects.parse_node(stored.subject)
+    return node_key(subject.pool, subject.node) if subject else stored.subject
+
+
+def timer_node_of(stored: Stored) -> str:
+    """A timer's subject is one node's, so it keeps them in order."""
+    return stored.subject

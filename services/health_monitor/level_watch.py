@@ -1,0 +1,165 @@
+"""Follows the whole fleet's telemetry and tells of levels that last, while it holds the lease.
+
+One replica does it for all nodes: comparing is cheap enough that one core keeps up with a fleet of
+any size we serve, and two that did it would tell everything twice. What it has told stands in the
+nodes' records, so whoever takes the lease over neither repeats nor forgets it; a level that had not
+lasted long enough by then is timed anew. Samples are worth little: one that comes late is passed
+over for the newest of its node, so lag never piles up.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.records import HealthRecord, decoder
+from schemas.topology import HEALTH, TELEMETRY
+from services.bus.bucket_mirror import readable
+from services.bus.leases import Lease
+from services.bus.port import Bus, Stored
+from services.health_monitor.health_store import HealthStore
+from services.health_monitor.leased_work import Tellers, while_held
+from services.health_monitor.rules import node_health
+from services.health_monitor.rules.health_policy import Policy
+from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.level_faults import told
+from services.health_monitor.rules.telemetry_levels import (
+    Crossing,
+    NodeLevels,
+    Spells,
+    without_level,
+)
+from services.health_monitor.verdict_publisher import HealthInstruments, Performer
+from services.primitives.clock import Clock
+from services.runtime.tracing import Tracing
+
+log = logging.getLogger(__name__)
+
+LEASE: Final = "health-levels"
+LATE_SECONDS: Final = 20.0
+"""A sample that was stored so long ago shows that this replica lags."""
+LOOK_EVERY: Final = 64
+"""Samples between two looks at the clock."""
+SWEEP_SECONDS: Final = 1.0
+
+_sample: Final = msgspec.json.Decoder(NodeLevels)
+_health: Final = decoder(HealthRecord)
+
+
+class LevelWatch:
+    """Watches telemetry while it holds the lease."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: HealthStore,
+        performer: Performer,
+        lease: Lease,
+        policy: Callable[[], Policy],
+        instruments: HealthInstruments,
+        tracing: Tracing,
+    ) -> None:
+        """Tell of levels of the policy in force, as the holder of `lease`."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._performer = performer
+        self._lease = lease
+        self._policy = policy
+        self._tracing = tracing
+        self._judged, self._invalid, self._late = (
+            instruments.samples.labels(each) for each in ("judged", "invalid", "late")
+        )
+        self._tellers = Tellers(clock, lease)
+        self._spells = Spells(())
+
+    async def run(self) -> None:
+        """Contend for the lease and watch while it is held, for ever."""
+        await while_held(self._lease, self._clock, self._watch)
+
+    async def _watch(self) -> None:
+        """Watch from the present state on."""
+        self._tellers = Tellers(self._clock, self._lease)
+        async with asyncio.TaskGroup() as group:
+            self._tellers.start(group)
+            policy = self._policy()
+            await self._begin(policy)
+            group.create_task(self._sweep(policy))
+            while True:
+                if self._spells.levels:
+                    await self._follow()
+                else:
+                    await self._clock.sleep(SWEEP_SECONDS)
+
+    async def _begin(self, policy: Policy) -> None:
+        """Take over what was told of before; what has no level any more is over."""
+        self._spells = Spells(policy.levels)
+        now = self._clock.now().timestamp()
+        for _, record in readable(await self._bus.entries(HEALTH), _health):
+            subject = subjects.telemetry(record.pool, record.node)
+            for key, since in working_of(record).levels.items():
+                name, _, gpu = key.rpartition("/")
+                if not self._spells.adopt(subject, name, int(gpu), since, now):
+                    await self._tell(subject, without_level(name, int(gpu), since, now))
+
+    async def _follow(self) -> None:
+        """Take samples until one comes late; then begin anew with each node's newest."""
+        before = await self._bus.last_sequence(TELEMETRY.name)
+        following = self._bus.follow(TELEMETRY.name, [subjects.TELEMETRY], "last_per_subject")
+        assert isinstance(following, AsyncGenerator)
+        async with aclosing(following):
+            async for stored in following:
+                # What stood when this began may be as old as it likes.
+                if stored.sequence > before and stored.sequence % LOOK_EVERY == 0:
+                    lag_seconds = (self._clock.now() - stored.time).total_seconds()
+                    if lag_seconds > LATE_SECONDS:
+                        self._late.inc()
+                        log.warning("passing over samples", extra={"lag_s": lag_seconds})
+                        return
+                    if not self._spells.levels:
+                        return
+                await self.take(stored)
+
+    async def take(self, stored: Stored) -> None:
+        """Compare one sample with the levels."""
+        try:
+            sample = _sample.decode(stored.data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._invalid.inc()
+            return
+        self._judged.inc()
+        subject = stored.subject
+        crossings = self._spells.take(subject, stored.time.timestamp(), sample.gpus)
+        for crossing in crossings:
+            await self._tell(subject, crossing)
+
+    async def _sweep(self, policy: Policy) -> None:
+        """End spells of which nothing is heard any more; take a changed policy's levels."""
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            for subject, crossing in self._spells.unheard(self._clock.now().timestamp()):
+                await self._tell(subject, crossing)
+            if self._policy() is not policy:
+                policy = self._policy()
+                await self._begin(policy)
+
+    async def _tell(self, subject: str, crossing: Crossing) -> None:
+        """Have a crossing noted in the node's record, and its fault published."""
+        of = subjects.parse_node(subject)
+        if of is None:
+            return
+
+        def decide(record: HealthRecord) -> node_health.Decision:
+            after, fault = told(record, crossing, self._clock.now())
+            return after, () if fault is None else (node_health.PublishFault(fault),)
+
+        async def tell() -> None:
+            with self._tracing.span("level", {}, node=of.node):
+                await self._store.change(of.pool, of.node, decide, self._performer.perform)
+
+        await self._tellers.put(subject, tell)

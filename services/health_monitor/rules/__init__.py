@@ -1,0 +1,1 @@
+"""Decides node health from faults, telemetry and policy. Pure."""

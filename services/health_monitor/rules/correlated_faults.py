@@ -1,0 +1,210 @@
+"""The same fault on many nodes at once, where it makes none of them unhealthy. Pure.
+
+XID 45 on sixty nodes is one job that died, and most often another node's crash came before it. It
+calls for nothing to be done about sixty nodes, but people should hear of it as one thing, and of
+what the nodes share: a job, a rack, a zone, a provider, or the pool. What makes nodes unhealthy is
+the pool-manager's to hold together, because it acts on it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.fault_signature import called, in_words
+from schemas.reasons import PROGRAM_CODES, IncidentScope
+from schemas.settings import IncidentSpec
+
+KINDS_MAX: Final = 10_000
+"""Groups, kinds and codes under watch; the oldest are forgotten first."""
+CRASHES_MAX: Final = 10_000
+JOB_NODES: Final = 3
+"""So many nodes of one job are one trouble; two, where another node's crash came first."""
+RACK_NODES: Final = 3
+"""A whole rack is one trouble from this size on, though it has fewer nodes than a pool needs."""
+SHARE: Final = 0.8
+"""A rack, zone or provider is what they share where it holds so much of the pool's nodes that have
+it; else the trouble is wider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that share something."""
+
+    scope: IncidentScope
+    within: str
+    size: int
+    """How many nodes it has; 0 where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """What nodes have in common: a fault, and what they share."""
+
+    pool: str
+    kind: str
+    code: int
+    scope: IncidentScope = "pool"
+    within: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A fault that made a node unhealthy, shortly before others followed."""
+
+    node: str
+    kind: str
+    code: int
+    fault: str
+    at: float
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """One trouble of many nodes."""
+
+    what: What
+    nodes: tuple[str, ...]
+    first: float
+    last: float
+    after: Crash | None = None
+
+
+@dataclass(slots=True)
+class _Open:
+    first: float
+    last: float
+    nodes: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Waves:
+    """Everything that was seen within the last moments."""
+
+    _seen: dict[What, dict[str, float]] = field(default_factory=dict)
+    _open: dict[What, _Open] = field(default_factory=dict)
+    _crashes: dict[tuple[str, str], Crash] = field(default_factory=dict)
+    """Pool and job (or none) -> the last one."""
+
+    def adopt(self, what: What, first: float, last: float) -> None:
+        """Take over a wave that was told of before."""
+        self._open[what] = _Open(first, last)
+
+    def crashed(self, pool: str, crash: Crash) -> None:
+        """Note a fault that others may follow from."""
+        for job in {"", crash.job}:
+            self._crashes.pop((pool, job), None)
+            self._crashes[pool, job] = crash
+        while len(self._crashes) > CRASHES_MAX:
+            del self._crashes[next(iter(self._crashes))]
+
+    def take(
+        self, what: What, node: str, at: float, groups: Sequence[Group], spec: IncidentSpec
+    ) -> Wave | None:
+        """Take one fault of a node that is in these groups, the narrow before the wide.
+
+        `what` is the fault as the pool's. Return the wave that it makes, if it makes one.
+        """
+        whats = [What(what.pool, what.kind, what.code, g.scope, g.within) for g in groups]
+        for each in whats:
+            opened = self._opened(each)
+            if opened is not None:
+                opened.last = max(opened.last, at)
+                opened.nodes.add(node)
+                return None
+        for each in whats:
+            self._note(each, node, at, spec)
+        for each, group in zip(whats, groups, strict=True):
+            seen = self._seen[each]
+            after = self._before(each, min(seen.values()), at, spec)
+            if len(seen) >= _wanted(group, spec, followed=after is not None) and (
+                group.scope in ("job", "pool") or len(seen) >= SHARE * len(self._seen[whats[-1]])
+            ):
+                return Wave(each, tuple(sorted(seen)), min(seen.values()), at, after)
+        return None
+
+    def open(self, wave: Wave) -> None:
+        """Count what follows to this wave, and tell of it no second time."""
+        what, nodes = wave.what, set(wave.nodes)
+        self._open[what] = _Open(wave.first, wave.last, nodes)
+        for other in list(self._seen):
+            if (other.pool, other.kind, other.code) == (what.pool, what.kind, what.code):
+                # They are this wave's, and no part of a wider one.
+                left = {n: at for n, at in self._seen[other].items() if n not in nodes}
+                if left and other != what:
+                    self._seen[other] = left
+                else:
+                    del self._seen[other]
+
+    def over(self, now: float, quiet_seconds: float) -> list[Wave]:
+        """End the waves to which no node was added for so long."""
+        ended = [
+            Wave(what, tuple(sorted(each.nodes)), each.first, each.last)
+            for what, each in self._open.items()
+            if now - each.last > quiet_seconds
+        ]
+        for wave in ended:
+            del self._open[wave.what]
+        return ended
+
+    def _opened(self, what: What) -> _Open | None:
+        found = self._open.get(what)
+        if found is not None or what.scope != "job" or not _of_program(what):
+            return found
+        # A job that dies leaves 13 on one node, 43 on others and 45 on the rest: one trouble.
+        for other, opened in self._open.items():
+            same = (other.pool, other.scope, other.within) == (what.pool, what.scope, what.within)
+            if same and _of_program(other):
+                return opened
+        return None
+
+    def _note(self, what: What, node: str, at: float, spec: IncidentSpec) -> None:
+        seen = self._seen.pop(what, {})
+        seen = {name: since for name, since in seen.items() if since > at - spec.window}
+        seen[node] = at
+        self._seen[what] = seen
+        if len(self._seen) > KINDS_MAX:
+            del self._seen[next(iter(self._seen))]
+
+    def _before(self, what: What, first: float, at: float, spec: IncidentSpec) -> Crash | None:
+        """The crash that came before, in the same job where the nodes share one.
+
+        What programs bring about may follow from it; memory that fails elsewhere does not.
+        """
+        if not _of_program(what):
+            return None
+        crash = self._crashes.get((what.pool, what.within if what.scope == "job" else ""))
+        if crash is None or not first - spec.window <= crash.at <= at:
+            return None
+        return None if (crash.kind, crash.code) == (what.kind, what.code) else crash
+
+
+def _of_program(what: What) -> bool:
+    return what.kind == "xid" and what.code in PROGRAM_CODES
+
+
+def _wanted(group: Group, spec: IncidentSpec, *, followed: bool) -> int:
+    """How many nodes of a group are one trouble."""
+    if group.scope == "job":
+        return min(spec.nodes, JOB_NODES - 1 if followed else JOB_NODES)
+    if group.scope == "rack":
+        return min(spec.nodes, max(RACK_NODES, group.size))
+    return max(spec.nodes, math.ceil(group.size * spec.percent / 100 - 1e-9))
+
+
+def reason(wave: Wave) -> str:
+    """What happened, in a sentence."""
+    what = in_words(called(wave.what.kind, wave.what.code))
+    where = f" of {shared(wave.what)}" if wave.what.within else ""
+    said = f"{len(wave.nodes)} nodes{where} with {what} at once; none of them is unhealthy for it"
+    if wave.after is None:
+        return said
+    crash = wave.after
+    before = in_words(called(crash.kind, crash.code))
+    return f"{said}; it came after {before} on {crash.node}"
+
+
+def shared(what: What) -> str:
+    """What the nodes share, in words."""
+    return f"{what.scope} {what.within}".strip()

@@ -1,0 +1,90 @@
+"""What a node's health remembers of a fault, and how its reason reads. Pure."""
+
+from datetime import datetime
+from typing import Any, Final, cast
+
+from schemas.node_events import Fault, Uncordoned
+from schemas.reasons import FaultKind
+from schemas.records import FaultNote, GpuHealth, HealthRecord, is_after
+from services.health_monitor.rules.health_policy import Judgement
+
+RECENT_MAX: Final = 32
+NOTE_CHARS_MAX: Final = 300
+
+
+def noted(
+    record: HealthRecord, fault: Fault, judged: Judgement, seen_at: datetime
+) -> tuple[FaultNote, ...]:
+    """The faults that a record remembers, with this one."""
+    note = FaultNote(
+        id=fault.id,
+        time=fault.time,
+        seen_at=seen_at,
+        kind=fault.kind,
+        code=fault.code,
+        gpu_index=fault.gpu_index,
+        message=fault.message[:NOTE_CHARS_MAX],
+        metrics=fault.metrics,
+        result=judged.result,
+        action=judged.action,
+        rule=judged.rule,
+        boot_id=fault.boot_id,
+    )
+    return (*record.recent, note)[-RECENT_MAX:]
+
+
+def reason_of(fault: Fault, judged: Judgement) -> str:
+    """One sentence for people: `XID 79: the GPU fell off the bus (GPU 3)`."""
+    name = {"xid": "XID", "sxid": "SXID"}.get(fault.kind, fault.kind.replace("_", " "))
+    head = f"{name} {fault.code}" if fault.code else name
+    what = judged.description or fault.message[:NOTE_CHARS_MAX] or judged.rule
+    where = f" (GPU {fault.gpu_index})" if fault.gpu_index >= 0 else ""
+    times = f", {judged.counted} times" if judged.counted > 1 else ""
+    return f"{head}: {what}{where}{times}"
+
+
+def since(record: HealthRecord, event: Uncordoned) -> tuple[FaultNote, ...]:
+    """What a node has reported since it was mended or vouched for, oldest first."""
+    return tuple(note for note in record.recent if _counts(note, event))
+
+
+def _counts(note: FaultNote, event: Uncordoned) -> bool:
+    later = event.vouched_at and note.seen_at and note.seen_at > event.vouched_at
+    return bool(later) or is_after(note, event.since, event.boot_id)
+
+
+def sick_of(note: FaultNote, event: Uncordoned) -> dict[str, Any]:
+    """Its health, where a fault that has come since makes it unhealthy."""
+    name = f"{note.kind} {note.code}" if note.code else note.kind
+    when = (
+        "since it was asked to be uncordoned" if event.vouched_at else "again after it was mended"
+    )
+    return {
+        "action": note.action,
+        "rule": note.rule,
+        "reason": f"{name} {when}: {note.message}",
+        "fault": note.id,
+        "kind": note.kind,
+        "code": note.code,
+        "gpu_index": note.gpu_index,
+    }
+
+
+def sick_gpus(notes: tuple[FaultNote, ...], now: datetime) -> tuple[GpuHealth, ...]:
+    """Of each GPU that these make unhealthy, the last that does."""
+    last = {each.gpu_index: each for each in notes if each.result == "unhealthy"}
+    return tuple(
+        GpuHealth(
+            index=index,
+            status="unhealthy",
+            action=note.action,
+            rule=note.rule,
+            reason=note.message,
+            fault=note.id,
+            kind=cast("FaultKind", note.kind),
+            code=note.code,
+            since=now,
+        )
+        for index, note in sorted(last.items())
+        if index >= 0
+    )

@@ -1,0 +1,123 @@
+"""A node's working state, as `HealthRecord.detail` holds it: what degrades it, what was not enough.
+
+Pure values and what time and cancelling do to them; `core` decides what follows.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from schemas.node_events import Fault
+from schemas.reasons import Action, FaultKind
+from schemas.records import HealthRecord
+from services.health_monitor.rules.health_policy import Judgement
+
+CONDITIONS_MAX: Final = 64
+STREAK_SECONDS: Final = 86_400.0
+"""Unhealthy results further apart than this are not consecutive."""
+
+TELEMETRY_SOURCE: Final = "telemetry"
+"""`source` of the faults that stand for levels in telemetry."""
+
+T = TypeVar("T")
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node is degraded: one reason of perhaps many."""
+
+    action: Action
+    rule: str
+    reason: str
+    fault: str
+    kind: FaultKind | Literal[""] = ""
+    code: int = 0
+    gpu_index: int
+    boot: str = ""
+    job: str = ""
+    until: float
+    """Epoch seconds at which it wears off."""
+
+
+class Streak(msgspec.Struct, frozen=True, kw_only=True):
+    """Unhealthy results that were not enough yet."""
+
+    count: int
+    last: float
+
+
+class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `HealthRecord.detail` holds."""
+
+    instance: str = ""
+    boot: str = ""
+    registered: str = ""
+    """Id of the last registration."""
+    sequences: tuple[int, ...] = ()
+    """Stream sequences of the last messages applied."""
+    conditions: dict[str, Condition] = {}
+    streaks: dict[str, Streak] = {}
+    windows: dict[str, tuple[float, ...]] = {}
+    review: float = 0.0
+    """Epoch seconds of the timer that is set; 0: none."""
+    levels: dict[str, float] = {}
+    """Level and GPU -> since when, of the levels in telemetry that were told of and last."""
+    silence: int = 0
+    """Revision of the marker that told of the last silence: its end is named after it."""
+    anew: int = 0
+    """How often the node's health began anew: what lasts is then told of again."""
+
+
+def working_of(record: HealthRecord) -> Working:
+    """Read a record's working state; what another release left unreadable starts anew."""
+    try:
+        return msgspec.convert(record.detail, Working)
+    except msgspec.ValidationError:
+        return Working()
+
+
+def aged(work: Working, now: float) -> Working:
+    """Drop what has worn off."""
+    conditions = {k: each for k, each in work.conditions.items() if each.until > now}
+    streaks = {k: each for k, each in work.streaks.items() if each.last > now - STREAK_SECONDS}
+    return msgspec.structs.replace(work, conditions=conditions, streaks=streaks)
+
+
+def subject_of(fault: Fault) -> str:
+    """What a fault is about: each kind, code and GPU has its own time; so has each level."""
+    level = f":{fault.subcode}" if fault.source == TELEMETRY_SOURCE else ""
+    return f"{fault.kind}:{fault.code}:{fault.gpu_index}{level}"
+
+
+def begun_anew(work: Working) -> Working:
+    """A node vouched for, or booted: nothing of before counts; what lasts is told of again."""
+    return msgspec.structs.replace(
+        work, conditions={}, streaks={}, windows={}, levels={}, anew=work.anew + 1
+    )
+
+
+def cancelled(work: Working, fault: Fault, judged: Judgement) -> Working:
+    """Drop what the rule says is over, on the same GPU (or on all, for a fault of the node)."""
+    if not judged.cancels:
+        return work
+
+    def over(subject: str) -> bool:
+        kind, code, gpu, *_ = subject.split(":")
+        same_gpu = fault.gpu_index in (-1, int(gpu))
+        return same_gpu and (
+            kind in judged.cancels or (kind == fault.kind and int(code) in judged.cancels)
+        )
+
+    return msgspec.structs.replace(
+        work,
+        conditions={k: each for k, each in work.conditions.items() if not over(k)},
+        streaks={k: each for k, each in work.streaks.items() if not over(k)},
+    )
+
+
+def newest(entries: dict[str, T], age: Callable[[T], float]) -> dict[str, T]:
+    """Keep the newest, within the bound."""
+    if len(entries) <= CONDITIONS_MAX:
+        return entries
+    kept = sorted(entries, key=lambda each: age(entries[each]))[-CONDITIONS_MAX:]
+    return {key: entries[key] for key in kept}

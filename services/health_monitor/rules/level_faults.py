@@ -1,0 +1,85 @@
+"""What a level that lasted, or is over, makes of a record, and the fault that tells it. Pure.
+
+Comes after `levels`, which sees the samples, and before the policy, which judges the fault as it
+judges an agent's. Here it is settled that a spell is told of once.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from schemas.node_events import Fault, Metric
+from schemas.records import HealthRecord
+from services.health_monitor.rules.health_state import TELEMETRY_SOURCE, Working, working_of
+from services.health_monitor.rules.telemetry_levels import Crossing
+
+
+def told(
+    record: HealthRecord, crossing: Crossing, now: datetime
+) -> tuple[HealthRecord, Fault | None]:
+    """Note a crossing in the node's record; return the fault to publish, None where it is known.
+
+    The record knows which spells were told of, so that of two replicas that see the same one only
+    one tells; the fault's id comes from the node and the spell's first moment.
+    """
+    work = working_of(record)
+    since = work.levels.get(crossing.key)
+    if crossing.over == (since is None):
+        return record, None
+    levels = {key: each for key, each in work.levels.items() if key != crossing.key}
+    if not crossing.over:
+        levels[crossing.key] = since = crossing.since
+    assert since is not None
+    after = msgspec.structs.replace(
+        record, detail=msgspec.to_builtins(msgspec.structs.replace(work, levels=levels))
+    )
+    return after, _fault(record, work, crossing, since, now)
+
+
+def _fault(
+    record: HealthRecord, work: Working, crossing: Crossing, since: float, now: datetime
+) -> Fault:
+    level, begun = crossing.level, _id(record, work, crossing, since)
+    metrics: dict[str, Metric] = {level.reading: crossing.value}
+    if crossing.temperature is not None:
+        metrics["temperature"] = crossing.temperature
+    metrics["seconds"] = round(crossing.at - since, 1)
+    metrics |= {"over": True} if crossing.over else {}
+    what = f"{level.reading} {crossing.value:g}"
+    return Fault(
+        id=f"{begun}-over" if crossing.over else begun,
+        time=now,
+        cause=begun if crossing.over else "",
+        pool=record.pool,
+        node=record.node,
+        kind=level.kind,
+        subcode=level.name,
+        gpu_index=crossing.gpu_index,
+        gpu_uuid=crossing.gpu_uuid,
+        message=(
+            f"{what}: no longer {level.bound()}"
+            if crossing.over
+            else f"{what} {level.bound()} for {metrics['seconds']:g} s"
+        ),
+        metrics=metrics,
+        source=TELEMETRY_SOURCE,
+        boot_id=work.boot,
+    )
+
+
+def _id(record: HealthRecord, work: Working, crossing: Crossing, since: float) -> str:
+    """`anew` counts how often the record forgot: then the same spell is told of once more."""
+    return (
+        f"level-{record.pool}.{record.node}-{level_token(crossing.level.name)}"
+        f"-{crossing.gpu_index}-{since * 1000:.0f}-{work.anew}"
+    )
+
+
+def level_token(name: str) -> str:
+    """A level's name as part of an id."""
+    return "".join(char if char.isalnum() or char == "-" else "-" for char in name.lower())
+
+
+def is_over(fault: Fault) -> bool:
+    """Whether a fault tells that a level is back in order: it is not judged, it cancels."""
+    return fault.source == TELEMETRY_SOURCE and fault.metrics.get("over") is True

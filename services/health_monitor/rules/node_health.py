@@ -1,0 +1,401 @@
+"""Decides what a node's health is: a record and a fact go in, a record and effects come out.
+
+The second station of every fault's way: after the agent has seen it and the policy has judged it,
+before the pool-manager hears the verdict. Unhealthy is sticky: only an uncordon or the end of the
+node lifts it. Degraded is made of conditions, one per kind, code and GPU, each of which wears off,
+is cancelled or ends with the boot, by itself: no fault touches another's time. Nothing here may
+read a clock, the bus or a file; `now` is the stored time of the message that is decided on.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from schemas.node_events import (
+    BootChecked,
+    Fault,
+    Lost,
+    Registered,
+    Returned,
+    Uncordoned,
+    Verdict,
+)
+from schemas.reasons import HealthStatus
+from schemas.records import HealthRecord
+from services.health_monitor.rules.fault_history import noted, reason_of, sick_gpus, sick_of, since
+from services.health_monitor.rules.gpu_health import (
+    ACTION_RANK,
+    rank,
+    with_conditions,
+    with_unhealthy,
+)
+from services.health_monitor.rules.health_policy import Judgement
+from services.health_monitor.rules.health_state import (
+    TELEMETRY_SOURCE,
+    Condition,
+    Streak,
+    Working,
+    aged,
+    begun_anew,
+    cancelled,
+    newest,
+    subject_of,
+    working_of,
+)
+
+SEQUENCES_MAX: Final = 256
+"""As many messages of one node as a killed replica may leave to be delivered again."""
+WINDOWS_MAX: Final = 128
+LEVEL_SECONDS_MAX: Final = 86_400.0
+"""A level whose end nobody told of wears off after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishVerdict:
+    """Tell everyone what the node's health is now."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewAt:
+    """Look at this node again, when its first condition wears off."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PublishLost:
+    """Tell everyone that a node has fallen silent."""
+
+    lost: Lost
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReturned:
+    """Tell everyone that a silent node is back."""
+
+    returned: Returned
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFault:
+    """Tell everyone that a level in telemetry has lasted, or is over."""
+
+    fault: Fault
+
+
+Effect = PublishVerdict | ReviewAt | PublishLost | PublishReturned | PublishFault
+Decision = tuple[HealthRecord, tuple[Effect, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Which message is decided on, and when it was stored."""
+
+    id: str
+    sequence: int
+    """Its place in EVENTS; 0 for what comes from elsewhere, such as a timer."""
+    now: datetime
+
+
+def applied(record: HealthRecord, seen: Seen) -> bool:
+    """Whether this message has been applied to the record before."""
+    return seen.sequence in record.detail.get("sequences", ()) or any(
+        note.id == seen.id for note in record.recent
+    )
+
+
+def decide_fault(
+    record: HealthRecord,
+    fault: Fault,
+    judged: Judgement,
+    seen: Seen,
+    *,
+    unhealthy_after: int = 1,
+) -> Decision:
+    """Apply one judged fault."""
+    if applied(record, seen):
+        return record, ()
+    now = seen.now.timestamp()
+    work = aged(working_of(record), now)
+    subject = subject_of(fault)
+    work = cancelled(work, fault, judged)
+    streaks = dict(work.streaks)
+    result, action = judged.result, judged.action
+    reason = reason_of(fault, judged)
+    if result == "unhealthy" and not judged.fatal and record.status != "unhealthy":
+        before = streaks.get(subject, Streak(count=0, last=now))
+        streaks[subject] = Streak(count=before.count + 1, last=now)
+        total = sum(each.count for each in streaks.values())
+        if total < unhealthy_after:
+            result, action = "degraded", "none"
+            reason = f"{reason}; {total} of {unhealthy_after} unhealthy results"
+    conditions = dict(work.conditions)
+    if result == "degraded":
+        conditions[subject] = Condition(
+            action=action,
+            rule=judged.rule,
+            reason=reason,
+            fault=fault.id,
+            kind=fault.kind,
+            code=fault.code,
+            gpu_index=fault.gpu_index,
+            boot=fault.boot_id,
+            job=fault.job,
+            until=now + _stands_seconds(fault, judged),
+        )
+    work = msgspec.structs.replace(
+        work,
+        streaks=newest(streaks, lambda each: each.last),
+        conditions=newest(conditions, lambda each: each.until),
+        windows=dict(list(judged.windows.items())[-WINDOWS_MAX:]),
+    )
+    known = msgspec.structs.replace(record, recent=noted(record, fault, judged, seen.now))
+    if result == "unhealthy":
+        known = with_unhealthy(known, fault, judged, reason, seen.now)
+        if record.status == "unhealthy" and ACTION_RANK[action] <= ACTION_RANK[record.action]:
+            return _close(known, work, seen, ())
+        changed = msgspec.structs.replace(
+            _changed(known, "unhealthy", seen),
+            action=action,
+            rule=judged.rule,
+            policy=judged.policy,
+            reason=reason,
+            fault=fault.id,
+            kind=fault.kind,
+            code=fault.code,
+            gpu_index=fault.gpu_index,
+            job=fault.job,
+        )
+        return _close(changed, work, seen, _verdict(record, changed, work, seen))
+    return _settle(known, work, seen, judged.policy)
+
+
+def decide_over(record: HealthRecord, fault: Fault, seen: Seen) -> Decision:
+    """Apply the end of a level: what it degraded is over at once; unhealthy stands."""
+    if applied(record, seen):
+        return record, ()
+    work = aged(working_of(record), seen.now.timestamp())
+    left = {key: each for key, each in work.conditions.items() if key != subject_of(fault)}
+    return _settle(record, msgspec.structs.replace(work, conditions=left), seen, record.policy)
+
+
+def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> Decision:
+    """Apply an agent's first word: unknown becomes healthy; unhealthy is not lifted by it."""
+    if applied(record, seen):
+        return record, ()
+    work = aged(working_of(record), seen.now.timestamp())
+    if work.boot and event.boot_id != work.boot:
+        # What degraded the node was of the old boot; a fault that lasts is reported again. What
+        # the new boot's kernel log held before the agent registered stays.
+        new = {k: each for k, each in work.conditions.items() if each.boot == event.boot_id}
+        work = msgspec.structs.replace(begun_anew(work), conditions=new)
+    work = msgspec.structs.replace(
+        work, instance=event.instance, boot=event.boot_id, registered=event.id
+    )
+    if record.status == "unknown":
+        record = msgspec.structs.replace(record, reason="registered")
+        if not work.conditions:
+            healthy = _changed(record, "healthy", seen)
+            return _close(healthy, work, seen, _verdict(record, healthy, work, seen))
+    return _settle(record, work, seen, record.policy)
+
+
+def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> Decision:
+    """Apply an uncordon: somebody vouches for the node, so its health starts anew.
+
+    Not for what it has reported since: the uncordon takes its time, and where the node was reset or
+    rebooted what came after that counts.
+    """
+    if applied(record, seen):
+        return record, ()
+    later = since(record, event)
+    before = working_of(record)
+    known = {note.id for note in later}
+    stand = {key: each for key, each in before.conditions.items() if each.fault in known}
+    work = msgspec.structs.replace(begun_anew(before), conditions=stand)
+    sick = next((note for note in reversed(later) if note.result == "unhealthy"), None)
+    if sick is not None:
+        changed = _changed(record, "unhealthy", seen)
+        changed = msgspec.structs.replace(
+            changed, gpus=sick_gpus(later, seen.now), **sick_of(sick, event)
+        )
+        return _close(changed, work, seen, _verdict(record, changed, work, seen))
+    if record.status in ("healthy", "unknown"):
+        return _close(record, work, seen, ())
+    worst = max(stand.values(), key=rank, default=None)
+    if worst is not None:
+        changed = _pointing_at(_changed(record, "degraded", seen), worst, record.policy)
+    else:
+        changed = msgspec.structs.replace(
+            _changed(record, "healthy", seen), reason=event.reason or "uncordoned"
+        )
+    return _close(changed, work, seen, _verdict(record, changed, work, seen))
+
+
+def decide_review(record: HealthRecord, seen: Seen) -> Decision:
+    """Apply a timer: what has worn off by now no longer counts."""
+    work = msgspec.structs.replace(
+        aged(working_of(record), seen.now.timestamp()),
+        review=0.0,
+    )
+    return _settle(record, work, seen, record.policy)
+
+
+def decide_silent(record: HealthRecord, revision: int, now: datetime) -> Decision:
+    """Apply a heartbeat's end; its marker's `revision` makes telling twice telling once."""
+    if record.lost:
+        return record, ()
+    work = working_of(record)
+    lost = Lost(
+        id=f"lost-{record.pool}.{record.node}-{revision}",
+        time=now,
+        pool=record.pool,
+        node=record.node,
+        instance=work.instance or record.node,
+    )
+    detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=revision))
+    return msgspec.structs.replace(record, lost=True, detail=detail), (PublishLost(lost),)
+
+
+def decide_beating(record: HealthRecord, revision: int, now: datetime) -> Decision:
+    """Apply a heartbeat: news only where the node was lost.
+
+    Named after the silence that it ends: whoever tells it again may have heard a later beat.
+    """
+    if not record.lost:
+        return record, ()
+    work = working_of(record)
+    returned = Returned(
+        id=f"returned-{record.pool}.{record.node}-{work.silence or revision}",
+        time=now,
+        pool=record.pool,
+        node=record.node,
+        instance=work.instance or record.node,
+    )
+    return msgspec.structs.replace(record, lost=False), (PublishReturned(returned),)
+
+
+def fault_of_boot(event: BootChecked) -> Fault | None:
+    """A failed boot check as a fault, so that the policy judges it too."""
+    if event.ok:
+        return None
+    failed = [f"{check.name}: {check.detail}" for check in event.checks if not check.ok]
+    return Fault(
+        id=event.id,
+        time=event.time,
+        cause=event.cause,
+        pool=event.pool,
+        node=event.node,
+        kind="diagnostic",
+        system="boot-check",
+        message="; ".join(failed) or "a boot check failed",
+        source="host",
+        boot_id=event.boot_id,
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _stands_seconds(fault: Fault, judged: Judgement) -> float:
+    """How long it degrades; a level does until it is told to be over."""
+    return LEVEL_SECONDS_MAX if fault.source == TELEMETRY_SOURCE else judged.sticky_seconds
+
+
+def _settle(record: HealthRecord, work: Working, seen: Seen, policy: str) -> Decision:
+    """Make the status what the conditions say, unless unhealthy or unknown stands."""
+    if record.status == "unhealthy" or (record.status == "unknown" and not work.conditions):
+        return _close(record, work, seen, ())
+    worst = max(work.conditions.values(), key=rank, default=None)
+    if worst is None:
+        if record.status == "healthy":
+            return _close(record, work, seen, ())
+        changed = _changed(record, "healthy", seen)
+        changed = msgspec.structs.replace(changed, reason="what degraded it is over")
+    elif record.status == "degraded" and worst.action == record.action:
+        if all(each.fault != record.fault for each in work.conditions.values()):
+            record = _pointing_at(record, worst, policy)
+        return _close(record, work, seen, ())
+    else:
+        changed = _pointing_at(_changed(record, "degraded", seen), worst, policy)
+    return _close(changed, work, seen, _verdict(record, changed, work, seen))
+
+
+def _pointing_at(record: HealthRecord, condition: Condition, policy: str) -> HealthRecord:
+    return msgspec.structs.replace(
+        record,
+        action=condition.action,
+        rule=condition.rule,
+        policy=policy,
+        reason=condition.reason,
+        fault=condition.fault,
+        kind=condition.kind,
+        code=condition.code,
+        gpu_index=condition.gpu_index,
+        job=condition.job,
+    )
+
+
+def _changed(record: HealthRecord, status: HealthStatus, seen: Seen) -> HealthRecord:
+    """A new status, with nothing said yet about why."""
+    return msgspec.structs.replace(
+        record,
+        status=status,
+        action="none",
+        rule="",
+        fault="",
+        kind="",
+        code=0,
+        gpu_index=-1,
+        job="",
+        since=seen.now,
+    )
+
+
+def _verdict(
+    before: HealthRecord, after: HealthRecord, work: Working, seen: Seen
+) -> tuple[PublishVerdict]:
+    return (
+        PublishVerdict(
+            Verdict(
+                id=f"verdict-{seen.id}",
+                time=seen.now,
+                cause=seen.id,
+                pool=after.pool,
+                node=after.node,
+                status=after.status,
+                action=after.action,
+                rule=after.rule,
+                policy=after.policy,
+                reason=after.reason,
+                gpu_index=after.gpu_index,
+                fault=after.fault,
+                kind=after.kind,
+                code=after.code,
+                job=after.job,
+                was=before.status,
+                instance=work.instance or after.node,
+            )
+        ),
+    )
+
+
+def _close(
+    record: HealthRecord, work: Working, seen: Seen, effects: tuple[Effect, ...]
+) -> Decision:
+    """Write the working state back; set the timer of the first condition that wears off."""
+    record = with_conditions(record, work, seen.now)
+    first = min((each.until for each in work.conditions.values()), default=0.0)
+    if first and not 0 < work.review <= first:
+        at = seen.now + timedelta(seconds=max(first - seen.now.timestamp(), 0.0))
+        effects = (*effects, ReviewAt(at))
+        work = msgspec.structs.replace(work, review=first)
+    if seen.sequence:
+        kept = (*work.sequences, seen.sequence)[-SEQUENCES_MAX:]
+        work = msgspec.structs.replace(work, sequences=kept)
+    detail = msgspec.to_builtins(work)
+    return msgspec.structs.replace(record, detail=detail), effects

@@ -1,0 +1,110 @@
+"""Says what a policy makes of a fault, and why: for `navarch policy explain` and the documents.
+
+Pure, and the same judging as the service's: nothing is decided here that is not decided there.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from schemas.duration import format_duration
+from schemas.node_events import Fault
+from schemas.reasons import Action, FaultKind
+from services.health_monitor.rules.health_policy import Policy, Result, Rule
+from services.health_monitor.rules.job_faults import when_forgiven
+
+_ANY_MOMENT: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Repeat(msgspec.Struct, frozen=True, kw_only=True):
+    """What the same fault becomes when it repeats."""
+
+    rule: str
+    count: int
+    window: str
+    per: str
+    result: Result
+    action: Action
+    why: str = ""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy makes of one fault, seen for the first time on a healthy node."""
+
+    result: Result
+    action: Action
+    rule: str
+    fatal: bool = False
+    """True: at once, whatever the pool's `unhealthy_after`."""
+    description: str = ""
+    why: str = ""
+    condition: str = ""
+    lasts: str = ""
+    """How long it stands."""
+    policy: str = ""
+    file: str = ""
+    repeats: tuple[Repeat, ...] = ()
+    job: str = ""
+    """When it is its job's and no sickness of the node; empty: never."""
+
+
+def explain(policy: Policy, fault: Fault) -> Explanation:
+    """Say which rule decides about this fault, and what its repetition would come to."""
+    repeats: list[Repeat] = []
+    for rule in policy.matching(fault):
+        if rule.window_seconds:
+            repeats.append(_repeat(rule))
+            continue
+        return Explanation(
+            result=rule.result,
+            action=rule.action,
+            rule=rule.name,
+            fatal=rule.result == "unhealthy" and rule.fatal_for(fault),
+            description=rule.description,
+            why=rule.why,
+            condition=rule.condition,
+            lasts=lasts(rule),
+            policy=policy.hash,
+            file=policy.file,
+            repeats=tuple(repeats),
+            job="" if rule.fatal_for(fault) else when_forgiven(fault),
+        )
+    raise AssertionError("a policy's last rule matches everything")
+
+
+def example(kind: FaultKind, code: int = 0, *, gpu_index: int = 0, subcode: str = "") -> Fault:
+    """Make up a fault to explain."""
+    return Fault(
+        id="example",
+        time=_ANY_MOMENT,
+        pool="example",
+        node="example",
+        kind=kind,
+        code=code,
+        gpu_index=gpu_index,
+        subcode=subcode,
+    )
+
+
+def _repeat(rule: Rule) -> Repeat:
+    return Repeat(
+        rule=rule.name,
+        count=rule.count,
+        window=format_duration(rule.window_seconds),
+        per=rule.per,
+        result=rule.result,
+        action=rule.action,
+        why=rule.why,
+    )
+
+
+def lasts(rule: Rule) -> str:
+    """Say how long a rule's result stands."""
+    match rule.result:
+        case "unhealthy":
+            return "until the node is uncordoned or replaced"
+        case "degraded":
+            return f"{format_duration(rule.sticky_seconds)} after the last such fault"
+        case "healthy":
+            return ""

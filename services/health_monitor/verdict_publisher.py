@@ -1,0 +1,121 @@
+"""Performs what the core decided: publishes verdicts, losses and returns, and sets timers.
+
+Every message's id comes from its cause, so that performing twice is performing once.
+"""
+
+import hashlib
+import logging
+from typing import Final, assert_never
+
+from prometheus_client import CollectorRegistry, Counter
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, Fault, NodeEvent
+from schemas.records import HealthRecord, node_key
+from schemas.saga_log_entries import TimerDue
+from services.bus.port import Bus
+from services.health_monitor.rules import node_health
+from services.health_monitor.rules.level_faults import is_over
+from services.runtime.tracing import current_headers
+
+log = logging.getLogger(__name__)
+
+TIMER_OWNER: Final = "health-monitor"
+
+
+class HealthInstruments:
+    """What the health-monitor measures."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register in `registry`."""
+        self.judged = Counter(
+            "navarch_faults_judged_total",
+            "Faults judged, by kind and result",
+            ["kind", "result"],
+            registry=registry,
+        )
+        self.verdicts = Counter(
+            "navarch_verdicts_total", "Verdicts published", ["status"], registry=registry
+        )
+        self.raised = Counter(
+            "navarch_policy_conditions_raised_total",
+            "Conditions that could not be evaluated for a fault (a metric is missing); no match",
+            ["rule"],
+            registry=registry,
+        )
+        self.silences = Counter(
+            "navarch_node_silences_total",
+            "Nodes that fell silent (lost) and came back (returned)",
+            ["fact"],
+            registry=registry,
+        )
+        self.levels = Counter(
+            "navarch_levels_total",
+            "Levels in telemetry that lasted (begun) and that ended (over)",
+            ["level", "edge"],
+            registry=registry,
+        )
+        self.samples = Counter(
+            "navarch_samples_judged_total",
+            "Samples compared with the policy's levels: judged, invalid, or late and passed over",
+            ["outcome"],
+            registry=registry,
+        )
+        self.policy_loads = Counter(
+            "navarch_policy_loads_total",
+            "Policy files read: loaded, or refused because they are wrong",
+            ["outcome"],
+            registry=registry,
+        )
+
+
+class Performer:
+    """Carries effects to the bus."""
+
+    def __init__(self, bus: Bus, instruments: HealthInstruments) -> None:
+        """Publish on `bus`."""
+        self._bus = bus
+        self._instruments = instruments
+
+    async def perform(self, record: HealthRecord, effect: node_health.Effect) -> None:
+        """Perform one effect about the node of `record`."""
+        match effect:
+            case node_health.PublishVerdict(verdict=verdict):
+                await self._publish(verdict)
+                self._instruments.verdicts.labels(verdict.status).inc()
+                log.info("node %s", verdict.status, extra=_about(verdict, verdict.reason))
+            case node_health.PublishLost(lost=lost):
+                await self._publish(lost)
+                self._instruments.silences.labels("lost").inc()
+                log.warning("node lost", extra=_about(lost, "its heartbeat ran out"))
+            case node_health.PublishReturned(returned=returned):
+                await self._publish(returned)
+                self._instruments.silences.labels("returned").inc()
+                log.info("node returned", extra=_about(returned, "its heart beats again"))
+            case node_health.PublishFault(fault=fault):
+                await self._publish(fault)
+                self._instruments.levels.labels(fault.subcode, _edge(fault)).inc()
+                log.info("level %s", _edge(fault), extra=_about(fault, fault.message))
+            case node_health.ReviewAt(at=at):
+                key = hashlib.sha256(node_key(record.pool, record.node).encode()).hexdigest()[:32]
+                due = TimerDue(id=f"review-{key}", time=at, pool=record.pool, node=record.node)
+                await self._bus.schedule(TIMER_OWNER, key, at, encode(due))
+            case _:
+                assert_never(effect)
+
+    async def _publish(self, event: NodeEvent) -> None:
+        await self._bus.publish(
+            subjects.node_event(event.pool, event.node, FACTS[type(event)]),
+            encode(event),
+            msg_id=event.id,
+            headers=current_headers(),
+        )
+
+
+def _edge(fault: Fault) -> str:
+    return "over" if is_over(fault) else "begun"
+
+
+def _about(event: NodeEvent, reason: str) -> dict[str, str]:
+    return {"pool": event.pool, "node": event.node, "id": event.id, "reason": reason}

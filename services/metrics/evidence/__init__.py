@@ -1,0 +1,1 @@
+"""Evidence about unhealthy nodes, and what their time out of service cost."""

@@ -1,0 +1,47 @@
+"""What sick nodes have cost, added up. Pure: totals and one `repaired` event in, totals out.
+
+The totals lie in a bucket together with the sequence of the last event they hold; so a restart
+neither loses an event nor counts one twice, and they outlive the events themselves.
+"""
+
+from bisect import bisect_left
+from typing import Final
+
+import msgspec
+
+from schemas.evidence_bundles import RepairCount, RepairTotals
+from schemas.node_events import Repaired
+
+LOST_GPU_HOURS: Final = "navarch_lost_gpu_hours"
+REPAIR_SECONDS: Final = "navarch_repair_seconds"
+LABELS: Final = ("pool", "fault")
+BUCKETS_SECONDS: Final = (
+    *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
+    *(3600.0, 7200.0, 14_400.0, 28_800.0, 86_400.0),
+)
+"""Part of what is stored: a change of these needs a new key in REPAIRS."""
+SERIES_MAX: Final = 1_000
+"""Pairs of pool and fault; what comes beyond is counted as the pool's `other`."""
+OTHER: Final = "other"
+
+
+def add(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTotals:
+    """Take in the event stored at `sequence`; one that is held already changes nothing."""
+    if sequence <= totals.sequence:
+        return totals
+    counts = {(each.pool, each.sickness): each for each in totals.counts}
+    key = event.pool, event.sickness
+    if key not in counts and len(counts) >= SERIES_MAX:
+        key = event.pool, OTHER
+    old = counts.get(key) or RepairCount(pool=key[0], sickness=key[1])
+    seconds = max(0.0, (event.back_at - event.sick_at).total_seconds())
+    buckets = list(old.buckets or (0,) * (len(BUCKETS_SECONDS) + 1))
+    buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+    counts[key] = RepairCount(
+        pool=key[0],
+        sickness=key[1],
+        gpu_seconds=old.gpu_seconds + event.lost_gpu_hours * 3600,
+        seconds=old.seconds + seconds,
+        buckets=tuple(buckets),
+    )
+    return msgspec.structs.replace(totals, sequence=sequence, counts=tuple(counts.values()))

@@ -1,0 +1,154 @@
+"""Gathers from the bus what is known of a node, for its evidence.
+
+It reads records and logs alone and asks no service, so whoever holds a bus can use it.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import msgspec
+
+from schemas import evidence_bundles as e
+from schemas import subjects
+from schemas.duration import decode_hook
+from schemas.messages import Message, Record
+from schemas.node_events import NodeEvent, Telemetry
+from schemas.pool_events import BreakerOpened, Incident
+from schemas.records import HealthRecord, InstanceRecord, NodeRecord, decoder, node_key
+from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
+from services.bus.port import BucketSpec, Bus, Stored
+from services.metrics.evidence.node_history import Known, read
+from services.primitives.errors import Refused
+
+POOL_EVENTS_MAX: Final = 20_000
+"""Of one pool, as far back as is remembered."""
+SAGAS_MAX: Final = 50
+"""Of one node: the newest."""
+
+R = TypeVar("R", bound=Record)
+log = logging.getLogger(__name__)
+
+_telemetry = msgspec.json.Decoder(Telemetry, dec_hook=decode_hook)
+_capture = decoder(e.EvidenceCapture)
+_bundle = decoder(e.EvidenceBundle)
+
+
+class PoolLog:
+    """A pool's events, each read once: a wave of sick nodes asks for them again and again."""
+
+    def __init__(self, bus: Bus) -> None:
+        """Read them from `bus`."""
+        self._bus = bus
+        self._upto: dict[str, int] = {}
+        self._kept: dict[str, deque[tuple[Stored, frozenset[str]]]] = {}
+        self._reading = asyncio.Lock()
+
+    async def about(self, pool: str, node: str) -> list[Stored]:
+        """Every event of the pool that names the node."""
+        async with self._reading:
+            kept = self._kept.setdefault(pool, deque(maxlen=POOL_EVENTS_MAX))
+            after = self._upto.get(pool, 0)
+            for each in await self._bus.read(
+                EVENTS.name, subjects.pool_events_of(pool), after=after
+            ):
+                kept.append((each, _named(read(each))))
+                self._upto[pool] = each.sequence
+            return [each for each, names in kept if node in names]
+
+
+def _named(message: object) -> frozenset[str]:
+    """The nodes that an event of a pool is about."""
+    names = [getattr(message, name, "") for name in ("node", "old_node", "new_node")]
+    match message:
+        case BreakerOpened(waiting=waiting):
+            names += waiting
+        case Incident(named=named):
+            names += named
+        case _:
+            pass
+    return frozenset(names)
+
+
+async def known(bus: Bus, pools: PoolLog, pool: str, node: str, sagas: Iterable[str]) -> Known:
+    """All that is known of a node now; `sagas`: those that somebody already named."""
+    key = node_key(pool, node)
+    record, health, instance, samples, own, pools_ = await asyncio.gather(
+        _record(bus, NODES, key, NodeRecord),
+        _record(bus, HEALTH, key, HealthRecord),
+        _record(bus, INSTANCES, key, InstanceRecord),
+        bus.read(TELEMETRY.name, subjects.telemetry(pool, node)),
+        bus.read(EVENTS.name, subjects.node_events_of(pool, node)),
+        pools.about(pool, node),
+    )
+    names = [*sagas, record.saga if record else ""]
+    names += [getattr(read(each), "saga", "") for each in (*own, *pools_)]
+    distinct = list(dict.fromkeys(name for name in names if name))
+    trees = await asyncio.gather(
+        *(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in distinct[-SAGAS_MAX:])
+    )
+    return Known(
+        pool=pool,
+        node=node,
+        record=record,
+        health=health,
+        instance=instance,
+        samples=tuple(sample for each in samples if (sample := _sample(each)) is not None),
+        story=(*own, *pools_, *(entry for tree in trees for entry in tree)),
+    )
+
+
+def pool_of(message: Message) -> str:
+    """Which pool a fact is about."""
+    return str(getattr(message, "pool", ""))
+
+
+def node_of(message: Message) -> str:
+    """Which node a fact may begin or end the sickness of; empty: of none."""
+    if isinstance(message, NodeEvent):
+        return message.node
+    return str(getattr(message, "old_node", "") or getattr(message, "node", ""))
+
+
+async def _record(bus: Bus, bucket: BucketSpec, key: str, kind: type[R]) -> R | None:
+    entry = await bus.get(bucket, key)
+    if entry is None:
+        return None
+    try:
+        found = decoder(kind).decode(entry.value)
+    except msgspec.DecodeError as error:
+        log.warning("unreadable record", extra={"key": key, "error": str(error)})
+        return None
+    assert isinstance(found, kind)
+    return found
+
+
+def _sample(stored: Stored) -> Telemetry | None:
+    try:
+        return _telemetry.decode(stored.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What cannot be read is counted where samples are followed.
+        return None
+
+
+async def stored_capture(bus: Bus, pool: str, node: str) -> tuple[e.EvidenceCapture | None, int]:
+    """A node's capture and its revision; 0: there is none."""
+    name = e.capture_name(pool, node)
+    try:
+        found = await bus.get_object(EVIDENCE, name)
+    except Refused as error:
+        # A part of it was dropped; a new one takes its place.
+        log.warning("evidence is not whole: %s", error)
+        about = await bus.objects(EVIDENCE)
+        return None, next((each.revision for each in about if each.name == name), 0)
+    if found is None:
+        return None, 0
+    return _capture.decode(found.data), found.info.revision
+
+
+async def stored_bundle(bus: Bus, name: str) -> e.EvidenceBundle | None:
+    """A bundle by its name."""
+    found = await bus.get_object(EVIDENCE, name)
+    return _bundle.decode(found.data) if found else None

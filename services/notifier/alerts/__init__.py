@@ -1,0 +1,1 @@
+"""Alerts to operators: which events alert, deduplication and channels."""

@@ -1,0 +1,1 @@
+"""Connections to workload systems: cordon, drain and uncordon."""

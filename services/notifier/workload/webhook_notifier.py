@@ -1,0 +1,224 @@
+"""Tells a workload system over HTTP: one URL each for cordon, uncordon, drain and drain status.
+
+Orders are POSTs of `{"event", "node_id", "reason", "timestamp"}` with an `Idempotency-Key`; the
+status is a GET with `?node_id=` that answers `{"drained": true, "message": "…"}`. Any 2xx is
+success. What may pass by itself (no connection, time-out, 408, 425, 429, 5xx) is tried again here,
+with back-off and for as long as the step lasts; any other answer fails the step, with its body.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from typing import Final, TypeVar
+
+import httpx
+import msgspec
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    wait_exponential,
+)
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.notifier.workload.workload_notifier import StepFailure
+from services.primitives.clock import Clock
+from services.runtime.tracing import current_headers
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PASSING_CODES: Final = frozenset({408, 425, 429})
+"""Request time-out, too early, too many requests: the only 4xx that time can cure."""
+BACKOFF_FIRST_SECONDS: Final = 0.1
+BACKOFF_MAX_SECONDS: Final = 10.0
+STATUS_BACKOFF_MAX_SECONDS: Final = 1.0
+"""Lower: a drained node should go on within a second, also after its scheduler was away."""
+CONNECTIONS_MAX: Final = 128
+BODY_TAIL_CHARS_MAX: Final = 500
+STATUS_BYTES_MAX: Final = 1_048_576
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Body of a POST."""
+
+    event: str
+    node_id: str
+    reason: str = ""
+    timestamp: str
+
+
+class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of the status URL."""
+
+    drained: bool
+    message: str = ""
+
+
+_status = msgspec.json.Decoder(DrainStatus)
+
+
+class _Passing(Exception):  # noqa: N818 - reads as the state it names
+    """An answer, or the lack of one, that time may cure."""
+
+
+class WebhookNotifier:
+    """A workload system behind URLs; what has no URL is not told, and counts as done."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`notifier: {type: webhook, webhook: {cordon_url: …}}`."""
+
+        cordon_url: str = ""
+        uncordon_url: str = ""
+        drain_url: str = ""
+        drain_status_url: str = ""
+        """Empty: a node is drained as soon as the drain order was taken."""
+        timeout: Duration = Duration(30)
+        """Of one request, from connecting to the last byte."""
+        headers: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+
+        def __post_init__(self) -> None:
+            """Refuse what could never be requested."""
+            for name in ("cordon_url", "uncordon_url", "drain_url", "drain_status_url"):
+                _check_url(name, getattr(self, name))
+            if self.timeout <= 0:
+                raise ValueError("timeout must be more than 0 (30s is the default)")
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Connect when there is something to say."""
+        self._options = options
+        self._clock = clock
+        limits = httpx.Limits(
+            max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX
+        )
+        # httpx knows time-outs of phases only; ours is of the whole request, in `_send`.
+        self._client = httpx.AsyncClient(
+            headers=options.headers,
+            timeout=None,  # noqa: S113
+            limits=limits,
+        )
+
+    @property
+    def name(self) -> str:
+        """What logs call it."""
+        return "webhook"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
+        """POST `cordon`."""
+        await self._order("cordon", self._options.cordon_url, node, reason, idempotency_key)
+
+    async def uncordon(self, node: str, *, idempotency_key: str) -> None:
+        """POST `uncordon`."""
+        await self._order("uncordon", self._options.uncordon_url, node, "", idempotency_key)
+
+    async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
+        """POST `drain`."""
+        await self._order("drain", self._options.drain_url, node, reason, idempotency_key)
+
+    async def is_drained(self, node: str) -> bool:
+        """GET the status; without a URL for it nothing is waited for."""
+        url = self._options.drain_status_url
+        if not url:
+            return True
+        target = httpx.URL(url).copy_merge_params({"node_id": node})
+
+        async def ask() -> DrainStatus:
+            response = await self._send(self._client.build_request("GET", target))
+            try:
+                return _status.decode(response.content[:STATUS_BYTES_MAX])
+            except msgspec.DecodeError as error:
+                raise StepFailure(
+                    f"{target}: not a drain status: {error}: {_tail(response)}", "INVALID"
+                ) from error
+
+        status = await self._persist(ask, f"drain status of {node}", STATUS_BACKOFF_MAX_SECONDS)
+        if not status.drained and status.message:
+            log.debug("not drained yet", extra={"node": node, "answer": status.message})
+        return status.drained
+
+    async def _order(self, event: str, url: str, node: str, reason: str, key: str) -> None:
+        if not url:
+            log.info("no %s_url is configured: nobody is told", event, extra={"node": node})
+            return
+        moment = self._clock.now().astimezone(UTC).isoformat(timespec="seconds")
+        body = Order(
+            event=event, node_id=node, reason=reason, timestamp=moment.replace("+00:00", "Z")
+        )
+        request = self._client.build_request(
+            "POST",
+            url,
+            content=msgspec.json.encode(body),
+            headers={
+                **current_headers(),
+                "Content-Type": "application/json",
+                "Idempotency-Key": key,
+            },
+        )
+
+        async def tell() -> None:
+            await self._send(request)
+
+        await self._persist(tell, f"{event} {node}", BACKOFF_MAX_SECONDS)
+        log.info("told the workload system", extra={"event": event, "node": node, "key": key})
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """One try: a 2xx, else _Passing or StepFailure."""
+        where = f"{request.method} {request.url}"
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                response = await self._client.send(request)
+        except (httpx.HTTPError, TimeoutError) as error:
+            told = str(error) or type(error).__name__
+            raise _Passing(f"{where}: {told}") from error
+        if response.is_success:
+            return response
+        problem = f"{where}: {response.status_code} {response.reason_phrase}: {_tail(response)}"
+        if response.is_server_error or response.status_code in PASSING_CODES:
+            raise _Passing(problem)
+        if response.is_redirect:
+            problem += " (redirects are not followed: configure the final URL)"
+        raise StepFailure(problem, "INVALID")
+
+    async def _persist(
+        self, call: Callable[[], Awaitable[T]], what: str, backoff_max_seconds: float
+    ) -> T:
+        """Try until it is settled; the step's deadline cancels from outside."""
+
+        def note(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            log.warning(
+                "the workload system does not take it; trying again",
+                extra={"what": what, "tries": state.attempt_number, "reason": str(error)},
+            )
+
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(_Passing),
+            wait=wait_exponential(multiplier=BACKOFF_FIRST_SECONDS, max=backoff_max_seconds),
+            sleep=self._clock.sleep,
+            before_sleep=note,
+            reraise=True,
+        )
+        return await attempts(call)
+
+
+def _check_url(name: str, value: str) -> None:
+    if not value:
+        return
+    try:
+        url = httpx.URL(value)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{name} {value!r} is not a URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"{name} {value!r} is not a URL: write http://host/path or https://…")
+
+
+def _tail(response: httpx.Response) -> str:
+    text = response.text.strip()
+    return text if len(text) <= BODY_TAIL_CHARS_MAX else "…" + text[-BODY_TAIL_CHARS_MAX:]

@@ -1,0 +1,125 @@
+"""Finds each pool's Autoscaler and MetricsSource, and says at the start what is wrong with one."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from schemas.records import PoolRecord
+from schemas.settings import (
+    AUTOSCALER_PLUGINS,
+    METRICS_SOURCE_PLUGINS,
+    PluginSettings,
+    PoolSpec,
+)
+from services.pool_manager.autoscaling.autoscalers import (
+    Autoscaler,
+    Composite,
+    Predictive,
+    Queue,
+    Reactive,
+    Scheduled,
+)
+from services.pool_manager.autoscaling.metrics_sources import HttpSource, MetricsSource
+from services.primitives.errors import ConfigurationError
+from services.settings.plugin_loader import load_plugin
+
+log = logging.getLogger(__name__)
+
+AUTOSCALERS: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        "reactive": Reactive,
+        "queue": Queue,
+        "scheduled": Scheduled,
+        "predictive": Predictive,
+        "composite": Composite,
+    }
+)
+SOURCES: Final[Mapping[str, type[Any]]] = MappingProxyType({"http": HttpSource})
+DEPTH_MAX: Final = 4
+"""Of composites within composites."""
+
+Raw = dict[str, Any]
+
+
+class Found:
+    """The autoscaler of a pool, and where its queue is known from."""
+
+    def __init__(self, spec: PoolSpec, pool: str, file: Path | None, *, make: bool = True) -> None:
+        """Load what `spec` names; ConfigurationError where that is wrong.
+
+        `make`: False only looks, and makes no source.
+        """
+        self.autoscaling = spec.autoscaling
+        self.metrics = spec.metrics
+        self.kind, self.autoscaler, self.source = "", None, None
+        if spec.autoscaling is None:
+            return
+        at = f"pools.{pool}.autoscaling"
+        autoscaler: Autoscaler = autoscaler_of(spec.autoscaling, at, file)
+        self.kind, self.autoscaler = str(spec.autoscaling["type"]), autoscaler
+        if spec.metrics is not None:
+            settings = _settings(spec.metrics, f"pools.{pool}.metrics")
+            kind, options = load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES)
+            self.source = kind(options=options) if make else None
+
+    kind: str
+    autoscaler: Autoscaler | None
+    source: MetricsSource | None
+
+
+class Finder:
+    """What the pools have."""
+
+    def __init__(self, pools: Mapping[str, PoolSpec], file: Path | None) -> None:
+        """Load those of the configuration `file`; raise ConfigurationError where one is wrong."""
+        self._made = {name: Found(spec, name, file) for name, spec in pools.items()}
+
+    def of(self, record: PoolRecord) -> Found | None:
+        """What a pool has, as its record says; None where that cannot be loaded here."""
+        spec, known = record.spec, self._made.get(record.name)
+        if known and (known.autoscaling, known.metrics) == (spec.autoscaling, spec.metrics):
+            return known
+        try:
+            found = Found(spec, record.name, None)
+        except ConfigurationError as error:
+            log.error("pool %s: %s; its size is left alone", record.name, error)  # noqa: TRY400
+            return None
+        self._made[record.name] = found
+        return found
+
+    async def close(self) -> None:
+        """Give back what the sources hold."""
+        for each in self._made.values():
+            if each.source is not None:
+                await each.source.close()
+
+
+def autoscaler_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Autoscaler:
+    """Make an autoscaler of what stands at `at`; of a composite, its parts as well."""
+    settings = _settings(raw, at)
+    kind, options = load_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS)
+    if kind is not Composite:
+        made: Autoscaler = kind(options=options)
+        return made
+    if depth >= DEPTH_MAX:
+        raise ConfigurationError(f"{at}: composites stand more than {DEPTH_MAX} deep; flatten them")
+    return Composite(
+        options=options,
+        parts=[
+            (
+                str(each.get("type", "")),
+                autoscaler_of(each, f"{at}.autoscalers.{n}", file, depth + 1),
+            )
+            for n, each in enumerate(options.autoscalers)
+        ],
+    )
+
+
+def _settings(raw: Raw, at: str) -> PluginSettings:
+    kind = raw.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise ConfigurationError(f"{at}: `type` is missing; add it")
+    options = {key: value for key, value in raw.items() if key != "type"}
+    return PluginSettings(type=kind, options=options, path=at)

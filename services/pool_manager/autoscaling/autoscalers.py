@@ -1,0 +1,259 @@
+"""What an Autoscaler is, and our own five: reactive, queue, scheduled, predictive, composite. Pure.
+
+An Autoscaler sees how a pool stands and says how many nodes it should have, and why. Whether that
+is done is not its business: `sizing` keeps it within min_nodes and max_nodes and apart by the
+cooldown. A plugin is a class of this shape with an inner struct `Options`, found by entry point
+(`navarch.autoscalers`) or as `module:Class`, and constructed with `options=`. It reads no clock
+(`state.now` is the time) and does no I/O: what it needs to know comes from a MetricsSource.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, Protocol
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Nodes, Percent, Setting, WindowSpec
+from services.pool_manager.planner.safety.maintenance_windows import opening
+from services.settings.window_validation import window_problem
+
+HISTORY_MIN: Final = 3
+"""Samples without which there is no trend."""
+SAME_PERCENT: Final = 10.0
+"""A forecast this near to what is aimed at changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMetrics:
+    """How a pool is used; None: nobody knows."""
+
+    utilization: float | None = None
+    """Of its GPUs, on average, in percent."""
+    pending_jobs: int | None = None
+    """Waiting for nodes."""
+    queue_depth: int | None = None
+    """Waiting or running."""
+    utilization_history: tuple[float, ...] = ()
+    """One sample an interval, oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """What an Autoscaler looks at."""
+
+    pool: str
+    current_nodes: int
+    """What is wanted now, nodes on their way included."""
+    ready_nodes: int
+    """In service."""
+    min_nodes: int
+    max_nodes: int
+    metrics: PoolMetrics = field(default_factory=PoolMetrics)
+    interval_seconds: float = 30.0
+    """Between two samples of the history."""
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """How many nodes there should be; outside of the pool's bounds it is brought within them."""
+
+    target_nodes: int
+    reason: str
+
+
+class Autoscaler(Protocol):
+    """Says how many nodes a pool should have."""
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Look at how the pool stands; `current_nodes` where nothing should change."""
+        ...
+
+
+def stay(state: PoolState, reason: str) -> Recommendation:
+    """Change nothing."""
+    return Recommendation(target_nodes=state.current_nodes, reason=reason)
+
+
+class Reactive:
+    """One step up where the GPUs are busy, one down where they are idle."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        scale_up_at: Percent = 80.0
+        scale_down_at: Percent = 20.0
+        step: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+
+        def __post_init__(self) -> None:
+            """Refuse bounds that would have it go up and down at once."""
+            if self.scale_down_at >= self.scale_up_at:
+                raise ValueError("scale_down_at must be less than scale_up_at")
+
+    def __init__(self, *, options: Options) -> None:
+        """React as the options say."""
+        self._options = options
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Compare the present utilization with the two bounds."""
+        used, options = state.metrics.utilization, self._options
+        if used is None:
+            return stay(state, "no samples: how busy the GPUs are is not known")
+        if used > options.scale_up_at:
+            reason = f"utilization {used:.1f}% is above {options.scale_up_at:g}%"
+            return Recommendation(target_nodes=state.current_nodes + options.step, reason=reason)
+        if used < options.scale_down_at:
+            reason = f"utilization {used:.1f}% is below {options.scale_down_at:g}%"
+            return Recommendation(target_nodes=state.current_nodes - options.step, reason=reason)
+        return stay(state, f"utilization {used:.1f}% is in between")
+
+
+class Queue:
+    """As many nodes as the jobs that wait or run need."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        jobs_per_node: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 1.0
+
+    def __init__(self, *, options: Options) -> None:
+        """Count as the options say."""
+        self._each = options.jobs_per_node
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Divide the queue among nodes."""
+        pending, depth = state.metrics.pending_jobs, state.metrics.queue_depth
+        if depth is not None:
+            target = math.ceil(depth / self._each)
+            return Recommendation(target_nodes=target, reason=f"{depth} jobs wait or run")
+        if pending is None:
+            return stay(state, "no metrics source tells of a queue")
+        if not pending:
+            return stay(state, "no job waits; how many run is not known")
+        target = max(state.current_nodes, state.ready_nodes + math.ceil(pending / self._each))
+        return Recommendation(target_nodes=target, reason=f"{pending} jobs wait")
+
+
+class Period(Setting, frozen=True, kw_only=True):
+    """A time that comes again, and the size that the pool has then."""
+
+    start: str
+    """A cron expression of five fields: `0 8 * * 1-5`."""
+    duration: Duration
+    nodes: Nodes
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time."""
+        if wrong := window_problem(self.window(), ()):
+            raise ValueError(f"{wrong[0]}: {wrong[1]}")
+
+    def window(self) -> WindowSpec:
+        """The same as a window."""
+        return WindowSpec(
+            name="period",
+            kind="service",
+            start=self.start,
+            duration=self.duration,
+            timezone=self.timezone,
+        )
+
+
+class Scheduled:
+    """So many nodes at these times, and so many at all others."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        schedule: Annotated[tuple[Period, ...], msgspec.Meta(min_length=1, max_length=100)]
+        otherwise: Nodes | None = None
+        """Absent: min_nodes."""
+
+    def __init__(self, *, options: Options) -> None:
+        """Keep the schedule."""
+        self._options = options
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Of the periods that it is now, the one that wants most decides."""
+        now = [
+            each
+            for each in self._options.schedule
+            if opening([each.window()], "service", state.now)
+        ]
+        if now:
+            most = max(now, key=lambda each: each.nodes)
+            return Recommendation(
+                target_nodes=most.nodes, reason=f"scheduled: {most.start} ({most.timezone})"
+            )
+        rest = self._options.otherwise
+        return Recommendation(
+            target_nodes=state.min_nodes if rest is None else rest, reason="nothing is scheduled"
+        )
+
+
+class Predictive:
+    """As many nodes as will be needed in a while, if things go on as they do."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        target_utilization: Annotated[float, msgspec.Meta(gt=0, le=100)] = 60.0
+        window: Annotated[int, msgspec.Meta(ge=HISTORY_MIN, le=60)] = 10
+        """Samples that the trend is made of."""
+        ahead: Duration = Duration(300)
+        """About as long as a new node takes to be of use."""
+
+    def __init__(self, *, options: Options) -> None:
+        """Foresee as the options say."""
+        self._options = options
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Continue the trend of the last samples, and aim at the target with what comes of it."""
+        history = state.metrics.utilization_history[-self._options.window :]
+        if len(history) < HISTORY_MIN:
+            return stay(state, f"{len(history)} samples are no trend yet")
+        aim = self._options.target_utilization
+        steps = self._options.ahead / max(state.interval_seconds, 1.0)
+        # A pool can be asked for more than all of it: then the forecast goes beyond 100.
+        forecast = max(history[-1] + slope(history) * steps, 0.0)
+        if abs(forecast - aim) < SAME_PERCENT:
+            return stay(state, f"utilization is to be {forecast:.0f}%, about what is aimed at")
+        target = max(math.ceil(state.ready_nodes * forecast / aim), 0)
+        reason = f"utilization is to be {forecast:.0f}%, and {aim:g}% is aimed at"
+        return Recommendation(target_nodes=target, reason=reason)
+
+
+def slope(samples: Sequence[float]) -> float:
+    """How much the samples rise from one to the next: the line of least squares. Pure."""
+    count = len(samples)
+    middle, mean = (count - 1) / 2, sum(samples) / count
+    spread = sum((place - middle) ** 2 for place in range(count))
+    return sum((place - middle) * (each - mean) for place, each in enumerate(samples)) / spread
+
+
+class Composite:
+    """Several at once: the one that wants most decides, or the one that wants least."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        mode: Literal["max", "min"] = "max"
+        autoscalers: Annotated[
+            tuple[dict[str, Any], ...], msgspec.Meta(min_length=1, max_length=20)
+        ]
+        """Each with its `type` and options."""
+
+    def __init__(self, *, options: Options, parts: Sequence[tuple[str, Autoscaler]]) -> None:
+        """Ask `parts`, each with its name."""
+        self._most = options.mode == "max"
+        self._parts = tuple(parts)
+
+    def recommend(self, state: PoolState) -> Recommendation:
+        """Ask all of them."""
+        told = [(name, part.recommend(state)) for name, part in self._parts]
+        choose = max if self._most else min
+        name, found = choose(told, key=lambda each: each[1].target_nodes)
+        return Recommendation(target_nodes=found.target_nodes, reason=f"{name}: {found.reason}")

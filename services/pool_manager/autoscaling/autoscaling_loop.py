@@ -1,0 +1,182 @@
+"""The autoscaling loop: at each interval, whoever holds the lease asks each pool's Autoscaler.
+
+What comes of it is one compare-and-set of the pool's record, as of a person's `scale`; bringing the
+pool to that size is the reconciler's work. A source that does not answer, or an autoscaler that
+raises, leaves its pool as it is.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from schemas.autoscaling_advice import Advice
+from schemas.records import PoolRecord
+from schemas.settings import Settings
+from services.bus.leases import Lease
+from services.bus.port import Bus
+from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
+from services.pool_manager.autoscaling.autoscalers import Autoscaler, PoolMetrics, PoolState
+from services.pool_manager.autoscaling.gpu_utilization import PoolUtilization
+from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
+from services.pool_manager.autoscaling.scaling_decision import decide, noted, unanswered, unfollowed
+from services.pool_manager.planner import event_outbox
+from services.pool_manager.pool_store import Store
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError, Conflict, Retry
+
+log = logging.getLogger(__name__)
+
+SOURCE_SECONDS_MAX: Final = 20.0
+INTERVAL_SECONDS_MIN: Final = 1.0
+
+
+class Autoscaling:
+    """Asks the autoscalers."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: Store,
+        lease: Lease,
+        finder: Finder,
+        settings: Settings,
+        reconcile: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Ask while `lease` is held."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._lease = lease
+        self._finder = finder
+        self._interval = max(float(settings.server.autoscale_interval), INTERVAL_SECONDS_MIN)
+        self._reconcile = reconcile
+        self._used: dict[str, PoolUtilization] = {}
+        self._following: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Ask at each interval, for ever."""
+        try:
+            while True:
+                await self._clock.sleep(self._interval)
+                if self._lease.held:
+                    await self._round()
+                else:
+                    self._stop()
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Leave the samples to whoever holds the lease."""
+        for task in self._following.values():
+            task.cancel()
+        self._following.clear()
+        self._used.clear()
+
+    async def _round(self) -> None:
+        try:
+            records = await self._store.pools()
+        except BusError as error:
+            log.info("autoscaling put off: %s", error)
+            return
+        for record in records:
+            try:
+                await self._look(record)
+            except (BusError, Retry, Conflict) as error:
+                log.info("not scaled", extra={"pool": record.name, "reason": str(error)})
+
+    async def _look(self, record: PoolRecord) -> None:
+        found = self._finder.of(record) if record.spec.autoscaling else None
+        if found is not None and found.autoscaler is not None:
+            await self._one(record.name, found.autoscaler, found)
+        elif not record.spec.autoscaling and record.advice is not None:
+            await self._note(record.name, None)
+
+    async def _one(self, pool: str, autoscaler: Autoscaler, found: Found) -> None:
+        load, silent = await self._load(pool, found)
+        metrics = self._metrics(pool, load)
+        stored = await self._store.pool(pool)
+        if stored is None:
+            return
+        record, revision = stored
+        now, kind, again = self._clock.now(), found.kind, self._interval
+        try:
+            recommended = autoscaler.recommend(self._state(record, metrics))
+            change = decide(record, revision, recommended, kind, now)
+            advice = unfollowed(record, recommended, kind, now, again)
+        except Exception as error:
+            # A plugin's error is its pool's trouble, and not the fleet's.
+            log.exception("the autoscaler of pool %s failed; its size stays", pool)
+            problem = f"{type(error).__name__}: {error}"
+            change, advice = None, unanswered("failed", kind, problem, now, again)
+        if change is None:
+            if silent and (advice is None or advice.kept_by != "failed"):
+                advice = unanswered("source", kind, silent, now, again)
+            await self._note(pool, advice)
+            return
+        # What is told of it stands in the record, and is published by the look that follows.
+        await self._store.save_pool(event_outbox.untold(change.record, [change.event]), revision)
+        log.info("scaled", extra={"pool": pool, "reason": change.event.reason})
+        await self._reconcile(pool)
+
+    async def _note(self, pool: str, advice: Advice | None) -> None:
+        """Write down what is not followed, where that is news."""
+        stored = await self._store.pool(pool)
+        if stored is not None and (record := noted(stored[0], advice)) is not None:
+            await self._store.save_pool(record, stored[1])
+
+    def _state(self, record: PoolRecord, metrics: PoolMetrics) -> PoolState:
+        return PoolState(
+            pool=record.name,
+            current_nodes=record.desired,
+            ready_nodes=len(self._serving(record.name)),
+            min_nodes=record.spec.min_nodes,
+            max_nodes=record.spec.max_nodes,
+            metrics=metrics,
+            interval_seconds=self._interval,
+            now=self._clock.now(),
+        )
+
+    def _serving(self, pool: str) -> list[str]:
+        """Nodes that work can be placed on."""
+        return [
+            node.node
+            for node in self._store.nodes.of(pool)
+            if node.state == "active" and not node.cordoned and not node.lost
+        ]
+
+    def _metrics(self, pool: str, load: Load) -> PoolMetrics:
+        used = self._watched(pool)
+        serving = self._serving(pool)
+        busy = load.utilization
+        if busy is None:
+            busy = used.now(serving, self._clock.now().timestamp())
+        return PoolMetrics(
+            utilization=busy,
+            pending_jobs=load.pending_jobs,
+            queue_depth=load.queue_depth,
+            utilization_history=used.noted(busy),
+        )
+
+    def _watched(self, pool: str) -> PoolUtilization:
+        """The pool's samples, followed from now on."""
+        task = self._following.get(pool)
+        if task is None or task.done():
+            if task is not None and not task.cancelled() and (error := task.exception()):
+                log.warning("samples of pool %s: %s; followed anew", pool, error)
+            self._used.setdefault(pool, PoolUtilization(self._bus, pool))
+            self._following[pool] = asyncio.create_task(self._used[pool].follow())
+        return self._used[pool]
+
+    async def _load(self, pool: str, found: Found) -> tuple[Load, str]:
+        """What the pool's source knows, and why it knows nothing."""
+        if found.source is None:
+            return Load(), ""
+        try:
+            async with asyncio.timeout(SOURCE_SECONDS_MAX):
+                return await found.source.load(pool), ""
+        except (SourceError, TimeoutError) as error:
+            reason = str(error) or f"no answer in {SOURCE_SECONDS_MAX:g} s"
+            log.warning("pool %s: its queue is not known: %s", pool, reason)
+            return Load(), reason

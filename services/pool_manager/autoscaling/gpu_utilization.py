@@ -1,0 +1,78 @@
+"""How busy the GPUs of a pool are, from the newest samples of its nodes."""
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.topology import TELEMETRY
+from services.bus.port import Bus
+
+log = logging.getLogger(__name__)
+
+STALE_SECONDS: Final = 120.0
+"""A node of which nothing newer is known does not count."""
+HISTORY_MAX: Final = 60
+
+
+class _Gpu(msgspec.Struct, frozen=True, gc=False):
+    utilization_percent: int | None = None
+
+
+class _Sample(msgspec.Struct, frozen=True, gc=False):
+    gpus: tuple[_Gpu, ...] = ()
+
+
+_sample: Final = msgspec.json.Decoder(_Sample)
+
+
+class PoolUtilization:
+    """One pool's newest samples, and its averages so far."""
+
+    def __init__(self, bus: Bus, pool: str) -> None:
+        """Follow `pool`; nothing is known yet."""
+        self._bus = bus
+        self._subject = subjects.telemetry_of(pool)
+        self._latest: dict[str, tuple[float, float]] = {}
+        """Node -> when, in epoch seconds, and how busy."""
+        self._history: deque[float] = deque(maxlen=HISTORY_MAX)
+
+    async def follow(self) -> None:
+        """Take every sample, for ever."""
+        following = self._bus.follow(TELEMETRY.name, [self._subject], "last_per_subject")
+        assert isinstance(following, AsyncGenerator)
+        async with aclosing(following):
+            async for stored in following:
+                parsed = subjects.parse_node(stored.subject)
+                try:
+                    sample = _sample.decode(stored.data)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    continue  # the health-monitor counts what cannot be read
+                if parsed is not None and (busy := mean(_busy(sample))) is not None:
+                    self._latest[parsed.node] = (stored.time.timestamp(), busy)
+
+    def now(self, nodes: Iterable[str], at: float) -> float | None:
+        """The average over nodes that are heard of; None: of none."""
+        wanted = set(nodes)
+        self._latest = {name: each for name, each in self._latest.items() if name in wanted}
+        return mean(busy for when, busy in self._latest.values() if at - when < STALE_SECONDS)
+
+    def noted(self, used: float | None) -> tuple[float, ...]:
+        """Note an average, and return those so far."""
+        if used is not None:
+            self._history.append(used)
+        return tuple(self._history)
+
+
+def _busy(sample: _Sample) -> list[float]:
+    return [float(g.utilization_percent) for g in sample.gpus if g.utilization_percent is not None]
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """The average; None of nothing."""
+    found = list(values)
+    return sum(found) / len(found) if found else None

@@ -1,0 +1,110 @@
+"""Whether a recommendation is followed: within the bounds, and apart by the cooldown. Pure.
+
+What is not followed is noted in the pool's record, where `navarch why` and `status` find it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from schemas.autoscaling_advice import Advice, KeptBy
+from schemas.pool_events import Scaled
+from schemas.records import PoolRecord
+from services.pool_manager.autoscaling.autoscalers import Recommendation
+
+DETAIL_CHARS_MAX: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The record with its new size, and the fact that tells of it."""
+
+    record: PoolRecord
+    event: Scaled
+
+
+def decide(
+    record: PoolRecord, revision: int, recommended: Recommendation, kind: str, now: datetime
+) -> Change | None:
+    """Follow a recommendation of the autoscaler `kind`; None: nothing changes now."""
+    spec = record.spec
+    target = min(max(recommended.target_nodes, spec.min_nodes), spec.max_nodes)
+    if target == record.desired or spec.mode == "observe" or resting(record, now):
+        return None
+    bound = ""
+    if target != recommended.target_nodes:
+        bound = f" (it asks for {recommended.target_nodes}; {spec.min_nodes} to {spec.max_nodes})"
+    event = Scaled(
+        # Of the decisions on one revision one at most is written, and only that one is told.
+        id=f"autoscaled-{record.name}-{revision}",
+        time=now,
+        pool=record.name,
+        was=record.desired,
+        nodes=target,
+        reason=f"autoscaler {kind}: {recommended.reason}{bound}",
+    )
+    changed = msgspec.structs.replace(record, desired=target, scaled_at=now, advice=None)
+    return Change(changed, event)
+
+
+def resting(record: PoolRecord, now: datetime) -> bool:
+    """Whether the last change of size is too recent, whoever made it."""
+    since = record.scaled_at
+    return since is not None and now - since < timedelta(seconds=record.spec.cooldown)
+
+
+def unfollowed(
+    record: PoolRecord, recommended: Recommendation, kind: str, now: datetime, again_seconds: float
+) -> Advice | None:
+    """What keeps a recommendation from being followed; None: the pool has what it asks for."""
+    spec, asked = record.spec, recommended.target_nodes
+    target = min(max(asked, spec.min_nodes), spec.max_nodes)
+    kept: KeptBy
+    if asked == record.desired:
+        return None
+    if spec.mode == "observe":
+        kept = "observe"
+    else:
+        kept = "limits" if target == record.desired else "cooldown"
+    until = None
+    if kept == "cooldown" and record.scaled_at is not None:
+        until = record.scaled_at + timedelta(seconds=spec.cooldown)
+    bound = ""
+    if target != asked:
+        name, limit = ("max_nodes", spec.max_nodes) if asked > target else ("min_nodes", target)
+        bound = f"{name} is {limit}"
+    return Advice(
+        autoscaler=kind,
+        kept_by=kept,
+        since=now,
+        nodes=asked,
+        reason=recommended.reason[:DETAIL_CHARS_MAX],
+        detail=bound,
+        until=until,
+        again_seconds=again_seconds,
+    )
+
+
+def unanswered(
+    kept: KeptBy, kind: str, problem: str, now: datetime, again_seconds: float
+) -> Advice:
+    """That nobody knows what is wanted: the autoscaler failed, or its metrics source is silent."""
+    detail = problem[:DETAIL_CHARS_MAX]
+    return Advice(
+        autoscaler=kind, kept_by=kept, since=now, detail=detail, again_seconds=again_seconds
+    )
+
+
+def noted(record: PoolRecord, advice: Advice | None) -> PoolRecord | None:
+    """The record with what is not followed; None: it says so already."""
+    was = record.advice
+    if was is None and advice is None:
+        return None
+    if was is not None and advice is not None:
+        if (was.autoscaler, was.kept_by) == (advice.autoscaler, advice.kept_by):
+            advice = msgspec.structs.replace(advice, since=was.since)
+        if msgspec.structs.replace(advice, reason=was.reason) == was:
+            return None  # its reason may tell another figure each time
+    return msgspec.structs.replace(record, advice=advice)

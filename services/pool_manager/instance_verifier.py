@@ -1,0 +1,152 @@
+"""Asks the provisioner about nodes that have fallen silent, before anything is done about them.
+
+Silence alone may be the network, the broker or the agent. What the provider knows of the instance
+is noted in the node's record, where the next decision about the pool reads it: gone, and there is
+nothing to wait for; present, and it is waited for as configured; no answer, and for longer. The
+replica with the lease asks; it decides nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+import msgspec
+
+from schemas import subjects
+from schemas.headers import SERVICE_ERROR
+from schemas.messages import encode
+from schemas.reasons import NOT_LISTED
+from schemas.records import InstanceRecord, NodeRecord, decoder
+from schemas.requests import Page, Query
+from services.bus.leases import Lease
+from services.bus.port import Bus
+from services.pool_manager.pool_store import Store
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError, Retry, Unavailable
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 15.0
+"""Between two questions about nodes that stay silent: the provider's list may be older."""
+ASK_SECONDS_MAX: Final = 5.0
+NOTED_AT_ONCE: Final = 64
+"""Records that are written side by side."""
+ASKED_AT_ONCE_MAX: Final = 500
+"""Nodes of one question: their records fit into one answer."""
+
+Says = Literal["", "present", "gone"]
+
+_page: Final = msgspec.json.Decoder(Page)
+_instance: Final = decoder(InstanceRecord)
+
+
+def says(instance: InstanceRecord | None) -> Says:
+    """What the provisioner's record of a silent node's instance says. Pure."""
+    if instance is None:
+        return ""
+    match instance.state:
+        case "terminated":
+            return "gone"
+        case "running":
+            return "gone" if instance.error == NOT_LISTED else "present"
+        case "intended" | "terminating" | "leaked":
+            return "present"
+
+
+class Verifier:
+    """Asks about silent nodes as long as there are any."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: Store,
+        lease: Lease,
+        reconcile: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Ask while `lease` is held; `reconcile` a pool of which something new is known."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._lease = lease
+        self._reconcile = reconcile
+        self._asked: dict[str, tuple[frozenset[str], float]] = {}
+        """Pool -> the silent nodes that were asked about, and when."""
+
+    async def run(self) -> None:
+        """Look for silent nodes, for ever."""
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            if not self._lease.held:
+                continue
+            for pool, nodes in self._silent().items():
+                if not self._due(pool, frozenset(nodes)):
+                    continue
+                try:
+                    await self._ask(pool, nodes)
+                except (BusError, Retry, msgspec.DecodeError) as error:
+                    log.info("not verified", extra={"pool": pool, "reason": str(error)})
+
+    def _silent(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for record in self._store.nodes.records.values():
+            if not record.lost or record.provider_says == "gone":
+                continue
+            # One that leaves is asked about too: if it is gone, nothing is drained any more.
+            if record.state in ("active", "leaving"):
+                found.setdefault(record.pool, []).append(record.node)
+        return found
+
+    def _due(self, pool: str, nodes: frozenset[str]) -> bool:
+        """New silence is asked about at once, old silence now and then."""
+        before, at = self._asked.get(pool, (frozenset[str](), 0.0))
+        now = self._clock.monotonic()
+        if nodes <= before and now - at < AGAIN_SECONDS:
+            return False
+        self._asked[pool] = nodes, now
+        return True
+
+    async def _ask(self, pool: str, nodes: list[str]) -> None:
+        instances = await self._instances(pool, nodes)
+        changed = False
+        # Side by side: where hundreds are silent, one write after the other takes too long.
+        for start in range(0, len(nodes), NOTED_AT_ONCE):
+            some = nodes[start : start + NOTED_AT_ONCE]
+            heard = [says(instances.get(node)) for node in some]
+            noted = await asyncio.gather(
+                *(self._note(pool, *each) for each in zip(some, heard, strict=True))
+            )
+            changed = changed or any(noted)
+        if changed:
+            await self._reconcile(pool)
+
+    async def _note(self, pool: str, node: str, heard: Says) -> bool:
+        """Note in a silent node's record what is known of it; whether that is news."""
+
+        def noted(record: NodeRecord | None) -> NodeRecord | None:
+            if record is None or not record.lost or record.provider_says == heard:
+                return None
+            return msgspec.structs.replace(record, provider_says=heard)
+
+        before = self._store.nodes.records.get(f"{pool}.{node}")
+        if before is not None and before.provider_says == heard:
+            return False
+        return before != await self._store.change_node(pool, node, noted)
+
+    async def _instances(self, pool: str, nodes: list[str]) -> dict[str, InstanceRecord]:
+        """The instances of these nodes, finished ones included, as the provisioner knows them."""
+        found: dict[str, InstanceRecord] = {}
+        for start in range(0, len(nodes), ASKED_AT_ONCE_MAX):
+            some = tuple(nodes[start : start + ASKED_AT_ONCE_MAX])
+            query = Query(pool=pool, names=some, limit=len(some), terminated=True)
+            reply = await self._bus.request(
+                subjects.query("instances"), encode(query), timeout_seconds=ASK_SECONDS_MAX
+            )
+            if error := reply.headers.get(SERVICE_ERROR):
+                raise Unavailable(error)
+            for item in _page.decode(reply.data).items:
+                record: InstanceRecord = _instance.decode(item)
+                found[record.instance] = record
+        return found

@@ -1,0 +1,1 @@
+"""Decides what a pool needs next: size, remediation, safety limits, admission. Pure."""

@@ -1,0 +1,83 @@
+"""Hardware that must not come back: what is remembered of it, and what it is recognised by. Pure.
+
+A node that is replaced because its verdict calls for it leaves its GPU's UUID and serial behind, or
+its host's identity where the GPU is not known. A new node that has one of them is not admitted.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from schemas.hardware_denylist import HardwareRecord
+from schemas.reasons import HardwareKind
+from schemas.records import NodeRecord
+from services.saga.saga_state import SagaState
+
+TTL_SECONDS: Final = 180 * 86_400
+"""How long it is remembered; by then it has been mended, or is gone."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_=-]{1,128}\Z")
+
+
+def key(kind: HardwareKind, value: str) -> str:
+    """Key of a piece of hardware in HARDWARE; what no key may hold is told by its hash."""
+    plain = value if _PLAIN.match(value) else hashlib.sha256(value.encode()).hexdigest()[:32]
+    return f"{kind}.{plain}"
+
+
+def host_of(node: NodeRecord) -> str:
+    """The host as its provider names it, and whose word that is."""
+    return f"{node.launch.provider}/{node.host}" if node.launch and node.host else ""
+
+
+def identities(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
+    """Everything that a node is recognised by."""
+    found: list[tuple[HardwareKind, str]] = []
+    for gpu in node.gpus:
+        found += [("gpu", gpu.uuid)] if gpu.uuid else []
+        found += [("serial", gpu.serial)] if gpu.serial else []
+    host = host_of(node)
+    return [*found, ("host", host)] if host else found
+
+
+def condemned(
+    state: SagaState, node: NodeRecord | None, now: datetime
+) -> dict[str, HardwareRecord]:
+    """What is remembered when a sick node's instance is gone; nothing where it was no fault."""
+    params = state.params
+    if node is None or state.kind != "replace" or params.action != "replace" or not params.fault:
+        return {}
+    named: list[tuple[HardwareKind, str]] = []
+    for gpu in node.gpus:
+        if gpu.index == node.health_gpu:
+            named += [("gpu", gpu.uuid)] if gpu.uuid else []
+            named += [("serial", gpu.serial)] if gpu.serial else []
+    host = host_of(node)
+    if not named and host:
+        named = [("host", host)]
+    return {
+        key(kind, value): HardwareRecord(
+            kind=kind,
+            value=value,
+            reason=params.reason,
+            since=now,
+            pool=node.pool,
+            node=node.node,
+            saga=state.saga,
+        )
+        for kind, value in named
+    }
+
+
+def refused(node: NodeRecord, listed: Mapping[str, HardwareRecord]) -> str:
+    """Why a new node must not be admitted; empty where nothing is known against it."""
+    for kind, value in identities(node):
+        known = listed.get(key(kind, value))
+        if known is not None:
+            of = f" of {known.node}" if known.node else ""
+            return (
+                f"{kind} {value} is known to be bad since {known.since:%Y-%m-%d}: {known.reason}"
+                f"{of}; to admit it all the same: navarch hardware forget {kind} {value}"
+            )
+    return ""

@@ -1,0 +1,123 @@
+"""A pool's nodes, and how they are counted against its size and its budget. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Final
+
+from schemas.fault_signature import SHARED
+from schemas.reasons import IncidentScope, SagaKind
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+
+DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot", "drain"})
+"""Kinds that take a node out of service by our own doing."""
+TAKING_OUT: Final = DISRUPTIVE | {"cordon"}
+"""Kinds whose node counts as out of service from the moment they are decided on."""
+UNASKED: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-up", "scale-down", "promote"})
+"""Kinds that the reconciler starts by itself, and so must not repeat in a spin."""
+CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
+"""Kinds that try to cure a node in its place; its record remembers them as attempts."""
+REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
+"""Kinds whose node will be gone."""
+AILING: Final = frozenset({"degraded", "unhealthy"})
+
+
+class Nodes:
+    """A pool's nodes, sorted out once for all that one decision asks of them.
+
+    Of thousands nearly all are plainly in service, and nearly all questions are about the others.
+    """
+
+    def __init__(self, nodes: Iterable[NodeRecord] = ()) -> None:
+        """All of a pool's nodes, terminated ones left out."""
+        self._all = tuple(nodes)
+        self._shares: dict[IncidentScope, Counter[str]] = {}
+
+    def __iter__(self) -> Iterator[NodeRecord]:
+        """All of them."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    @cached_property
+    def astir(self) -> "tuple[NodeRecord, ...]":
+        """Those that anything is to be said of: ill, silent, cordoned, spare, announced, held."""
+        return tuple(
+            [
+                node
+                for node in self._all
+                if node.health in AILING
+                or node.lost
+                or node.cordoned
+                or node.spare
+                or node.notices
+                or node.held_until is not None
+            ]
+        )
+
+    @cached_property
+    def by_name(self) -> "dict[str, NodeRecord]":
+        """Each by its name."""
+        return {node.node: node for node in self._all}
+
+    def shares(self, scope: IncidentScope) -> "Counter[str]":
+        """How many have what in common, the unknown under the empty text."""
+        found = self._shares.get(scope)
+        if found is None:
+            found = self._shares[scope] = Counter(map(SHARED[scope], self._all))
+        return found
+
+
+def busy(record: PoolRecord) -> set[str]:
+    """Nodes that an open saga is about."""
+    return {
+        name
+        for each in record.open.values()
+        for name in (each.node, each.new_node, each.promotes)
+        if name
+    }
+
+
+def size(record: PoolRecord, nodes: Nodes) -> int:
+    """How many nodes the pool will have when what is open has come to its end, spares left out."""
+    present = len(nodes) - sum(1 for node in nodes.astir if node.spare)
+    if not record.open:
+        return present
+    leaving = {each.node for each in record.open.values() if each.kind in REMOVING}
+    coming = {each.new_node for each in record.open.values() if each.new_node and not each.spare}
+    promoted = {each.promotes for each in record.open.values() if each.promotes}
+
+    def counts(name: str) -> bool:
+        node = nodes.by_name.get(name)
+        return node is not None and not node.spare
+
+    more = sum(1 for name in (coming | promoted) - leaving if not counts(name))
+    return present + more - sum(1 for name in leaving if counts(name))
+
+
+def unavailable(record: PoolRecord, nodes: Nodes) -> int:
+    """How many of the pool's nodes are out of service by our own doing, or missing.
+
+    A sick node that nobody has touched does not count: else two sick nodes in a small pool would
+    forbid each other's repair. A gap that a failed replacement left does count, and nodes that were
+    never paid for do not.
+    """
+    # A spare is in nobody's service, so to replace it takes nothing out.
+    disrupted = sum(
+        1
+        for each in record.open.values()
+        if each.kind in TAKING_OUT and (each.promotes or not each.spare)
+    )
+    taken = busy(record)
+    cordoned = sum(
+        1 for node in nodes.astir if node.cordoned and not node.spare and node.node not in taken
+    )
+    gap = 0 if record.over_cap else max(0, record.desired - size(record, nodes))
+    return disrupted + cordoned + gap
+
+
+def automatic(opened: OpenSaga) -> bool:
+    """Whether nobody asked for a saga: the rate and the breaker bind what begins by itself."""
+    return not opened.cause

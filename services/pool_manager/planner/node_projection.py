@@ -1,0 +1,113 @@
+"""What an event makes of a node's record. Pure; the same event twice changes nothing more.
+
+Replicas share the work, so two events of one node may be applied in either order: what an event
+says is kept with its time or its boot, and nothing depends on which came first.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from schemas.node_events import (
+    BootChecked,
+    Lost,
+    NodeEvent,
+    Preempting,
+    Registered,
+    Returned,
+    Verdict,
+)
+from schemas.records import NodeRecord
+from schemas.saga_log_entries import LaunchSpec
+from services.pool_manager.planner.sizing import cloud_notices
+
+FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_says": ""}
+"""Of a node that is heard again."""
+
+
+def apply(record: NodeRecord | None, event: NodeEvent, stored_at: datetime) -> NodeRecord | None:
+    """Return the changed record; None where the event is about no node of ours."""
+    if record is None or record.state == "terminated":
+        # An agent on an instance that nobody intended: not ours to manage, and not to be made up.
+        return None
+    changed = _change(record, event, stored_at)
+    if changed == record:
+        return record
+    return msgspec.structs.replace(changed, changed_at=stored_at)
+
+
+def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRecord:
+    change = msgspec.structs.replace
+    match event:
+        case Registered():
+            return _registered(record, event, stored_at)
+        case BootChecked():
+            detail = "; ".join(f"{c.name}: {c.detail}" for c in event.checks if not c.ok)
+            return change(
+                record,
+                boot_checked=event.ok,
+                boot_checked_id=event.boot_id,
+                boot_detail=detail,
+            )
+        case Verdict():
+            if record.health_at is not None and event.time < record.health_at:
+                return record
+            return change(
+                record,
+                health=event.status,
+                health_at=event.time,
+                health_action=event.action,
+                health_reason=event.reason,
+                health_fault=event.fault,
+                health_kind=event.kind,
+                health_code=event.code,
+                health_job=event.job,
+                health_gpu=event.gpu_index,
+            )
+        case Preempting():
+            return cloud_notices.noted(record, event)
+        case Lost():
+            if record.lost or _stale(record, event):
+                return record
+            return change(
+                record, lost=True, lost_at=stored_at, provider_says="", heard_at=event.time
+            )
+        case Returned():
+            if _stale(record, event):
+                return record
+            return change(record, **FOUND, heard_at=event.time)
+        case _:
+            return record
+
+
+def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:
+    """An agent's (re)start: identity and hardware anew."""
+    heard: dict[str, Any] = {} if _stale(record, event) else FOUND
+    return msgspec.structs.replace(
+        record,
+        state="registered" if record.state == "launching" else record.state,
+        hostname=event.hostname,
+        address=event.address or record.address,
+        boot_id=event.boot_id,
+        gpus=event.gpus,
+        driver_version=event.driver_version,
+        agent_version=event.agent_version,
+        rack=event.rack or (record.launch.labels.get("rack", "") if record.launch else ""),
+        registered_at=record.registered_at or stored_at,
+        **heard,
+    )
+
+
+def _stale(record: NodeRecord, event: NodeEvent) -> bool:
+    """Whether news of life or death is older than what is known."""
+    return record.heard_at is not None and event.time < record.heard_at
+
+
+def launched(record: NodeRecord, made: Mapping[str, Any]) -> LaunchSpec | None:
+    """The launch of a node with what was chosen of it, once its provision step has said so."""
+    if record.launch is None or not made.get("instance_type"):
+        return record.launch
+    chosen = {key: str(made.get(key, "")) for key in ("provider", "instance_type")}
+    return msgspec.structs.replace(record.launch, **chosen)

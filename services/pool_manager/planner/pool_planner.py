@@ -1,0 +1,80 @@
+"""What a pool needs now: the reconciler. Pure; it takes no hint about what changed.
+
+From what is wanted (the pool's record) and what there is (its nodes) it decides which sagas to
+start, within the budget. The shell writes the new record by compare-and-set, and only then starts
+the sagas that it names; so two replicas cannot both fill one gap or spend one budget twice.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from schemas.records import PoolRecord
+from services.pool_manager.planner.node_counts import UNASKED
+from services.pool_manager.planner.pool_snapshot import Plan, World, earlier
+from services.pool_manager.planner.remediation.observe_mode import observed
+from services.pool_manager.planner.remediation.repair import repair
+from services.pool_manager.planner.safety import breaker, eligibility
+from services.pool_manager.planner.sizing.pool_size import resize
+from services.pool_manager.planner.sizing.withdrawn_notices import give_back
+
+RETRY_FIRST_SECONDS: Final = 2.0
+RETRY_MAX_SECONDS: Final = 600.0
+EXHAUSTED_AGAIN_SECONDS: Final = 10.0
+"""After a launch for which there was no capacity: the provisioner remembers what is exhausted, and
+asks for it once in a while however many launches wait, so there is nothing to spare anybody."""
+PROMOTE_AGAIN_SECONDS: Final = 30.0
+
+
+def plan(world: World, now: datetime) -> Plan:
+    """Decide; with nothing to do the record comes back as it was."""
+    # The size first: a surplus takes the sick nodes away, and a gap that is being filled is no
+    # reason any more to let a sick node wait.
+    begun = give_back(world, Plan(record=world.record), now)
+    decided = repair(world, resize(world, begun, now), now)
+    decided = replace(
+        decided,
+        wake_at=earlier(decided.wake_at, eligibility.next_change(world, now)),
+        released=eligibility.released(world, now),
+    )
+    return observed(world, decided, now)
+
+
+def close(
+    record: PoolRecord,
+    saga: str,
+    *,
+    failed: bool,
+    now: datetime,
+    how: breaker.Ended | None = None,
+    exhausted: bool = False,
+    over_cap: bool = False,
+) -> PoolRecord:
+    """Take an ended saga off a record; each failure in a row makes the next start wait longer.
+
+    `failed`: a launch did not come up; `exhausted`: for want of capacity; `over_cap`: for a
+    spend_cap. `how`: what it means to the breaker; None: as `failed` says.
+    """
+    ended = record.open.get(saga)
+    if ended is None:
+        return record
+    record = breaker.ended(record, saga, how or ("failed" if failed else "done"))
+    if failed and ended.kind == "promote":
+        at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
+        record = msgspec.structs.replace(record, promote_at=at)
+    left = {name: each for name, each in record.open.items() if name != saga}
+    if failed and ended.kind != "promote":
+        failures = record.failures + 1
+        wait = min(RETRY_FIRST_SECONDS * 2 ** (failures - 1), RETRY_MAX_SECONDS)
+        wait = min(wait, EXHAUSTED_AGAIN_SECONDS) if exhausted else wait
+        retry_at: datetime | None = now + timedelta(seconds=wait)
+        over_cap = over_cap and ended.kind == "scale-up" and (record.over_cap or failures == 1)
+    elif ended.kind in UNASKED and ended.kind != "promote":
+        failures, retry_at, over_cap = 0, None, False
+    else:
+        failures, retry_at, over_cap = record.failures, record.retry_at, record.over_cap
+    return msgspec.structs.replace(
+        record, open=left, failures=failures, retry_at=retry_at, over_cap=over_cap
+    )

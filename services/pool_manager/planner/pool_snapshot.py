@@ -1,0 +1,57 @@
+"""What a decision about a pool looks at, and what comes of it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from schemas.fleet_budget import FleetBudgetRecord
+from schemas.pool_events import PoolEvent
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.remediation.remediator import REPLACE, Remediator
+from services.pool_manager.planner.safety.disruption_budget import Others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything a decision about one pool may look at."""
+
+    fleet: str
+    record: PoolRecord
+    nodes: Nodes
+    others: Others | None = None
+    """The other pools' share of the fleet's budget; None: it cannot bind."""
+    claims: FleetBudgetRecord = field(default_factory=FleetBudgetRecord)
+    """Of all pools, as written."""
+    claims_revision: int = 0
+    revision: int = 0
+    """Of the record: names the events of a decision. Of those on one revision one at most is
+    written, and only that one is told."""
+    remediator: Remediator = REPLACE
+    """Chooses what is done about a sick node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do about one pool."""
+
+    record: PoolRecord
+    start: Mapping[str, OpenSaga] = field(default_factory=dict)
+    """Sagas to begin, by id; the record holds them already."""
+    events: tuple[PoolEvent, ...] = ()
+    wake_at: datetime | None = None
+    """When to look again though nothing happens."""
+    released: tuple[NodeRecord, ...] = ()
+    """Nodes whose hold has come to its end."""
+
+
+def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    """The earlier of two moments, where there is one."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other)
+
+
+def to_come(moment: datetime | None, now: datetime) -> datetime | None:
+    """A moment that is still to come; a timer for one that has passed would fire for ever."""
+    return moment if moment is not None and moment > now else None

@@ -1,0 +1,89 @@
+"""`mode: observe`: what would have been begun is told and recorded, and nothing is begun. Pure.
+
+Each decision is told once for its cause, however often it is taken again; the pool's record holds
+what would be under way, so that people can ask for it at any time.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from schemas.breaker_state import Would
+from schemas.pool_events import Incident, PersonNeeded, WouldBegin
+from schemas.records import OpenSaga
+from services.pool_manager.planner.pool_snapshot import Plan, World
+
+WOULD_MAX: Final = 200
+"""Decisions kept in a record; what is beyond them is neither kept nor told."""
+COUNTED: Final = frozenset({"scale-up", "scale-down"})
+"""Kinds of which the number counts, and not each one."""
+
+
+def observed(world: World, decided: Plan, now: datetime) -> Plan:
+    """The plan of a pool that only observes, from the one it would have had; any other as it is."""
+    record = decided.record
+    if record.spec.mode != "observe":
+        return _forgetting(decided)
+    would: dict[str, Would] = {}
+    fresh: list[WouldBegin] = []
+    for key, wish in list(_wishes(decided, now).items())[:WOULD_MAX]:
+        known = world.record.would.get(key)
+        if known is not None and known.cause == wish.cause:
+            would[key] = known
+            continue
+        would[key] = wish
+        fresh.append(_event(world, wish, now))
+    # Incidents are seen and people are told; all else in the decided record belongs to what was
+    # not begun.
+    kept = msgspec.structs.replace(
+        world.record, would=would, incidents=record.incidents, told=record.told
+    )
+    seen = tuple(each for each in decided.events if isinstance(each, Incident | PersonNeeded))
+    return replace(decided, record=kept, start={}, events=(*seen, *fresh))
+
+
+def _forgetting(decided: Plan) -> Plan:
+    if not decided.record.would:
+        return decided
+    return replace(decided, record=msgspec.structs.replace(decided.record, would={}))
+
+
+def _wishes(decided: Plan, now: datetime) -> dict[str, Would]:
+    counted: dict[str, list[OpenSaga]] = {}
+    wishes: dict[str, Would] = {}
+    for each in decided.start.values():
+        if each.kind in COUNTED:
+            counted.setdefault(each.kind, []).append(each)
+            continue
+        wishes[f"{each.kind} {each.node}"] = Would(
+            kind=each.kind,
+            node=each.node,
+            cause=each.sickness or each.fault,
+            reason=each.reason,
+            since=now,
+        )
+    for kind, all_of_it in counted.items():
+        wishes[kind] = Would(
+            kind=all_of_it[0].kind,
+            nodes=len(all_of_it),
+            cause=" ".join([str(len(all_of_it)), *sorted(one.node for one in all_of_it)]).strip(),
+            reason=all_of_it[0].reason,
+            since=now,
+        )
+    return wishes
+
+
+def _event(world: World, wish: Would, now: datetime) -> WouldBegin:
+    name = world.record.name
+    about = f"-{wish.node}" if wish.node else ""
+    return WouldBegin(
+        id=f"would-{name}-{wish.kind}{about}-{world.revision}",
+        time=now,
+        pool=name,
+        kind=wish.kind,
+        node=wish.node,
+        nodes=wish.nodes,
+        reason=wish.reason,
+    )

@@ -1,0 +1,29 @@
+"""Which repairs nobody needs any more: of nodes that were silent and are heard again. Pure.
+
+Silence was all that was held against them. What was seen of a node itself, what a person asked for
+and what the cloud announced are not taken back by a heartbeat.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from schemas.fault_signature import SILENCE
+from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager.planner.node_counts import DISRUPTIVE, automatic
+from services.pool_manager.planner.sizing import cloud_notices
+
+HEARD: Final = "the node is heard again"
+
+
+def recovered(
+    record: PoolRecord, nodes: Mapping[str, NodeRecord]
+) -> Iterable[tuple[str, NodeRecord]]:
+    """The sagas that were begun for silence alone and whose node is heard and well, with it."""
+    for saga, opened in record.open.items():
+        if opened.kind not in DISRUPTIVE or opened.sickness != SILENCE or not automatic(opened):
+            continue
+        node = nodes.get(opened.node)
+        if node is None or node.lost or node.health == "unhealthy":
+            continue
+        if cloud_notices.standing(node) is None:
+            yield saga, node

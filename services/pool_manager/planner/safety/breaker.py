@@ -1,0 +1,185 @@
+"""The breaker of a pool: whether sick nodes are acted on at all. Pure.
+
+```
+           spent, a wave, launches fail, a person
+  closed ────────────────────────────────────────► open ◄──────────────┐
+    ▲ ▲                                             │ │                │
+    │ └────────── nothing waits, or a person ───────┘ │ it is over     │
+    │                                                 ▼                │
+    └─────────── the repair succeeded ─────────── half-open ───────────┘
+                                             the repair failed, or a wave
+```
+
+Open, no disruptive saga is begun; what heals goes on. Half-open, one repair is under way and no
+other. After it has closed again, repairs begin 1, 2, 4 … at once, twice as many with each that
+succeeds (the ramp), until no sick node waits any more. While the ramp stands, a spent level is no
+news: it was told when the breaker opened. A person's word goes beyond all of this but the budget.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+
+from schemas.breaker_state import Breaker
+from schemas.reasons import BreakerCause
+from schemas.records import OpenSaga, PoolRecord
+from services.pool_manager.planner.node_counts import DISRUPTIVE, automatic
+
+PROBE_HOLD_FIRST_SECONDS: Final = 60.0
+PROBE_HOLD_MAX_SECONDS: Final = 3600.0
+RAMP_FACTOR: Final = 2
+RAMP_MAX: Final = 4096
+"""More at once than a pool's record can hold."""
+
+Ended = Literal["done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why sick nodes are not acted on."""
+
+    cause: BreakerCause
+    reason: str
+
+
+def opened(breaker: Breaker, trouble: Trouble, now: datetime) -> Breaker:
+    """Open it, or note what keeps it open now; what a person said of it stands."""
+    if breaker.forced:
+        return breaker
+    if breaker.state == "open":
+        # Its figures change with every decision; what stands there is how it began.
+        if breaker.cause == trouble.cause != "wave":
+            return breaker
+        return msgspec.structs.replace(breaker, cause=trouble.cause, reason=trouble.reason)
+    return Breaker(
+        state="open",
+        since=now,
+        cause=trouble.cause,
+        reason=trouble.reason,
+        request=breaker.request,
+        probe=breaker.probe,
+        probed=breaker.probed,
+        probes_failed=breaker.probes_failed,
+        probe_at=breaker.probe_at,
+    )
+
+
+def settled(breaker: Breaker, now: datetime) -> Breaker:
+    """Take in how the one repair of a half-open breaker has ended."""
+    if not breaker.probed:
+        return breaker
+    if breaker.state != "half-open":
+        # Something else opened it while that repair was under way.
+        return msgspec.structs.replace(breaker, probe="", probed="")
+    plain = msgspec.structs.replace(breaker, probe="", probed="", since=now)
+    match breaker.probed:
+        case "done":
+            return msgspec.structs.replace(
+                plain,
+                state="closed",
+                reason="one node was repaired, and that went well",
+                probes_failed=0,
+                probe_at=None,
+                ramp=RAMP_FACTOR,
+            )
+        case "cancelled":
+            wait = PROBE_HOLD_FIRST_SECONDS
+            failed = breaker.probes_failed
+            reason = f"the repair that was tried ({breaker.probe}) was cancelled"
+        case "failed":
+            wait = min(PROBE_HOLD_FIRST_SECONDS * 2**breaker.probes_failed, PROBE_HOLD_MAX_SECONDS)
+            failed = breaker.probes_failed + 1
+            reason = f"the repair that was tried ({breaker.probe}) failed"
+    return msgspec.structs.replace(
+        plain,
+        state="open",
+        cause="probe-failed",
+        reason=f"{reason}; the next is tried in {wait:.0f} s",
+        probes_failed=failed,
+        probe_at=now + timedelta(seconds=wait),
+        ramp_from=None,
+    )
+
+
+def half_opened(breaker: Breaker, saga: str, now: datetime) -> Breaker:
+    """Let one repair begin."""
+    assert breaker.state == "open", breaker.state
+    assert not breaker.forced
+    return msgspec.structs.replace(
+        breaker, state="half-open", since=now, probe=saga, probed="", ramp_from=now
+    )
+
+
+def nothing_waits(breaker: Breaker, now: datetime) -> Breaker:
+    """Close an open one, as no sick node waits any more; end the ramp of a closed one."""
+    if breaker.state == "open" and not breaker.forced:
+        reason = "no sick node waits any more"
+        return Breaker(since=now, cause=breaker.cause, reason=reason, request=breaker.request)
+    if breaker.state == "closed" and breaker.ramp:
+        return msgspec.structs.replace(breaker, ramp=0, ramp_from=None)
+    return breaker
+
+
+def ended(record: PoolRecord, saga: str, how: Ended) -> PoolRecord:
+    """Note how a repair ended, where the breaker or its ramp depends on that.
+
+    Closing, opening and telling is left to the next decision.
+    """
+    breaker, ended_saga = record.breaker, record.open[saga]
+    if saga == breaker.probe:
+        breaker = msgspec.structs.replace(breaker, probed=how)
+    elif breaker.ramp and in_ramp(breaker, ended_saga) and how != "cancelled":
+        ramp = min(breaker.ramp * RAMP_FACTOR, RAMP_MAX) if how == "done" else 1
+        breaker = msgspec.structs.replace(breaker, ramp=ramp)
+    return msgspec.structs.replace(record, breaker=breaker)
+
+
+def in_ramp(breaker: Breaker, opened_: OpenSaga) -> bool:
+    """Whether a saga counts against the ramp: begun by itself since, and not for the cloud."""
+    return (
+        breaker.ramp_from is not None
+        and opened_.kind in DISRUPTIVE
+        and automatic(opened_)
+        and not opened_.notice
+        and opened_.since >= breaker.ramp_from
+    )
+
+
+def ramp_room(record: PoolRecord) -> int | None:
+    """How many more repairs the ramp lets begin; None: it sets no bound."""
+    breaker = record.breaker
+    if not breaker.ramp:
+        return None
+    under_way = sum(1 for each in record.open.values() if in_ramp(breaker, each))
+    return max(0, breaker.ramp - under_way)
+
+
+# --- by hand -------------------------------------------------------------------------------------
+
+
+def forced_open(breaker: Breaker, reason: str, by: str, request: str, now: datetime) -> Breaker:
+    """Open it until a person closes it."""
+    return Breaker(
+        state="open",
+        since=breaker.since if breaker.state == "open" else now,
+        cause="person",
+        reason=reason,
+        by=by,
+        forced=True,
+        request=request,
+    )
+
+
+def closed_by_hand(breaker: Breaker, reason: str, by: str, request: str, now: datetime) -> Breaker:
+    """Close it; repairs then begin slowly, where there are any."""
+    return Breaker(
+        since=now,
+        cause=breaker.cause,
+        reason=reason,
+        by=by,
+        request=request,
+        ramp=1,
+        ramp_from=now,
+    )

@@ -1,0 +1,77 @@
+"""Says why the breaker is open, for people. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from schemas.breaker_state import OpenIncident
+from schemas.duration import format_duration
+from schemas.reasons import BreakerCause
+from schemas.records import PoolRecord
+from schemas.settings import BudgetSpec
+from services.pool_manager.planner.safety import incidents
+from services.pool_manager.planner.safety.disruption_budget import Allowance, room_at
+
+
+def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now: datetime) -> str:
+    """Which part of the budget is spent, by how much, and which setting it is."""
+    spec = record.spec.budget
+    match cause:
+        case "level":
+            return (
+                f"{allowed.unavailable} of {record.desired} nodes are out of service and "
+                f"{allowed.level} may be (budget.max_unavailable: {spec.max_unavailable})"
+            )
+        case "rate":
+            window = format_duration(float(spec.window))
+            at = room_at(record.begun, float(spec.window), now)
+            then = f"; the next may begin at {clock(at)}" if at else ""
+            return (
+                f"{allowed.begun} repairs were begun within {window} and {allowed.rate} may be "
+                f"(budget.max_replacements: {spec.max_replacements}){then}"
+            )
+        case "fleet-level":
+            return (
+                f"{allowed.fleet_unavailable} nodes of the whole fleet are out of service and "
+                f"{allowed.fleet_level} may be (the fleet's budget.max_unavailable)"
+            )
+        case "fleet-rate":
+            return (
+                f"{allowed.fleet_begun} repairs were begun in the whole fleet and "
+                f"{allowed.fleet_rate} may be within its window (the fleet's "
+                "budget.max_replacements)"
+            )
+        case "reset-rate":
+            window = format_duration(float(spec.window))
+            at = room_at(record.resets, float(spec.window), now)
+            then = f"; the next may begin at {clock(at)}" if at else ""
+            return (
+                f"{allowed.resets} GPU resets and reboots were begun within {window} and "
+                f"{allowed.reset_rate} may be ({_resets_setting(spec)}){then}"
+            )
+        case "fleet-reset-rate":
+            return (
+                f"{allowed.fleet_resets} GPU resets and reboots were begun in the whole fleet and "
+                f"{allowed.fleet_reset_rate} may be within its window (the fleet's "
+                "budget.max_resets)"
+            )
+        case _:
+            return cause
+
+
+def _resets_setting(spec: BudgetSpec) -> str:
+    if spec.max_resets is not None:
+        return f"budget.max_resets: {spec.max_resets}"
+    return f"three for each of budget.max_replacements: {spec.max_replacements}"
+
+
+def wave_words(record: PoolRecord, held: Mapping[str, OpenIncident]) -> str:
+    """Which incidents hold the pool's nodes back, and until when."""
+    each = ", ".join(incidents.told(what, incident) for what, incident in held.items())
+    last = max(incidents.until(record, incident) for incident in held.values())
+    one = "one incident" if len(held) == 1 else f"{len(held)} incidents"
+    return f"{one}: {each}; none is repaired before {clock(last)}, unless somebody closes it"
+
+
+def clock(at: datetime) -> str:
+    """A moment within the day."""
+    return f"{at:%H:%M:%S} UTC"

@@ -1,0 +1,79 @@
+"""What a pool claims of the fleet's budget, written before the decision that it is for. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
+from schemas.records import PoolRecord
+from services.pool_manager.planner.node_counts import Nodes, unavailable
+from services.pool_manager.planner.pool_snapshot import World
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """What is to be written about a pool's claim before its decision is."""
+
+    claims: FleetBudgetRecord | None = None
+    """None: as they stand."""
+    fence: bool = False
+    """Nothing is decided, and less could be claimed but for a decision that somebody may still be
+    writing: the pool's record is to be written as it is, and then all be read again."""
+
+
+def claiming(world: World, decided: PoolRecord) -> Claiming:
+    """What a decision claims of the fleet's budget."""
+    if world.others is None:
+        return Claiming()
+    pool = decided.name
+    old = world.claims.claims.get(pool)
+    wanted = claim_of(decided, world.nodes, world.revision)
+    claim = claimed(old, wanted)
+    if decided == world.record and says_less(wanted, claim):
+        return Claiming(fence=True)
+    if old is not None and msgspec.structs.replace(claim, revision=old.revision) == old:
+        return Claiming()
+    return Claiming(FleetBudgetRecord(claims={**world.claims.claims, pool: claim}))
+
+
+def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
+    """What a pool takes of the fleet's budget, as decided on this revision of its record."""
+    return BudgetClaim(
+        desired=record.desired,
+        unavailable=unavailable(record, nodes),
+        begun=record.begun_fleet,
+        resets=record.resets_fleet,
+        revision=revision,
+    )
+
+
+def claimed(old: BudgetClaim | None, wanted: BudgetClaim) -> BudgetClaim:
+    """The claim to be written: not below one that somebody may still be about to act on.
+
+    `old` of the same revision was written for a decision whose pool record may yet be written; of
+    those decisions one at most will be. The greater of both claims covers whichever it is.
+    """
+    if old is None or old.revision < wanted.revision:
+        return wanted
+    return BudgetClaim(
+        desired=wanted.desired,
+        unavailable=max(old.unavailable, wanted.unavailable),
+        begun=_greater(old.begun, wanted.begun),
+        resets=_greater(old.resets, wanted.resets),
+        revision=old.revision,
+    )
+
+
+def _greater(old: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    slots = sorted(old.keys() | wanted.keys())
+    return {slot: max(old.get(slot, 0), wanted.get(slot, 0)) for slot in slots}
+
+
+def says_less(wanted: BudgetClaim, written: BudgetClaim) -> bool:
+    """Whether a claim could be lowered, were it not for who may still act on it."""
+    return (
+        written.unavailable > wanted.unavailable
+        or any(count > wanted.begun.get(slot, 0) for slot, count in written.begun.items())
+        or any(count > wanted.resets.get(slot, 0) for slot, count in written.resets.items())
+    )

@@ -1,0 +1,96 @@
+"""Whether a node may be taken out of service now, whatever it has: holds, windows, modes. Pure.
+
+It is the first gate: what is kept here is never asked about remedy, breaker or budget.
+"""
+
+from datetime import datetime
+
+from schemas.reasons import Refusal
+from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager.planner.pool_snapshot import World, earlier
+from services.pool_manager.planner.safety import maintenance_windows
+from services.pool_manager.planner.sizing import cloud_notices
+
+TAKES_OUT = frozenset({"drain", "replace", "reset-gpu", "reboot"})
+"""What people ask that disturbs the work on a node; a hold is there to prevent it."""
+TOUCHES = TAKES_OUT | {"cordon", "uncordon"}
+"""What people ask that is an order to the workload system, the agent or the provider."""
+
+
+def kept(node: NodeRecord, record: PoolRecord, now: datetime, *, can_wait: bool = False) -> str:
+    """Why nothing automatic may take this node out of service now; empty where it may.
+
+    `can_wait`: it is work that a service window was made for, such as what a degraded node needs.
+    """
+    if held(node, now):
+        return f"{node.node} is held {hold_told(node)}"
+    frozen = maintenance_windows.opening(record.spec.windows, "freeze", now)
+    # On a silent node nothing can be disturbed any more, and what the cloud takes it takes.
+    gone = node.lost or cloud_notices.urgent(node, record.spec, now)
+    if frozen is not None and not gone:
+        return (
+            f"the window {frozen.window.name} keeps it as it is until {frozen.end:%m-%d %H:%M} UTC"
+        )
+    if can_wait and not serving(record, now):
+        coming = maintenance_windows.next_opening(record.spec.windows, "service", now)
+        when = f", next at {coming.start:%m-%d %H:%M} UTC" if coming else ""
+        return f"it can wait for a service window{when}"
+    return ""
+
+
+def held(node: NodeRecord, now: datetime) -> bool:
+    """Whether somebody holds the node."""
+    return node.held_until is not None and now < node.held_until
+
+
+def hold_told(node: NodeRecord) -> str:
+    """A hold in words."""
+    assert node.held_until is not None
+    by = f" by {node.held_by}" if node.held_by else ""
+    return f"until {node.held_until:%m-%d %H:%M} UTC{by}: {node.held_reason}"
+
+
+def serving(record: PoolRecord, now: datetime) -> bool:
+    """Whether work that can wait may begin: a service window is open, or the pool has none."""
+    spec = record.spec
+    if not any(window.kind == "service" for window in spec.windows):
+        return True
+    return maintenance_windows.opening(spec.windows, "service", now) is not None
+
+
+def next_change(world: World, now: datetime) -> datetime | None:
+    """When the next hold ends, or a window opens or closes."""
+    soonest = maintenance_windows.next_edge(world.record.spec.windows, now)
+    for node in world.nodes.astir:
+        if held(node, now):
+            soonest = earlier(soonest, node.held_until)
+    return soonest
+
+
+def released(world: World, now: datetime) -> tuple[NodeRecord, ...]:
+    """Nodes whose hold has come to its end."""
+    return tuple(
+        node for node in world.nodes.astir if node.held_until is not None and not held(node, now)
+    )
+
+
+def refusal(
+    verb: str, node: NodeRecord, record: PoolRecord, now: datetime
+) -> tuple[Refusal, str] | None:
+    """Why what a person asks of a node is refused; None where it is not."""
+    if verb in TOUCHES and record.spec.mode == "observe":
+        return "observing", (
+            f"pool {record.name} has mode: observe, in which nothing is touched; set mode: act for "
+            "the pool and the fleet, restart the pool-manager, and ask again"
+        )
+    if verb in TAKES_OUT and held(node, now):
+        return "held", (
+            f"{node.node} is held {hold_told(node)}; first: navarch release {node.node}"
+        )
+    if node.spare and verb in ("uncordon", "drain", "reset-gpu", "reboot"):
+        return "wrong-state", (
+            f"{node.node} is a spare, cordoned in reserve: it goes into service when a node is "
+            f"replaced or the pool grows (navarch scale {record.name}); navarch replace "
+            f"{node.node} renews it"
+        )
+    return None

@@ -1,0 +1,200 @@
+"""Which sick nodes have one cause: a wave. Pure.
+
+Nodes that fall ill of the same thing within a short window are one. So are nodes of different
+sicknesses that have a rack, a zone, a driver version or a provider in common, where that sets them
+apart: it must be so lopsided a share of the sick as chance alone would hardly give. Where all nodes
+of a pool have the same driver, that all sick ones have it says nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.breaker_state import OpenIncident
+from schemas.fault_signature import SILENCE, called, shared
+from schemas.reasons import IncidentScope
+from schemas.records import NodeRecord
+from schemas.settings import IncidentSpec
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.sizing import cloud_notices
+
+WHOLE_POOL_NODES: Final = 3
+"""From this size on, a pool that falls ill as a whole is a wave however small it is."""
+CHANCE_NATS: Final = math.log(1000)
+"""A share of the sick counts where chance would give it less than one time in a thousand."""
+CAUSES: Final[tuple[IncidentScope, ...]] = ("rack", "zone", "driver", "provider")
+"""The narrowest first: of causes that explain as many nodes it is the one that is told."""
+CAUSES_MAX: Final = 8
+"""Found in one look; the next goes on from there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ill:
+    """A node that has something, and since when."""
+
+    node: NodeRecord
+    what: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wave:
+    """Nodes that fell ill at once, in that order, and what they have in common."""
+
+    what: str
+    """Its key among the incidents: `xid-79`, `rack-r12`."""
+    scope: IncidentScope
+    within: str
+    members: tuple[Ill, ...]
+
+
+def sickness(node: NodeRecord) -> str:
+    """What a node has, as incidents tell it apart: `xid-79`, `silence`; empty: nothing to compare.
+
+    A silent node whose instance the provider says is gone is no riddle, and no incident's; nor is
+    one that the cloud has announced to take.
+    """
+    if cloud_notices.taken(node):
+        return ""
+    if node.health == "unhealthy":
+        return called(node.health_kind, node.health_code)
+    return SILENCE if node.lost and node.provider_says != "gone" else ""
+
+
+def fell_at(node: NodeRecord) -> datetime | None:
+    """When a node fell ill of what it has."""
+    return node.health_at if node.health == "unhealthy" else node.lost_at
+
+
+def ill_nodes(nodes: Nodes) -> tuple[Ill, ...]:
+    """The nodes in service, or leaving it, that have something; those that fell first, first."""
+    found = []
+    for node in nodes.astir:
+        if node.health != "unhealthy" and not node.lost:
+            continue
+        what, since = sickness(node), fell_at(node)
+        if what and since is not None and node.state in ("active", "leaving"):
+            found.append(Ill(node=node, what=what, since=since))
+    return tuple(sorted(found, key=lambda each: (each.since, each.node.node)))
+
+
+def belongs(each: Ill, what: str, incident: OpenIncident) -> bool:
+    """Whether a node is one of an incident's."""
+    if incident.scope == "pool":
+        return each.what == what
+    return shared(each.node, incident.scope) == incident.within
+
+
+def find(
+    spec: IncidentSpec,
+    nodes: Nodes,
+    ill: tuple[Ill, ...],
+    known: Mapping[str, OpenIncident],
+    now: datetime,
+) -> tuple[Wave, ...]:
+    """The waves that no known incident is about yet."""
+    found: list[Wave] = []
+    size = len(nodes)
+    fresh = tuple(each for each in ill if not _settled(each, known))
+    for what in dict.fromkeys(each.what for each in fresh):
+        if what in known and known[what].settled is None:
+            continue
+        members = tuple(each for each in fresh if each.what == what)
+        wave = _run(members, spec, _threshold(spec, size), now)
+        if wave:
+            found.append(Wave(what=what, scope="pool", within="", members=wave))
+    open_now = {what: each for what, each in known.items() if each.settled is None}
+    told = {wave.what for wave in found}
+    rest = tuple(
+        each
+        for each in fresh
+        if each.what not in told
+        and not any(belongs(each, what, incident) for what, incident in open_now.items())
+    )
+    while len(found) < CAUSES_MAX and (wave_ := _by_cause(spec, nodes, rest, now)) is not None:
+        found.append(wave_)
+        of_it = {each.node.node for each in wave_.members}
+        rest = tuple(each for each in rest if each.node.node not in of_it)
+    return tuple(found)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _settled(each: Ill, known: Mapping[str, OpenIncident]) -> bool:
+    """Whether a node fell ill in an incident whose hold has passed: that was told already."""
+    return any(
+        incident.settled is not None
+        and each.since <= incident.settled
+        and belongs(each, what, incident)
+        for what, incident in known.items()
+    )
+
+
+def _threshold(spec: IncidentSpec, size: int) -> int:
+    """So many nodes of `size` within the window are one trouble."""
+    wanted = max(spec.nodes, math.ceil(size * spec.percent / 100 - 1e-9))
+    return min(wanted, size) if size >= WHOLE_POOL_NODES else wanted
+
+
+def _run(
+    members: tuple[Ill, ...], spec: IncidentSpec, wanted: int, now: datetime
+) -> tuple[Ill, ...]:
+    """The first of `wanted` or more within the window that are not too old to matter."""
+    window, hold = timedelta(seconds=spec.window), timedelta(seconds=spec.hold)
+    end = 0
+    for start, first in enumerate(members):
+        end = max(end, start)
+        while end < len(members) and members[end].since - first.since <= window:
+            end += 1
+        if end - start >= wanted and now < first.since + hold:
+            return members[start:end]
+    return ()
+
+
+def _by_cause(
+    spec: IncidentSpec, nodes: Nodes, rest: tuple[Ill, ...], now: datetime
+) -> Wave | None:
+    """The cause that explains most of the nodes that nothing explains yet."""
+    best: Wave | None = None
+    if len(rest) < spec.nodes:
+        return None
+    for scope in CAUSES:
+        members: dict[str, list[Ill]] = {}
+        for each in rest:
+            members.setdefault(shared(each.node, scope), []).append(each)
+        unknown = members.pop("", [])
+        large = {
+            value: tuple(found)
+            for value, found in members.items()
+            if _run(tuple(found), spec, spec.nodes, now)
+        }
+        if not large:
+            continue  # nothing here can be a wave: the pool's nodes need not be counted
+        sizes = nodes.shares(scope)
+        known = len(nodes) - sizes[""]
+        for value, found in large.items():
+            wanted = max(spec.nodes, _threshold(spec, sizes[value]))
+            wave = _run(found, spec, wanted, now)
+            if len(wave) <= (len(best.members) if best else 0):
+                continue
+            first, last = wave[0].since, wave[-1].since
+            within = sum(1 for each in rest if first <= each.since <= last)
+            within -= sum(1 for each in unknown if first <= each.since <= last)
+            if _sets_apart(len(wave), max(0, within - len(wave)), sizes[value] / known):
+                best = Wave(what=f"{scope}-{value}", scope=scope, within=value, members=wave)
+    return best
+
+
+def _sets_apart(inside: int, outside: int, share: float) -> bool:
+    """Whether so many of the sick in a part of the nodes is more than chance (Chernoff's bound)."""
+    total = inside + outside
+    part = inside / total
+    if part <= share:
+        return False
+    surprise = part * math.log(part / share)
+    if part < 1:
+        surprise += (1 - part) * math.log((1 - part) / (1 - share))
+    return total * surprise >= CHANCE_NATS

@@ -1,0 +1,180 @@
+"""Which of a pool's sick nodes are one trouble, and for how long that holds them back. Pure.
+
+Many nodes that fall ill of one cause at once (`waves`) are one incident: a bad driver, a dead
+switch, a job that breaks GPUs, a broker that was away. Replacing each would cost the pool and mend
+nothing. While an incident is fresh the breaker is open for it. Silent nodes are taken for the
+network's trouble even after that: they are replaced one at a time until it has ended.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from schemas.breaker_state import OpenIncident
+from schemas.duration import format_duration
+from schemas.fault_signature import SILENCE, in_words
+from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
+from schemas.records import PoolRecord
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.safety.fault_waves import Ill, Wave, belongs, find, ill_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look at a pool's incidents came to."""
+
+    record: PoolRecord
+    events: tuple[PoolEvent, ...] = ()
+
+
+def observe(record: PoolRecord, nodes: Nodes, revision: int, now: datetime) -> Seen:
+    """Open, and close, incidents by what the nodes have."""
+    ill = ill_nodes(nodes)
+    incidents: dict[str, OpenIncident] = {}
+    events: list[PoolEvent] = []
+    for what, each in record.incidents.items():
+        kept = _kept(record, what, each, ill, now)
+        if each.settled is None and (kept is None or kept.settled is not None):
+            events.append(_event(record, each, what, (), revision, now, over=kept is None))
+        if kept is not None:
+            incidents[what] = kept
+    for wave in find(record.spec.health.incident, nodes, ill, incidents, now):
+        opened = _opened(wave)
+        incidents[wave.what] = opened
+        named = tuple(each.node.node for each in wave.members)
+        events.append(_event(record, opened, wave.what, named, revision, now, over=None))
+    if incidents != record.incidents:
+        record = msgspec.structs.replace(record, incidents=incidents)
+    return Seen(record, tuple(events))
+
+
+def until(record: PoolRecord, incident: OpenIncident) -> datetime:
+    """When an incident stops holding its nodes back."""
+    return incident.since + timedelta(seconds=record.spec.health.incident.hold)
+
+
+def holding(record: PoolRecord, now: datetime) -> dict[str, OpenIncident]:
+    """The incidents for which the breaker is open."""
+    return {
+        what: each
+        for what, each in record.incidents.items()
+        if not each.released and each.settled is None and now < until(record, each)
+    }
+
+
+def released(record: PoolRecord) -> PoolRecord:
+    """The record with every incident let go: a person has decided."""
+    incidents = {
+        what: msgspec.structs.replace(each, released=True)
+        for what, each in record.incidents.items()
+    }
+    return msgspec.structs.replace(record, incidents=incidents)
+
+
+def room(record: PoolRecord, what: str, now: datetime) -> int | None:
+    """How many more nodes with this may be replaced now; None: as many as the budget allows."""
+    incident = record.incidents.get(what)
+    if what != SILENCE or incident is None or incident.released:
+        return None
+    if now < until(record, incident):
+        return 0
+    return max(0, 1 - sum(1 for each in record.open.values() if each.sickness == what))
+
+
+def next_end(record: PoolRecord, now: datetime) -> datetime | None:
+    """When the next incident stops holding its nodes back."""
+    ends = (until(record, each) for each in record.incidents.values() if each.settled is None)
+    return min((end for end in ends if end > now), default=None)
+
+
+def told(what: str, incident: OpenIncident) -> str:
+    """An incident in words: `300 nodes with XID 79`, `6 nodes in rack r12`."""
+    match incident.scope:
+        case "pool":
+            shared = f"with {in_words(what)}"
+        case "rack" | "zone":
+            shared = f"in {incident.scope} {incident.within}"
+        case "job":
+            shared = f"with work of job {incident.within}"
+        case "driver":
+            shared = f"with driver version {incident.within}"
+        case "provider":
+            shared = f"at provider {incident.within}"
+    return f"{incident.nodes} nodes {shared}"
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _kept(
+    record: PoolRecord, what: str, each: OpenIncident, ill: tuple[Ill, ...], now: datetime
+) -> OpenIncident | None:
+    """The incident as it goes on; None: it is over."""
+    since = [one.since for one in ill if belongs(one, what, each)]
+    if each.settled is not None:
+        return each if any(moment <= each.settled for moment in since) else None
+    if not since:
+        return None
+    if what != SILENCE and now >= until(record, each):
+        return msgspec.structs.replace(each, settled=now)
+    return each
+
+
+def _opened(wave: Wave) -> OpenIncident:
+    node = wave.members[0].node
+    unhealthy = node.health == "unhealthy"
+    return OpenIncident(
+        since=wave.members[0].since,
+        last=wave.members[-1].since,
+        nodes=len(wave.members),
+        kind=node.health_kind if unhealthy else SILENCE,
+        code=node.health_code if unhealthy else 0,
+        fault=node.health_fault if unhealthy else "",
+        scope=wave.scope,
+        within=wave.within,
+    )
+
+
+def _event(
+    record: PoolRecord,
+    incident: OpenIncident,
+    what: str,
+    named: tuple[str, ...],
+    revision: int,
+    now: datetime,
+    *,
+    over: bool | None,
+) -> Incident:
+    """Opened (`over` is None), or closed: over, or too old to hold nodes back."""
+    ident = f"{what}-{incident.since.timestamp():.0f}"
+    status: Literal["opened", "closed"] = "opened" if over is None else "closed"
+    if over is None:
+        hold = format_duration(record.spec.health.incident.hold)
+        then = "; then one silent node at a time" if what == SILENCE else ""
+        reason = (
+            f"{told(what, incident)} at once are one trouble, not so many broken nodes: none is "
+            f"repaired for {hold}, or until somebody closes the breaker{then}"
+        )
+    elif over:
+        reason = "no node has it any more"
+    else:
+        reason = "it is held back no longer; one repair is tried, then the budget alone decides"
+    return Incident(
+        id=f"incident-{record.name}-{ident}-{status}-{revision}",
+        time=now,
+        cause=incident.fault,
+        pool=record.name,
+        incident=ident,
+        status=status,
+        kind=incident.kind,
+        code=incident.code,
+        nodes=incident.nodes,
+        named=named[:INCIDENT_NAMED_MAX],
+        first=incident.since,
+        last=incident.last,
+        reason=reason,
+        scope=incident.scope,
+        within=incident.within,
+    )

@@ -1,0 +1,245 @@
+"""What a saga's log means for the records of its nodes and of its pool. Pure.
+
+Records are derived from the log as a whole, never from one entry: replicas share the entries of a
+saga and may take them in in any order. A record notes the sequence up to which it has taken the log
+in, so an older view of the log changes nothing. Steps mean the same in every saga.
+"""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from schemas.reasons import STOPPED, AttemptOutcome, HealthStatus, NodeState
+from schemas.records import Attempt, NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.planner.node_counts import CURING, REMOVING
+from services.pool_manager.planner.node_projection import launched
+from services.saga.saga_state import SagaState
+
+ATTEMPTS_MAX: Final = 16
+"""Resets and reboots that a node's record remembers: more than any ladder has rungs."""
+
+# --- records -------------------------------------------------------------------------------------
+
+
+def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
+    """The record of the node a saga acts on, with the log taken in; unchanged where it is stale."""
+    if record is None or not _takes(record, state):
+        return record
+    cordoned, drained = _cordoned(record, state), _drained_now(record, state)
+    return msgspec.structs.replace(
+        record,
+        saga="" if state.ended else state.saga,
+        saga_entry=state.sequence,
+        sagas=record.sagas + (1 if state.ended else 0),
+        reason=_reason(state),
+        state=_leaving_state(record, state),
+        cordoned=cordoned,
+        spare=record.spare and cordoned,
+        drained=cordoned and drained,
+        health=_health(record, state),
+        attempts=_attempts(record, state),
+        ahead_of=_ahead_of(record, state, cordoned=cordoned),
+    )
+
+
+def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
+    """The notice for which alone a saga that was unwound has left the node out of service."""
+    if not state.ended:
+        return record.ahead_of
+    unwound = state.status == "unwound" and cordoned
+    return state.params.ahead_of if unwound else ""
+
+
+def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
+    """The record of the spare that takes the place of the node a saga acts on.
+
+    Once it is in service it is a node like any other: what the saga does after that is none of its
+    business, and somebody may have cordoned it since.
+    """
+    if record is None or not _takes(record, state):
+        return record
+    promoted = _promoted(record, state)
+    if promoted and not record.spare:
+        return record
+    left = promoted or state.ended
+    return msgspec.structs.replace(
+        record,
+        saga="" if left else state.saga,
+        saga_entry=state.sequence,
+        sagas=record.sagas + (1 if left else 0),
+        cordoned=record.cordoned and not promoted,
+        spare=record.spare and not promoted,
+        drained=record.drained and not promoted,
+    )
+
+
+def _promoted(record: NodeRecord, state: SagaState) -> bool:
+    return state.params.promotes == record.node and done(state, "promote")
+
+
+def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
+    """The record of the node a saga brings, made where there is none."""
+    params = state.params
+    record = record or NodeRecord(pool=params.pool, node=params.new_node, launch=params.launch)
+    if not _takes(record, state):
+        return record
+    made = {key: str(state.step("provision").outputs.get(key, "")) for key in _PLACE}
+    admit = state.step("admit")
+    return msgspec.structs.replace(
+        record,
+        saga="" if state.ended else state.saga,
+        saga_entry=state.sequence,
+        reason=state.reason if state.status == "unwound" else "",
+        state=_coming_state(record, state),
+        cordoned=_reserved(record, state),
+        spare=record.spare if record.state == "active" else state.params.spare,
+        admitted_at=record.admitted_at or (admit.ended_at if done(state, "admit") else None),
+        launch=launched(record, state.step("provision").outputs),
+        **{key: value for key, value in made.items() if value},
+    )
+
+
+_PLACE = ("region", "zone", "address", "host")
+
+
+def says_more(old: NodeRecord | None, new: NodeRecord, state: SagaState) -> bool:
+    """Whether a record is worth writing: most entries of a log move nothing but how far it is read.
+
+    What is left unwritten lets an older view in for a moment; the last view of a log is always
+    written, and shuts out all others. After an uncordon each is: it wipes a verdict, and once only.
+    """
+    if old is None or state.ended or state.step("uncordon").status != "pending":
+        return new != old
+    return new != msgspec.structs.replace(old, saga_entry=new.saga_entry)
+
+
+def _takes(record: NodeRecord, state: SagaState) -> bool:
+    return record.saga in ("", state.saga) and state.sequence > record.saga_entry
+
+
+def done(state: SagaState, step: str) -> bool:
+    """Whether a step has succeeded."""
+    return state.step(step).status == "succeeded"
+
+
+def _cordoned(record: NodeRecord, state: SagaState) -> bool:
+    """Whether it is cordoned, as far as is known: a cordon that may have come about counts as one.
+
+    What is cordoned by mistake shows and can be uncordoned; a node without work that nobody knows
+    to be cordoned does not.
+    """
+    cordon = state.step("cordon")
+    match cordon.status, state.step("uncordon").status:
+        case _ if _promoted(record, state):
+            return False
+        case "undone", _:
+            return False
+        case _, "succeeded":
+            return False
+        case "succeeded" | "expired", _:
+            return True
+        case "failed", _ if cordon.error == STOPPED:
+            return True
+        case _:
+            return record.cordoned
+
+
+def _reserved(record: NodeRecord, state: SagaState) -> bool:
+    """Whether a node that comes is cordoned; once it is in service others decide that."""
+    if record.state == "active":
+        return record.cordoned
+    return done(state, "reserve") and not done(state, "open")
+
+
+def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
+    """Whoever uncordons a sick node has it judged anew: until then it is not taken for sick.
+
+    Once, with the view of the log that first shows the uncordon: a verdict that comes after it
+    stands, whatever further entries of the log are taken in.
+    """
+    uncordon = state.step("uncordon")
+    fresh = uncordon.status == "succeeded" and uncordon.sequence > record.saga_entry
+    return "unknown" if fresh and record.health in ("degraded", "unhealthy") else record.health
+
+
+def _attempts(record: NodeRecord, state: SagaState) -> tuple[Attempt, ...]:
+    """The resets and reboots of a node, with this one as its log tells it now."""
+    if state.kind not in CURING:
+        return record.attempts
+    told = Attempt(
+        saga=state.saga,
+        kind=state.kind,
+        sickness=state.params.sickness,
+        at=state.started_at,
+        outcome=outcome(state),
+        ended_at=max((e.ended_at for e in state.steps.values() if e.ended_at), default=None)
+        if state.ended
+        else None,
+        reason=state.reason,
+    )
+    others = tuple(each for each in record.attempts if each.saga != state.saga)
+    return (*others, told)[-ATTEMPTS_MAX:]
+
+
+def outcome(state: SagaState) -> AttemptOutcome:
+    """What came of a reset or a reboot, as the node's record remembers it."""
+    if not state.ended:
+        return "open"
+    if state.status == "done":
+        return "back"
+    return "cancelled" if state.cancelled else "failed"
+
+
+def _drained_now(record: NodeRecord, state: SagaState) -> bool:
+    return record.drained or state.step("drain").status in ("succeeded", "expired")
+
+
+def _reason(state: SagaState) -> str:
+    if not state.ended:
+        return state.params.reason
+    return state.params.reason if done(state, "terminate") else ""
+
+
+def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
+    if done(state, "terminate"):
+        return "terminated"
+    if state.kind not in REMOVING:
+        return record.state
+    return "active" if state.status == "unwound" else "leaving"
+
+
+def _coming_state(record: NodeRecord, state: SagaState) -> NodeState:
+    if state.status == "unwound" or state.step("provision").status == "undone":
+        return "terminated"
+    return "active" if done(state, "admit") else record.state
+
+
+# --- pools ---------------------------------------------------------------------------------------
+
+
+def follow_up(
+    before: PoolRecord, closed: PoolRecord, state: SagaState, now: datetime
+) -> PoolRecord:
+    """Add what follows a cancelled saga to the record that it leaves, in the same write.
+
+    So nobody finds the node free in between. The id stands in the cancelled saga's log: repeating
+    opens nothing more, because the saga is not in the record any more.
+    """
+    ended = before.open.get(state.saga)
+    if ended is None or not state.cancelled or state.status != "unwound":
+        return closed
+    opened = dict(closed.open)
+    if state.then:
+        opened[state.then] = OpenSaga(
+            kind="uncordon",
+            node=ended.node,
+            reason=state.reason,
+            cause=state.asked,
+            vouched_at=state.unwinding_at,
+            since=now,
+        )
+    # Neither a failure nor a success: what is known of launches stays as it was.
+    return msgspec.structs.replace(
+        closed, open=opened, failures=before.failures, retry_at=before.retry_at
+    )

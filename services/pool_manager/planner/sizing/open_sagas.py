@@ -1,0 +1,101 @@
+"""Opening a saga in a pool's record: its id, the name of the node it brings, and why. Pure."""
+
+import hashlib
+from datetime import datetime
+
+import msgspec
+
+from schemas.reasons import SagaKind
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.planner.node_counts import REMOVING
+from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.sizing import cloud_notices
+
+
+def node_name(fleet: str, pool: str, serial: int) -> str:
+    """A new node's name: the pool, a number people can say, and four digits of the fleet's own.
+
+    The digits keep a fleet that lost its bus, or another fleet in the same account, from naming the
+    same instance.
+    """
+    digits = hashlib.sha256(f"{fleet}/{pool}/{serial}".encode()).hexdigest()[:4]
+    return f"{pool}-{serial}-{digits}"
+
+
+def begin(
+    fleet: str,
+    record: PoolRecord,
+    kind: SagaKind,
+    now: datetime,
+    *,
+    node: NodeRecord | None = None,
+    spare: bool = False,
+    promotes: str = "",
+) -> tuple[str, OpenSaga, PoolRecord]:
+    """Make a saga's id and opening; a node that it brings takes the record's next serial.
+
+    `spare`: what comes is for the reserve; `promotes`: the spare that goes into service.
+    """
+    new_node = ""
+    if kind in ("replace", "scale-up"):
+        serial = record.serial + 1
+        record = msgspec.structs.replace(record, serial=serial)
+        new_node = node_name(fleet, record.name, serial)
+    opened = OpenSaga(
+        kind=kind,
+        node=node.node if node else "",
+        new_node=new_node,
+        spare=spare or (kind == "replace" and bool(promotes)) or _renews(kind, node),
+        promotes=promotes,
+        action=node.health_action if node else "none",
+        fault=node.health_fault if node else "",
+        sickness=sickness(node) if node else "",
+        gpus=_gpus(node) if node and kind == "reset-gpu" else (),
+        boot_id=node.boot_id if node else "",
+        trace=node.health_trace if node else "",
+        since=now,
+    )
+    if node is not None:
+        opened = msgspec.structs.replace(opened, **cloud_notices.departure(node, record.spec, now))
+        if kind != "replace":
+            opened = _for_no_notice(opened)
+    return saga_id(kind, node, new_node), opened, record
+
+
+def _for_no_notice(opened: OpenSaga) -> OpenSaga:
+    """The same, where a notice that stands is not what it is begun for: it outlasts it."""
+    return msgspec.structs.replace(opened, notice="", ahead_of="")
+
+
+def _renews(kind: SagaKind, node: NodeRecord | None) -> bool:
+    """Whether it is a spare that leaves; what comes in its place is one too."""
+    return node is not None and node.spare and kind in REMOVING
+
+
+def _gpus(node: NodeRecord) -> tuple[str, ...]:
+    """The GPU that the node's verdict is about; none where it is about the node, or unknown."""
+    return tuple(gpu.uuid for gpu in node.gpus if gpu.index == node.health_gpu and gpu.uuid)
+
+
+def saga_id(kind: SagaKind, node: NodeRecord | None, new_node: str = "") -> str:
+    """Derived from what the saga is about, so that a repeated cause cannot start two."""
+    return f"{kind}-{node.node}-{node.sagas + 1}" if node else f"{kind}-{new_node}"
+
+
+def open_for(
+    fleet: str,
+    record: PoolRecord,
+    kind: SagaKind,
+    now: datetime,
+    node: NodeRecord,
+    promotes: str = "",
+) -> tuple[str, OpenSaga, PoolRecord]:
+    """Open a saga about a node because somebody asked: it is for no notice, if one stands."""
+    saga, opened, record = begin(fleet, record, kind, now, node=node, promotes=promotes)
+    opened = _for_no_notice(opened)
+    return saga, opened, with_open(record, saga, opened)
+
+
+def with_open(record: PoolRecord, saga: str, opened: OpenSaga) -> PoolRecord:
+    """The record with a saga that is open."""
+    return msgspec.structs.replace(record, open={**record.open, saga: opened})

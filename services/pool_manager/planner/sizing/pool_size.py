@@ -1,0 +1,117 @@
+"""Bringing a pool and its reserve to size: which nodes are begun and which may leave. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.planner.node_counts import busy, size
+from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.remediation.unhealthy_nodes import sick
+from services.pool_manager.planner.safety import eligibility
+from services.pool_manager.planner.sizing.open_sagas import begin, with_open
+from services.pool_manager.planner.sizing.spares import ready, reserve
+
+LAUNCHES_MAX: Final = 200
+"""New nodes begun in one decision; the next decision goes on from there."""
+
+
+def resize(world: World, begun: Plan, now: datetime) -> Plan:
+    """Begin what fills the gaps, or takes the surplus away; a spare fills a gap first."""
+    sizing = _Sizing(world, begun.record, dict(begun.start), now)
+    sizing.promote()
+    record = sizing.record
+    held_back = record.retry_at is not None and now < record.retry_at
+    if sizing.gap() > 0 or sizing.gap(spare=True) > 0:
+        if held_back:
+            begun = replace(begun, wake_at=record.retry_at)
+        else:
+            sizing.launch()
+    if not held_back:
+        sizing.leave()
+        sizing.leave(spare=True)
+    return replace(begun, record=sizing.record, start=sizing.start)
+
+
+class _Sizing:
+    """The sagas of one decision about a pool's size, as they are begun."""
+
+    def __init__(
+        self, world: World, record: PoolRecord, start: dict[str, OpenSaga], now: datetime
+    ) -> None:
+        self.record = record
+        self.start = start
+        self._world = world
+        self._now = now
+
+    def gap(self, *, spare: bool = False) -> int:
+        """Nodes that are missing, in service or in reserve; below zero: there are too many."""
+        if spare:
+            return self.record.spec.spares - reserve(self.record, self._world.nodes)
+        return self.record.desired - size(self.record, self._world.nodes)
+
+    def promote(self) -> None:
+        """Put spares into service where nodes are missing."""
+        gap, at = self.gap(), self.record.promote_at
+        if at is not None and self._now < at:
+            return
+        found = ready(self.record, self._world.nodes, self._now)[: max(0, gap)]
+        for node in found:
+            reason = self._missing(gap)
+            begun = begin(
+                self._world.fleet, self.record, "promote", self._now, node=node, promotes=node.node
+            )
+            self._note(begun, reason)
+
+    def launch(self) -> None:
+        """Launch what is missing, the nodes for service first."""
+        serving, kept = max(0, self.gap()), max(0, self.gap(spare=True))
+        wanted = [False] * serving + [True] * kept
+        reasons = {False: self._missing(serving), True: self._missing(kept, spare=True)}
+        for spare in wanted[:LAUNCHES_MAX]:
+            begun = begin(self._world.fleet, self.record, "scale-up", self._now, spare=spare)
+            self._note(begun, reasons[spare])
+
+    def leave(self, *, spare: bool = False) -> None:
+        """Take away what is too many."""
+        surplus = -self.gap(spare=spare)
+        if surplus <= 0:
+            return
+        wanted = self.record.spec.spares if spare else self.record.desired
+        what = "spares" if spare else "nodes"
+        reason = f"{wanted + surplus} {what} where {wanted} are wanted"
+        nodes = (node for node in self._world.nodes if node.spare == spare)
+        for node in _surplus(self.record, nodes, self._now)[:surplus]:
+            begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
+            self._note(begun, reason)
+
+    def _missing(self, gap: int, *, spare: bool = False) -> str:
+        wanted = self.record.spec.spares if spare else self.record.desired
+        return f"{wanted - gap} of {wanted} {'spares' if spare else 'nodes'}"
+
+    def _note(self, begun: tuple[str, OpenSaga, PoolRecord], reason: str) -> None:
+        saga, opened, record = begun
+        self.start[saga] = msgspec.structs.replace(opened, reason=reason)
+        self.record = with_open(record, saga, self.start[saga])
+
+
+def _surplus(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[NodeRecord]:
+    """Nodes that may leave, those first that are of least use: sick, cordoned, then youngest."""
+    taken = busy(record)
+    free = [
+        node
+        for node in nodes
+        if node.node not in taken
+        and node.state == "active"
+        and not eligibility.kept(node, record, now)
+    ]
+
+    def use(node: NodeRecord) -> tuple[int, float, str]:
+        rank = 0 if sick(node, record, now) else 1 if node.cordoned else 2
+        age = (now - (node.admitted_at or now)).total_seconds()
+        return rank, age, node.node
+
+    return sorted(free, key=use)

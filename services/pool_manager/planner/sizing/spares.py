@@ -1,0 +1,61 @@
+"""Hot spares: admitted nodes that are kept cordoned, ready to take a node's place. Pure.
+
+A pool's size and its reserve are counted apart. A spare goes into service by an uncordon alone, so
+that a replacement takes seconds; the node that is launched meanwhile becomes the new spare.
+"""
+
+from datetime import datetime
+
+from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager.planner.node_counts import REMOVING, Nodes, busy
+from services.pool_manager.planner.safety import eligibility
+from services.pool_manager.planner.sizing import cloud_notices
+
+
+def reserve(record: PoolRecord, nodes: Nodes) -> int:
+    """How many spares the pool will have when what is open has come to its end."""
+    opened = record.open.values()
+    leaving = {each.node for each in opened if each.kind in REMOVING}
+    promoted = {each.promotes for each in opened if each.promotes}
+    coming = {each.new_node for each in opened if each.new_node and each.spare}
+    present = {node.node for node in nodes.astir if node.spare} | coming
+    return len(present - leaving - promoted)
+
+
+def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
+    """Spares that may take a place now, the longest proven first."""
+    kept = [node for node in nodes.astir if node.spare]
+    if not kept:
+        return []
+    taken = busy(record)
+    found = [
+        node
+        for node in kept
+        if node.state == "active"
+        and node.health in ("healthy", "unknown")
+        and not node.lost
+        and cloud_notices.standing(node) is None
+        and node.node not in taken
+        and not eligibility.held(node, now)
+    ]
+    return sorted(found, key=lambda node: (node.health != "healthy", _since(node, now), node.node))
+
+
+def substitute(record: PoolRecord, nodes: Nodes, node: NodeRecord, now: datetime) -> str:
+    """The spare that takes a node's place; empty: there is none, or it is a spare itself."""
+    if node.spare:
+        return ""
+    found = ready(record, nodes, now)
+    return found[0].node if found else ""
+
+
+def covered(
+    record: PoolRecord, nodes: Nodes, waiting: list[NodeRecord], now: datetime
+) -> list[NodeRecord]:
+    """Of nodes that wait to be replaced, those for which a spare is ready."""
+    serving = [node for node in waiting if not node.spare]
+    return serving[: len(ready(record, nodes, now))]
+
+
+def _since(node: NodeRecord, now: datetime) -> datetime:
+    return node.admitted_at or now

@@ -1,0 +1,45 @@
+"""Gives nodes back that were taken out of service ahead of the cloud, which then let them be. Pure.
+
+While a saga is open the withdrawal of its notice unwinds it (`departing`). One that had failed by
+then has left its node cordoned, which was right as long as the notice stood.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from schemas.records import NodeRecord, PoolRecord
+from services.pool_manager.planner.node_counts import Nodes, busy
+from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.planner.sizing.open_sagas import begin, with_open
+
+WITHDRAWN: Final = "the cloud has withdrawn its notice"
+
+
+def returning(record: PoolRecord, nodes: Nodes) -> list[NodeRecord]:
+    """Nodes that are out of service for a notice alone, which stands no more."""
+    taken = busy(record)
+    return [
+        node
+        for node in nodes.astir
+        if node.ahead_of
+        and node.cordoned
+        and node.health != "unhealthy"
+        and not node.lost
+        and node.node not in taken
+        and cloud_notices.standing(node) is None
+    ]
+
+
+def give_back(world: World, begun: Plan, now: datetime) -> Plan:
+    """Begin to put them into service again."""
+    for node in returning(begun.record, world.nodes):
+        saga, opened, record = begin(world.fleet, begun.record, "uncordon", now, node=node)
+        opened = msgspec.structs.replace(opened, reason=WITHDRAWN)
+        begun = replace(
+            begun, record=with_open(record, saga, opened), start={**begun.start, saga: opened}
+        )
+    return begun

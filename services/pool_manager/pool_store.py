@@ -1,0 +1,301 @@
+"""The pool-manager's records: read from memory, changed by compare-and-set."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
+from schemas.messages import encode
+from schemas.records import (
+    FLEET_KEY,
+    FleetRecord,
+    HealthRecord,
+    NodeRecord,
+    PoolRecord,
+    RemovedPool,
+    decoder,
+    node_key,
+    pool_key,
+    removed_key,
+)
+from schemas.requests import CarriedOut
+from schemas.settings import FleetBudgetSpec
+from schemas.topology import HEALTH, NODES, POOLS
+from services.bus.bucket_mirror import BucketView
+from services.bus.port import Bus
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.safety.disruption_budget import lifted, others
+from services.pool_manager.requests import request_ordering
+from services.primitives.errors import Conflict, Retry
+
+log = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 50
+TERMINATED_TTL_SECONDS: Final = 7 * 86_400
+"""How long a node that is gone can still be asked about."""
+
+_nodes = decoder(NodeRecord)
+_pools = decoder(PoolRecord)
+_removed = decoder(RemovedPool)
+_fleet = decoder(FleetRecord)
+_fleet_budget = decoder(FleetBudgetRecord)
+
+PoolChange = Callable[[PoolRecord], PoolRecord]
+Change = Callable[[NodeRecord | None], NodeRecord | None]
+"""Returns the record as it shall be; None or the same one: leave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A pool's record, as this process has read or written it last."""
+
+    record: PoolRecord
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What spares a decision two reads: a node was written while a pool's record was known.
+
+    Whoever then sees all nodes up to that revision sees them as they were after the record was; and
+    that the record is still the one is proven by writing it under its revision.
+    """
+
+    standing: Standing
+    node_revision: int
+
+
+class Store:
+    """NODES and POOLS, which this service alone writes, and HEALTH, which it reads."""
+
+    def __init__(self, bus: Bus, fleet_budget: FleetBudgetSpec) -> None:
+        """Mirror the buckets; `run` of each view must be running."""
+        self._bus = bus
+        self.fleet_budget = fleet_budget
+        self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
+        self.health: BucketView[HealthRecord] = BucketView(bus, HEALTH, HealthRecord)
+        self.fleet = ""
+        self.claiming = asyncio.Lock()
+        """Held by a decision that lost its claim to another pool's: of many one wins at a time."""
+        self._deciding: dict[str, asyncio.Lock] = {}
+        self._changes: dict[str, list[tuple[PoolChange, asyncio.Future[None]]]] = {}
+        self._standing: dict[str, Standing] = {}
+
+    async def claim_fleet(self, fleet: str) -> None:
+        """Give this bus its fleet id, unless it has one."""
+        try:
+            await self._bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=fleet)))
+        except Conflict:
+            log.info("the bus carries a fleet already")
+        entry = await self._bus.get(POOLS, FLEET_KEY)
+        assert entry is not None
+        self.fleet = _fleet.decode(entry.value).id
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    async def fresh_node(self, pool: str, node: str) -> NodeRecord | None:
+        """A node's record, from the server."""
+        entry = await self._bus.get(NODES, node_key(pool, node))
+        return _nodes.decode(entry.value) if entry else None
+
+    def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
+        """A pool's nodes that are not gone."""
+        return [record for record in self.nodes.of(pool) if record.state != "terminated"]
+
+    def nodes_named(self, pool: str, names: Iterable[str]) -> dict[str, NodeRecord]:
+        """Those of a pool's nodes that have these names and are not gone."""
+        found = ((name, self.nodes.records.get(node_key(pool, name))) for name in names)
+        return {name: each for name, each in found if each and each.state != "terminated"}
+
+    async def change_node(self, pool: str, node: str, change: Change) -> NodeRecord | None:
+        """Change a node's record; return it as it then is."""
+        return (await self.write_node(pool, node, change))[0]
+
+    async def write_node(
+        self, pool: str, node: str, change: Change
+    ) -> tuple[NodeRecord | None, int]:
+        """The same, with the revision that this wrote; 0: it wrote none."""
+        key = node_key(pool, node)
+        record = self.nodes.records.get(key)
+        revision = self.nodes.revisions.get(key, 0) if record else 0
+        for _ in range(TRIES_MAX):
+            if record is None:
+                entry = await self._bus.get(NODES, key)
+                record = _nodes.decode(entry.value) if entry else None
+                revision = entry.revision if entry else 0
+            wanted = change(record)
+            if wanted is None or wanted == record:
+                return record, 0
+            value = encode(wanted)
+            ttl = TERMINATED_TTL_SECONDS if wanted.state == "terminated" else 0
+            try:
+                if record is None:
+                    revision = await self._bus.create(NODES, key, value, ttl_seconds=ttl)
+                else:
+                    revision = await self._bus.update(NODES, key, value, revision, ttl_seconds=ttl)
+            except Conflict:
+                record = None
+                continue
+            self.nodes.wrote(key, wanted, revision)
+            return wanted, revision
+        raise Retry(f"node {key}: others keep writing to its record")
+
+    # --- pools --------------------------------------------------------------------------------
+
+    async def pool(self, pool: str) -> tuple[PoolRecord, int] | None:
+        """A pool's record and revision, fresh from the server."""
+        entry = await self._bus.get(POOLS, pool_key(pool))
+        if entry is None:
+            return None
+        known = self._standing.get(pool)
+        if known is not None and known.revision == entry.revision:
+            # With a thousand open sagas the record is large; nothing of it is read twice.
+            return known.record, known.revision
+        record = _pools.decode(entry.value)
+        self._standing[pool] = Standing(record, entry.revision)
+        return record, entry.revision
+
+    def standing(self, pool: str) -> Standing | None:
+        """What this process knows of a pool's record; others may have written it since."""
+        return self._standing.get(pool)
+
+    async def pools(self) -> list[PoolRecord]:
+        """Every pool's record, fresh from the server."""
+        entries = await self._bus.entries(POOLS, pool_key("*"))
+        return [_pools.decode(entry.value) for entry in entries]
+
+    async def create_pool(self, record: PoolRecord) -> bool:
+        """Record a new pool; False where it is recorded already. Its nodes get new names."""
+        before = await self._bus.get(POOLS, removed_key(record.name))
+        if before is not None:
+            serial = max(record.serial, _removed.decode(before.value).serial)
+            record = msgspec.structs.replace(record, serial=serial)
+        try:
+            await self._bus.create(POOLS, pool_key(record.name), encode(record))
+        except Conflict:
+            return False
+        return True
+
+    async def save_pool(self, record: PoolRecord, revision: int) -> int:
+        """Write a pool's record if nobody else has, and return its revision; else Conflict."""
+        written = await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
+        self._standing[record.name] = Standing(record, written)
+        return written
+
+    async def removal(self, pool: str) -> CarriedOut | None:
+        """The request that removed a pool of that name the last time; None: nobody knows."""
+        entry = await self._bus.get(POOLS, removed_key(pool))
+        return _removed.decode(entry.value).removal if entry else None
+
+    async def forget_pool(self, record: PoolRecord, revision: int) -> None:
+        """Remove an empty pool's record if nobody else has written it; else Conflict."""
+        about_it = (
+            each for each in reversed(record.carried_out) if each.about == request_ordering.POOL
+        )
+        outlives = RemovedPool(serial=record.serial, removal=next(about_it, None))
+        await self._bus.put(POOLS, removed_key(record.name), encode(outlives))
+        await self._bus.delete(POOLS, pool_key(record.name), revision=revision)
+        self._standing.pop(record.name, None)
+        claims, at = await self.claims()
+        if record.name in claims.claims:
+            left = {name: each for name, each in claims.claims.items() if name != record.name}
+            await self.save_claims(msgspec.structs.replace(claims, claims=left), at)
+
+    def deciding(self, pool: str) -> asyncio.Lock:
+        """Held while deciding about a pool: the replicas contend, one process's tasks need not."""
+        return self._deciding.setdefault(pool, asyncio.Lock())
+
+    async def change_pool(self, pool: str, change: PoolChange) -> None:
+        """Change a pool's record, if it exists; changes that wait together are written together."""
+        mine = (change, asyncio.get_running_loop().create_future())
+        self._changes.setdefault(pool, []).append(mine)
+        async with self.deciding(pool):
+            batch, self._changes[pool] = self._changes[pool], []
+            try:
+                await self._change_together(pool, [each for each, _ in batch])
+            except Exception as error:  # noqa: BLE001 - every waiter is told what happened
+                for _, done in batch:
+                    done.set_exception(error)
+            else:
+                for _, done in batch:
+                    done.set_result(None)
+        await mine[1]
+
+    async def _change_together(self, pool: str, changes: list[PoolChange]) -> None:
+        for _ in range(TRIES_MAX if changes else 0):
+            found = await self.pool(pool)
+            if found is None:
+                return
+            record, revision = found
+            wanted = record
+            for change in changes:
+                wanted = change(wanted)
+            if wanted == record:
+                return
+            try:
+                await self.save_pool(wanted, revision)
+            except Conflict:
+                continue
+            return
+        if changes:
+            raise Retry(f"pool {pool}: others keep writing to its record")
+
+    async def assumed(self, pool: str, since: Since) -> World | None:
+        """The same by the record that is known; None where that would not do.
+
+        Nothing may come of it but what is written under the record's revision. The fleet's claims
+        are written before the record, so they need one that was read.
+        """
+        known = self._standing.get(pool)
+        if known is not since.standing or known.record.untold or not lifted(self.fleet_budget):
+            return None
+        await self.nodes.caught_up(since.node_revision)
+        return World(
+            fleet=self.fleet,
+            record=known.record,
+            revision=known.revision,
+            nodes=Nodes(self.nodes_of(pool)),
+        )
+
+    async def world(self, pool: str) -> World | None:
+        """Everything a decision about a pool may look at; None where there is no such pool.
+
+        The order matters: the fleet's claims are read first, then the record, and the nodes are
+        then at least as new. A node is recorded before its saga leaves the pool's record, so it is
+        seen in one or the other. A claim that somebody has acted on is older than the record here.
+        """
+        claims, claims_revision = await self.claims()
+        found = await self.pool(pool)
+        if found is None:
+            return None
+        await self.nodes.caught_up()
+        return World(
+            fleet=self.fleet,
+            record=found[0],
+            revision=found[1],
+            nodes=Nodes(self.nodes_of(pool)),
+            others=others(self.fleet_budget, claims, pool),
+            claims=claims,
+            claims_revision=claims_revision,
+        )
+
+    # --- the fleet's budget -------------------------------------------------------------------
+
+    async def claims(self) -> tuple[FleetBudgetRecord, int]:
+        """What each pool takes of the fleet's budget, fresh; nothing where that cannot bind."""
+        entry = None if lifted(self.fleet_budget) else await self._bus.get(POOLS, FLEET_BUDGET_KEY)
+        if entry is None:
+            return FleetBudgetRecord(), 0
+        return _fleet_budget.decode(entry.value), entry.revision
+
+    async def save_claims(self, claims: FleetBudgetRecord, revision: int) -> None:
+        """Write the claims if nobody else has; else Conflict."""
+        if revision:
+            await self._bus.update(POOLS, FLEET_BUDGET_KEY, encode(claims), revision)
+        else:
+            await self._bus.create(POOLS, FLEET_BUDGET_KEY, encode(claims))

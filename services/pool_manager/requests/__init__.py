@@ -1,0 +1,1 @@
+"""Operator requests: validation, ordering, decisions and replies."""

@@ -1,0 +1,175 @@
+"""Pools that people make and remove while the fleet runs: accepted or refused with a reason. Pure.
+
+A pool that stands in the configuration is the configuration's alone. Any other is what the last
+`apply` said, over restarts, until a `remove` has taken its nodes away one by one, each drained like
+in any scale-down, and then its record.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted
+from schemas.reasons import Refusal
+from schemas.records import PoolRecord
+from schemas.requests import ApplyRequest, CarriedOut, RemoveRequest
+from schemas.settings import HealthSpec, Mode, PoolSpec
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.requests import request_ordering
+from services.pool_manager.requests.request_replies import (
+    Answer,
+    Asked,
+    RefusedError,
+    names,
+    refused,
+)
+
+VERBS = ("apply", "remove")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an `apply` says, as the configuration's reader has read it."""
+
+    request: ApplyRequest
+    spec: PoolSpec | None
+    problem: str = ""
+    """What is wrong with it; empty where nothing is."""
+
+
+def applied(
+    asked: Asked,
+    wanted: Wanted,
+    world: World | None,
+    now: datetime,
+    *,
+    configured: bool,
+    mode: Mode = "act",
+    removal: CarriedOut | None = None,
+) -> Answer:
+    """Answer an `apply`: make the pool, or change it. The record is new where there is no world.
+
+    `configured`: the configuration has a pool of that name. `mode`: the fleet's. `removal`: the
+    last removal of a pool of that name that is gone.
+    """
+    spec, record = wanted.spec, world.record if world else None
+    if configured:
+        return _refused(asked, wanted.request, "wrong-state", _configured(asked.pool), now)
+    if spec is None or wanted.problem:
+        return _refused(asked, wanted.request, "invalid-request", wanted.problem, now)
+    if problem := _not_here(spec):
+        return _refused(asked, wanted.request, "invalid-request", problem, now)
+    if record is not None and record.removing:
+        return _refused(asked, wanted.request, "wrong-state", _going(record), now)
+    nodes = wanted.request.nodes
+    least, most = spec.min_nodes, spec.max_nodes
+    if nodes is not None and not least <= nodes <= most:
+        reason = f"{nodes} nodes asked for, which is not between min_nodes {least} and max_nodes"
+        return _refused(asked, wanted.request, "invalid-request", f"{reason} {most}", now)
+    fresh = record or PoolRecord(name=asked.pool, spec=spec, desired=least)
+    if record is not None and request_ordering.carried_out(asked, record):
+        # Answered before, and asked again because the answer was not taken down.
+        return Answer(event=_accepted(asked, wanted.request, _wants(record), now), record=record)
+    if last := _later(asked, record, removal):
+        return _refused(asked, wanted.request, "overtaken", request_ordering.words(last), now)
+    spec = msgspec.structs.replace(spec, mode=mode)
+    desired = min(max(fresh.desired, least), most) if nodes is None else nodes
+    fresh = msgspec.structs.replace(fresh, spec=spec, desired=desired, applied=asked.id)
+    fresh = request_ordering.noted(asked, request_ordering.POOL, fresh)
+    return Answer(event=_accepted(asked, wanted.request, _wants(fresh), now), record=fresh)
+
+
+def removed(
+    asked: Asked, request: RemoveRequest, world: World | None, now: datetime, *, configured: bool
+) -> Answer:
+    """Answer a `remove`: from here on the pool wants no node."""
+    if world is None:
+        reason = f"there is no pool {asked.pool!r}; see navarch status"
+        return _refused(asked, request, "unknown-pool", reason, now)
+    if configured:
+        return _refused(asked, request, "wrong-state", _configured(asked.pool), now)
+    record = world.record
+    if not record.removing and (last := _later(asked, record)):
+        return _refused(asked, request, "overtaken", request_ordering.words(last), now)
+    count = len(world.nodes)
+    first = "its node leaves first, when its work has"
+    if count != 1:
+        first = f"its {count} nodes leave first, each when its work has"
+    note = first if count else ""
+    if not record.removing:
+        changes: dict[str, Any] = {"min_nodes": 0, "max_nodes": 0, "spares": 0, "autoscaling": None}
+        if request.mode or request.timeout is not None:
+            changes["drain"] = request.mode or "deadline"
+        if request.timeout is not None:
+            changes["drain_timeout"] = request.timeout
+        spec = msgspec.structs.replace(record.spec, **changes)
+        record = msgspec.structs.replace(record, spec=spec, desired=0, removing=asked.id)
+        record = request_ordering.noted(asked, request_ordering.POOL, record)
+    return Answer(event=_accepted(asked, request, note, now), record=record)
+
+
+def _later(
+    asked: Asked, record: PoolRecord | None, removal: CarriedOut | None = None
+) -> CarriedOut | None:
+    if record is not None:
+        return request_ordering.later(asked, request_ordering.POOL, record)
+    return removal if removal is not None and request_ordering.is_later(removal, asked) else None
+
+
+def is_empty(record: PoolRecord, nodes: int) -> bool:
+    """Whether nothing of a pool that is being removed is left but its record."""
+    return bool(record.removing) and not record.open and not nodes
+
+
+def farewell(record: PoolRecord, now: datetime) -> PoolRemoved:
+    """The fact that a pool is gone."""
+    return PoolRemoved(
+        id=f"pool-removed-{record.name}-{record.removing}",
+        time=now,
+        cause=record.removing,
+        pool=record.name,
+    )
+
+
+def _not_here(spec: PoolSpec) -> str:
+    """What of a pool's settings only the configuration can say, as other services read it there."""
+    usual = HealthSpec()
+    if spec.mode != "act":
+        return "mode: a pool made by request acts as the fleet does; leave it out"
+    if (spec.health.unhealthy_after, spec.health.incident) != (
+        usual.unhealthy_after,
+        usual.incident,
+    ):
+        return "health.unhealthy_after and health.incident stand in the configuration alone"
+    return ""
+
+
+def _wants(record: PoolRecord) -> str:
+    where = ", ".join(each.name for each in record.spec.providers) or record.spec.provider
+    return f"it wants {record.desired} of {record.spec.instance_type} at {where}"
+
+
+def _configured(pool: str) -> str:
+    return f"pool {pool} stands in the configuration; change it there, and restart the services"
+
+
+def _going(record: PoolRecord) -> str:
+    return f"pool {record.name} is being removed; wait until it is gone: navarch why {record.name}"
+
+
+def _accepted(
+    asked: Asked, request: ApplyRequest | RemoveRequest, note: str, now: datetime
+) -> PoolEvent:
+    return RequestAccepted(**names(asked, request, now, "accepted"), verb=asked.verb, note=note)
+
+
+def _refused(
+    asked: Asked,
+    request: ApplyRequest | RemoveRequest,
+    refusal: Refusal,
+    reason: str,
+    now: datetime,
+) -> Answer:
+    return Answer(event=refused(asked, request, RefusedError(refusal, reason), now))

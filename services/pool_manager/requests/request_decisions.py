@@ -1,0 +1,389 @@
+"""What people ask of pools: accepted or refused with a reason. Pure.
+
+A request is a work-queue message without envelope; its id is the stream sequence it lies under, so
+a redelivery decides the same and answers under the same event id.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+import msgspec
+
+from schemas.names import SAGA_TOKEN
+from schemas.pool_events import (
+    RequestAccepted,
+    Scaled,
+)
+from schemas.reasons import SagaKind
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.requests import (
+    BreakerRequest,
+    CarriedOut,
+    DrainRequest,
+    HoldRequest,
+    NodeRequest,
+    Request,
+    SagaRequest,
+    ScaleRequest,
+)
+from schemas.saga_log_entries import SagaEntry
+from services.pool_manager.planner.admission.admission_refusals import asked_again
+from services.pool_manager.planner.node_counts import DISRUPTIVE, unavailable
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.safety import eligibility
+from services.pool_manager.planner.safety.breaker_requests import breaking
+from services.pool_manager.planner.safety.disruption_budget import limit, with_begun
+from services.pool_manager.planner.safety.holds import Holding, holding, problem
+from services.pool_manager.planner.sizing.open_sagas import open_for
+from services.pool_manager.planner.sizing.spares import substitute
+from services.pool_manager.requests import request_ordering
+from services.pool_manager.requests.request_replies import (
+    Answer,
+    Asked,
+    RefusedError,
+    names,
+    read,
+    refused,
+    wish,
+)
+from services.pool_manager.sagas import DEFINITIONS
+from services.saga.next_entry import Impossible, cancel, proceed, retry
+from services.saga.saga_state import SagaState
+
+VERBS: dict[str, SagaKind] = {
+    "cordon": "cordon",
+    "uncordon": "uncordon",
+    "drain": "drain",
+    "replace": "replace",
+    "reset-gpu": "reset-gpu",
+    "reboot": "reboot",
+}
+UNWOUND_BY_UNCORDON: frozenset[SagaKind] = frozenset(
+    {"replace", "drain", "scale-down", "cordon", "reset-gpu", "reboot"}
+)
+"""Kinds that an uncordon of their node cancels."""
+RESTORING: frozenset[SagaKind] = frozenset({"replace", "reset-gpu", "reboot"})
+"""Kinds that give a node back that was well before: it would count as out of service for ever."""
+
+
+def saga_asked_about(asked: Asked, world: World) -> str:
+    """Return the saga whose log the answer depends on; empty where it depends on none."""
+    try:
+        payload = read(asked)
+    except RefusedError:
+        return ""
+    if isinstance(payload, SagaRequest):
+        return payload.saga if SAGA_TOKEN.match(payload.saga) else ""
+    if asked.verb == "uncordon" and isinstance(payload, NodeRequest):
+        node = world.nodes.by_name.get(payload.node)
+        opened = _open_saga(world.record, node) if node is not None else None
+        return opened[0] if opened else ""
+    return ""
+
+
+def decide(
+    asked: Asked, world: World | None, now: datetime, log: SagaState | None = None
+) -> Answer:
+    """Answer one request; `world` is None where there is no such pool.
+
+    `log`: the saga that `saga_asked_about` names, None where it has no log.
+    """
+    payload: Request | None = None
+    try:
+        payload = read(asked)
+        there = _existing(asked, world)
+        about = request_ordering.about(asked.verb, payload)
+        if last := request_ordering.later(asked, about, there.record):
+            return _too_late(asked, payload, there, last, now)
+        if asked.verb in VERBS and _over(asked, there.record):
+            # Its answer may be lost, and its saga has ended: to begin another would do it twice.
+            return _told_again(asked, payload, there.record, now)
+        answer = _answer(asked, payload, there, log, now)
+    except RefusedError as error:
+        return Answer(event=refused(asked, payload, error, now))
+    before = answer.record or there.record
+    saga = answer.event.saga if isinstance(answer.event, RequestAccepted) else ""
+    after = request_ordering.noted(asked, about, before, saga)
+    return answer if after is before else replace(answer, record=after)
+
+
+def _answer(
+    asked: Asked, payload: Request, world: World, log: SagaState | None, now: datetime
+) -> Answer:
+    if isinstance(payload, ScaleRequest):
+        return _scale(asked, payload, world, now)
+    if isinstance(payload, BreakerRequest):
+        return _about_breaker(asked, payload, world, now)
+    if isinstance(payload, SagaRequest):
+        return _about_saga(asked, payload, world, log, now)
+    if isinstance(payload, HoldRequest) or asked.verb == "release":
+        return _hold(asked, payload, world, now)
+    assert isinstance(payload, NodeRequest)
+    return _about_node(asked, payload, world, log, now)
+
+
+def _too_late(
+    asked: Asked, payload: Request, world: World, last: CarriedOut, now: datetime
+) -> Answer:
+    """Change nothing; what was carried out before and only not acknowledged is told again."""
+    if not request_ordering.carried_out(asked, world.record):
+        raise RefusedError("overtaken", request_ordering.words(last))
+    if isinstance(payload, ScaleRequest):
+        return Answer(event=_scaled(asked, payload, world.record, now))
+    return _told_again(asked, payload, world.record, now)
+
+
+def _over(asked: Asked, record: PoolRecord) -> bool:
+    """Whether a request was carried out to its end."""
+    under_way = any(each.cause == asked.id for each in record.open.values())
+    return not under_way and request_ordering.carried_out(asked, record)
+
+
+def _told_again(asked: Asked, payload: Request, record: PoolRecord, now: datetime) -> Answer:
+    """The answer of a request that was carried out, under the same id."""
+    known = request_ordering.known(asked, record)
+    node = payload.node if isinstance(payload, NodeRequest | HoldRequest) else ""
+    saga = known.saga if known is not None else ""
+    named = names(asked, payload, now, "accepted")
+    return Answer(event=RequestAccepted(**named, verb=asked.verb, node=node, saga=saga))
+
+
+def _existing(asked: Asked, world: World | None) -> World:
+    if world is None:
+        raise RefusedError("unknown-pool", f"there is no pool {asked.pool!r}; see navarch status")
+    return world
+
+
+def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> Answer:
+    record, spec = world.record, world.record.spec
+    if record.removing:
+        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
+    if payload.nodes > spec.max_nodes:
+        raise RefusedError(
+            "above-maximum",
+            f"{payload.nodes} nodes asked for, max_nodes of {record.name} is {spec.max_nodes}; "
+            "ask for fewer or raise max_nodes",
+        )
+    if payload.nodes < spec.min_nodes:
+        raise RefusedError(
+            "below-minimum",
+            f"{payload.nodes} nodes asked for, min_nodes of {record.name} is {spec.min_nodes}; "
+            "ask for more or lower min_nodes",
+        )
+    wanted = msgspec.structs.replace(record, desired=payload.nodes, scaled_at=now)
+    return Answer(event=_scaled(asked, payload, record, now), record=asked_again(wanted))
+
+
+def _scaled(asked: Asked, payload: ScaleRequest, record: PoolRecord, now: datetime) -> Scaled:
+    return Scaled(
+        **names(asked, payload, now, "scaled"),
+        was=record.desired,
+        nodes=payload.nodes,
+        reason=f"asked by {payload.by or 'somebody'}",
+    )
+
+
+def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer:
+    """Hold a node, or release it; nothing is begun."""
+    assert isinstance(payload, HoldRequest | NodeRequest)
+    node = _node(world, payload.node)
+    if isinstance(payload, NodeRequest):
+        wish = Holding(pool=world.record.name, node=node.node, by=payload.by, reason=payload.reason)
+        note = "" if node.held_until else f"{node.node} was not held"
+    elif wrong := problem(payload):
+        raise RefusedError("invalid-request", wrong)
+    else:
+        wish = holding(payload, world.record.name, asked.time)
+        opened = _open_saga(world.record, node)
+        note = f"{opened[0]} is under way and goes on" if opened else ""
+    accepted = RequestAccepted(
+        **names(asked, payload, now, "accepted"), verb=asked.verb, node=node.node, note=note
+    )
+    return Answer(event=accepted, record=world.record, hold=wish)
+
+
+def _node(world: World, name: str) -> NodeRecord:
+    node = world.nodes.by_name.get(name)
+    if node is None:
+        raise RefusedError(
+            "unknown-node", f"pool {world.record.name} has no node {name!r}; see navarch list"
+        )
+    return node
+
+
+def _about_node(
+    asked: Asked, payload: NodeRequest, world: World, log: SagaState | None, now: datetime
+) -> Answer:
+    record = world.record
+    node = _node(world, payload.node)
+    opened = _open_saga(record, node)
+    if opened is not None:
+        saga, existing = opened
+        if existing.cause == asked.id:
+            return Answer(event=_accepted(asked, payload, saga, now))
+        cancels = asked.verb == "uncordon" and existing.node == node.node
+        if cancels and log is not None and existing.kind in UNWOUND_BY_UNCORDON:
+            return _uncordon_instead(asked, payload, node, log, now)
+        raise RefusedError(
+            "saga-open",
+            f"{existing.kind} of {node.node} is under way ({saga}); wait until it has ended",
+        )
+    if (asked.verb == "cordon" and node.cordoned) or (
+        asked.verb == "uncordon" and not node.cordoned and node.health != "unhealthy"
+    ):
+        return Answer(event=_accepted(asked, payload, "", now))
+    _check(asked.verb, node, world, now)
+    kind = VERBS[asked.verb]
+    promotes = substitute(record, world.nodes, node, now) if kind == "replace" else ""
+    saga, fresh, record = open_for(world.fleet, record, kind, now, node, promotes)
+    asked_for = msgspec.structs.replace(
+        fresh,
+        reason=payload.reason or f"{asked.verb} asked by {payload.by or 'somebody'}",
+        by=payload.by,
+        cause=asked.id,
+        trace="",
+        fault="",
+        vouched_at=asked.time if kind == "uncordon" else None,
+        restores=kind in RESTORING and _in_service(node) and not promotes,
+    )
+    if isinstance(payload, DrainRequest):
+        asked_for = _draining(payload, asked_for)
+    record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
+    if asked_for.kind in DISRUPTIVE:
+        window = float(world.others.spec.window) if world.others is not None else 0.0
+        record = with_begun(record, window, now, (kind,))
+    return Answer(event=_accepted(asked, payload, saga, now), record=record)
+
+
+def _draining(payload: DrainRequest, opened: OpenSaga) -> OpenSaga:
+    """How long this once the work is waited for; what is not said is as the pool says."""
+    mode = payload.mode or ("deadline" if payload.timeout is not None else opened.drain)
+    timeout = None if payload.timeout is None else float(payload.timeout)
+    return msgspec.structs.replace(opened, drain=mode, drain_timeout_seconds=timeout)
+
+
+def _uncordon_instead(
+    asked: Asked, payload: NodeRequest, node: NodeRecord, log: SagaState, now: datetime
+) -> Answer:
+    """Unwind what is under way; its last act opens the uncordon saga that its log names here."""
+    if log.asked == asked.id:
+        return Answer(event=_accepted(asked, payload, log.then, now))
+    then = f"uncordon-{node.node}-{node.sagas + 2}"
+    entry = cancel(
+        DEFINITIONS[log.kind],
+        log,
+        now,
+        reason=wish(asked, payload, payload.reason),
+        cause=asked.id,
+        then=then,
+    )
+    if isinstance(entry, Impossible):
+        raise RefusedError("wrong-state", entry.reason)
+    accepted = _accepted(asked, payload, then, now)
+    note = f"{log.saga} is unwound first"
+    if log.kind == "scale-down":
+        note += "; the pool still has a node too many, and will take one again"
+    return Answer(event=msgspec.structs.replace(accepted, note=note), entry=entry)
+
+
+def _about_breaker(asked: Asked, payload: BreakerRequest, world: World, now: datetime) -> Answer:
+    told = names(asked, payload, now, asked.verb)
+    made = breaking(payload, world, now, told, close=asked.verb == "breaker-close")
+    named = names(asked, payload, now, "accepted")
+    accepted = RequestAccepted(**named, verb=asked.verb, note=made.note)
+    return Answer(event=accepted, more=(made.fact,), record=made.record)
+
+
+def _about_saga(
+    asked: Asked, payload: SagaRequest, world: World, log: SagaState | None, now: datetime
+) -> Answer:
+    if log is None or log.params.pool != world.record.name:
+        raise RefusedError(
+            "unknown-saga",
+            f"pool {world.record.name} has no saga {payload.saga!r}; see navarch saga list",
+        )
+    accepted = RequestAccepted(
+        **names(asked, payload, now, "accepted"),
+        verb=asked.verb,
+        node=log.params.node or log.params.new_node,
+        saga=log.saga,
+        note=_afterwards(log, world) if asked.verb == "cancel" else "",
+    )
+    if log.asked == asked.id:
+        return Answer(event=accepted)
+    reason = wish(asked, payload, payload.reason)
+    entry: SagaEntry | Impossible
+    match asked.verb:
+        case "cancel":
+            entry = cancel(DEFINITIONS[log.kind], log, now, reason=reason, cause=asked.id)
+        case "proceed":
+            about = DEFINITIONS[log.kind]
+            entry = proceed(about, log, now, reason=reason, cause=asked.id, asked=True)
+        case _:
+            entry = retry(log, now, reason=reason, cause=asked.id)
+    if isinstance(entry, Impossible):
+        raise RefusedError("wrong-state", entry.reason)
+    return Answer(event=accepted, entry=entry)
+
+
+def _afterwards(log: SagaState, world: World) -> str:
+    """What the pool does once the saga is unwound, for whoever cancelled it."""
+    name = log.params.node
+    node = world.nodes.by_name.get(name)
+    match log.kind:
+        case "replace" | "reset-gpu" | "reboot" if log.params.restores:
+            return f"it leaves behind: {DEFINITIONS[log.kind].left(log.params)}"
+        case "replace" | "reset-gpu" | "reboot" if node is not None and _ails(node):
+            again = "replaced" if log.kind == "replace" else "acted on"
+            return (
+                f"{name} stays cordoned and, as it is still sick, will be {again} again; to keep "
+                f"it: navarch uncordon {name}"
+            )
+        case "replace" | "reset-gpu" | "reboot":
+            return f"{name} stays cordoned; to have it back: navarch uncordon {name}"
+        case "scale-up" | "scale-down":
+            return (
+                f"the pool still wants {world.record.desired} nodes and will try again; to change "
+                f"that: navarch scale {world.record.name}"
+            )
+        case _:
+            return f"it leaves behind: {DEFINITIONS[log.kind].leaves}"
+
+
+def _ails(node: NodeRecord) -> bool:
+    return node.health == "unhealthy" or node.lost
+
+
+def _in_service(node: NodeRecord) -> bool:
+    return not (_ails(node) or node.cordoned or node.spare)
+
+
+def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:
+    if node.state != "active":
+        raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
+    if kept := eligibility.refusal(verb, node, world.record, now):
+        raise RefusedError(*kept)
+    takes_out = VERBS[verb] in DISRUPTIVE and not node.cordoned
+    record = world.record
+    allowed = limit(record.spec.budget.max_unavailable, record.desired)
+    spent = unavailable(record, world.nodes)
+    if takes_out and spent >= allowed:
+        raise RefusedError(
+            "budget-spent",
+            f"{spent} of {record.desired} nodes are out of service and {allowed} may be; "
+            "wait, or raise budget.max_unavailable",
+        )
+
+
+def _open_saga(record: PoolRecord, node: NodeRecord) -> tuple[str, OpenSaga] | None:
+    """What is under way about a node; a spare that has been put into service is free again."""
+    for saga, opened in record.open.items():
+        promotes = opened.promotes if node.spare else ""
+        if node.node in (opened.node, opened.new_node, promotes):
+            return saga, opened
+    return None
+
+
+def _accepted(asked: Asked, payload: NodeRequest, saga: str, now: datetime) -> RequestAccepted:
+    told = names(asked, payload, now, "accepted")
+    return RequestAccepted(**told, verb=asked.verb, node=payload.node, saga=saga)

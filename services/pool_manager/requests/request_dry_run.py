@@ -1,0 +1,138 @@
+"""What a request about a node would come to, from the very decisions that answer it. Pure."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from schemas.dry_run import Gate, Rehearsal, RehearsalRequest, RehearsedStep
+from schemas.pool_events import RequestAccepted, RequestRefused
+from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.saga_log_entries import SagaParams
+from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.safety.disruption_budget import Allowance, allowance
+from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.requests.request_decisions import decide
+from services.pool_manager.requests.request_replies import Asked
+from services.pool_manager.sagas import DEFINITIONS
+from services.saga.definition import Definition
+
+Params = Callable[[str, PoolRecord, OpenSaga], SagaParams]
+ASKED: Final = "dry-run"
+"""In place of the request's id: nothing that carries it is ever written."""
+
+
+def rehearse(
+    request: RehearsalRequest, world: World, params_of: Params, now: datetime
+) -> Rehearsal:
+    """Decide as if it were asked, and tell what would be begun."""
+    fields = msgspec.json.decode(request.request or b"{}", type=dict[str, Any])
+    asked = Asked(
+        id=ASKED,
+        time=now,
+        pool=world.record.name,
+        verb=request.verb,
+        payload=msgspec.json.encode({**fields, "node": request.node}),
+    )
+    answer = decide(asked, world, now)
+    allowed = allowance(world.record, world.nodes, world.others, now)
+    node = world.nodes.by_name.get(request.node)
+    told = Rehearsal(
+        verb=request.verb,
+        node=request.node,
+        pool=world.record.name,
+        accepted=isinstance(answer.event, RequestAccepted),
+        gates=tuple(_gates(request.verb, node, world, allowed, now)) if node else (),
+        unavailable=allowed.unavailable,
+        unavailable_limit=allowed.level,
+        begun=allowed.begun,
+        begun_limit=-1 if allowed.rate is None else allowed.rate,
+        desired=world.record.desired,
+    )
+    if isinstance(answer.event, RequestRefused):
+        event = answer.event
+        return msgspec.structs.replace(told, refusal=event.refusal, reason=event.reason)
+    saga = answer.event.saga if isinstance(answer.event, RequestAccepted) else ""
+    opened = answer.record.open.get(saga) if answer.record is not None else None
+    if opened is None or answer.record is None:
+        reason = f"{saga} is under way already" if saga else "there is nothing to do"
+        return msgspec.structs.replace(told, reason=reason)
+    return _begun(told, saga, opened, params_of(world.fleet, answer.record, opened))
+
+
+def _begun(told: Rehearsal, saga: str, opened: OpenSaga, params: SagaParams) -> Rehearsal:
+    definition = DEFINITIONS[opened.kind]
+    launch = params.launch
+    return msgspec.structs.replace(
+        told,
+        saga=saga,
+        steps=_steps(definition, params),
+        leaves=definition.left(params),
+        new_node=opened.new_node,
+        promotes=opened.promotes,
+        order=params.order if opened.kind == "replace" else "",
+        drain=params.drain,
+        offering={
+            "provider": launch.provider,
+            "region": launch.region,
+            "zones": list(launch.zones),
+            "instance_type": launch.instance_type,
+            "gpu_count": launch.gpu_count,
+        }
+        if launch
+        else {},
+    )
+
+
+def _steps(definition: Definition, params: SagaParams) -> tuple[RehearsedStep, ...]:
+    found: list[RehearsedStep] = []
+    final = False
+    for step in definition.steps(params):
+        final = final or step.irrevocable
+        found.append(
+            RehearsedStep(
+                step=step.name,
+                deadline_seconds=step.deadline_seconds(params),
+                taken_back=step.undo,
+                final=final,
+            )
+        )
+        final = final or step.pivot
+    return tuple(found)
+
+
+def _gates(
+    verb: str, node: NodeRecord, world: World, allowed: Allowance, now: datetime
+) -> Iterator[Gate]:
+    """Each gate by itself, in the order in which they stand; the first that fails refuses."""
+    record = world.record
+    yield Gate(name="in service", passed=node.state == "active", detail=f"it is {node.state}")
+    saga = next((name for name in record.open if node.node in busy(_only(record, name))), "")
+    yield Gate(name="no saga open", passed=not saga, detail=saga)
+    kept = eligibility.refusal(verb, node, record, now)
+    yield Gate(name="hold and mode", passed=kept is None, detail=kept[1] if kept else "")
+    taking = verb in eligibility.TAKES_OUT and not node.cordoned
+    out = f"{allowed.unavailable} out of service, {allowed.level} may be"
+    yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
+    why = eligibility.kept(msgspec.structs.replace(node, held_until=None), record, now)
+    yield Gate(name="windows", passed=not why, detail=why, automation_only=True)
+    held = incidents.room(record, sickness(node), now) == 0
+    yield Gate(
+        name="incidents",
+        passed=not held,
+        detail="its sickness is one of many nodes" if held else "",
+        automation_only=True,
+    )
+    yield Gate(
+        name="breaker",
+        passed=record.breaker.state == "closed",
+        detail=record.breaker.reason if record.breaker.state != "closed" else "",
+        automation_only=True,
+    )
+
+
+def _only(record: PoolRecord, saga: str) -> PoolRecord:
+    return msgspec.structs.replace(record, open={saga: record.open[saga]})

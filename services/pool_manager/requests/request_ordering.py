@@ -1,0 +1,92 @@
+"""Which requests come too late: a later one about the same thing has been carried out. Pure.
+
+The queue keeps the order of requests, their answering does not: one that must be tried again, or
+that a killed replica held, comes back after its successors. What people asked for last must stand,
+so a pool's record remembers the requests that were carried out, each with what it is about.
+"""
+
+from typing import Final
+
+import msgspec
+
+from schemas.records import PoolRecord
+from schemas.requests import (
+    BreakerRequest,
+    CarriedOut,
+    HoldRequest,
+    NodeRequest,
+    Request,
+    ScaleRequest,
+)
+from services.pool_manager.requests.request_replies import Asked
+
+REMEMBERED_MAX: Final = 64
+"""Requests of one pool. What is tried again comes back within half a minute, as a rule."""
+POOL: Final = "pool"
+"""What `apply` and `remove` are about."""
+
+
+def about(verb: str, payload: Request) -> str:
+    """What a request says something about; empty where no order of requests matters."""
+    match payload:
+        case ScaleRequest():
+            return "size"
+        case BreakerRequest():
+            return "breaker"
+        case HoldRequest():
+            return f"hold {payload.node}"
+        case NodeRequest():
+            return f"hold {payload.node}" if verb == "release" else f"node {payload.node}"
+        case _:
+            return ""
+
+
+def known(asked: Asked, record: PoolRecord) -> CarriedOut | None:
+    """What is remembered of it; it was then answered, or is being answered by whoever took it."""
+    return next((each for each in record.carried_out if _is(asked, each)), None)
+
+
+def carried_out(asked: Asked, record: PoolRecord) -> bool:
+    """Whether it is remembered."""
+    return known(asked, record) is not None
+
+
+def later(asked: Asked, what: str, record: PoolRecord) -> CarriedOut | None:
+    """The last request about the same that was carried out, where that is a later one."""
+    same = (each for each in record.carried_out if what and each.about == what)
+    last = max(same, key=lambda each: each.sequence, default=None)
+    return last if last is not None and is_later(last, asked) else None
+
+
+def is_later(than: CarriedOut, asked: Asked) -> bool:
+    """Whether one was stored after `asked`, by both its number and its time.
+
+    Numbers begin anew with a new stream, and times run back where another server leads.
+    """
+    return than.sequence > asked.sequence and than.at >= asked.time
+
+
+def words(last: CarriedOut) -> str:
+    """Why a request is refused, for whoever asked."""
+    return (
+        f"a later {last.verb} ({last.at:%H:%M:%S} UTC) was carried out before this could be; "
+        "ask again if you still want it"
+    )
+
+
+def noted(asked: Asked, what: str, record: PoolRecord, saga: str = "") -> PoolRecord:
+    """The record with this request remembered, as far back as there is room.
+
+    `saga`: what it has begun.
+    """
+    if not what or carried_out(asked, record):
+        return record
+    fresh = CarriedOut(
+        sequence=asked.sequence, at=asked.time, verb=asked.verb, about=what, saga=saga
+    )
+    kept = sorted((*record.carried_out, fresh), key=lambda each: (each.at, each.sequence))
+    return msgspec.structs.replace(record, carried_out=tuple(kept[-REMEMBERED_MAX:]))
+
+
+def _is(asked: Asked, each: CarriedOut) -> bool:
+    return (each.sequence, each.at) == (asked.sequence, asked.time)

@@ -1,0 +1,111 @@
+"""A request as it lay in the queue, and what comes of it: values that others share. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from schemas.duration import decode_hook
+from schemas.messages import Message
+from schemas.pool_events import PoolEvent, RequestRefused, ScaleRefused
+from schemas.reasons import Refusal
+from schemas.records import PoolRecord
+from schemas.requests import (
+    REQUESTS,
+    ApplyRequest,
+    BreakerRequest,
+    DrainRequest,
+    HoldRequest,
+    NodeRequest,
+    RemoveRequest,
+    Request,
+    SagaRequest,
+    ScaleRequest,
+)
+from schemas.saga_log_entries import SagaEntry
+from services.pool_manager.planner.safety.holds import Holding
+
+DETAIL_CHARS_MAX: Final = 300
+EXAMPLES: Final[dict[type[Request], str]] = {
+    ScaleRequest: '{"nodes": 5}',
+    NodeRequest: '{"node": "<name>"}',
+    DrainRequest: '{"node": "<name>", "mode": "deadline", "timeout": "10m"}',
+    SagaRequest: '{"saga": "<id>"}',
+    HoldRequest: '{"node": "<name>", "for": "2h", "reason": "<why>"}',
+    BreakerRequest: '{"reason": "<why>"}',
+    ApplyRequest: ('{"spec": {"provider": "local", "instance_type": "simulated", "max_nodes": 2}}'),
+    RemoveRequest: '{"reason": "<why>"}',
+}
+"""What to write instead of what cannot be read."""
+
+
+class Asked(Message, frozen=True, kw_only=True, tag="io.navarch.pool_manager.request.v1.asked"):
+    """A request as it lay in the queue."""
+
+    sequence: int = 0
+    """Its place in the queue."""
+    pool: str
+    verb: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What comes of a request: the event, and the pool's record with whatever it opened."""
+
+    event: PoolEvent
+    record: PoolRecord | None = None
+    """None: unchanged."""
+    more: tuple[PoolEvent, ...] = ()
+    """What else has come about by it."""
+    entry: SagaEntry | None = None
+    """To be appended to the log that was decided on."""
+    hold: Holding | None = None
+    """To be noted in the node's record, before the pool's is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedError(Exception):
+    """A request is not carried out; the refusal event and its sentence say why."""
+
+    refusal: Refusal
+    reason: str
+
+
+def read(asked: Asked) -> Request:
+    """What was typed; RefusedError says what to write instead."""
+    kind = REQUESTS.get(asked.verb)
+    if kind is None:
+        raise RefusedError("unknown-verb", f"{asked.verb!r} is none of {', '.join(REQUESTS)}")
+    try:
+        return msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        example = EXAMPLES[kind]
+        detail = str(error)[:DETAIL_CHARS_MAX]
+        raise RefusedError("invalid-request", f"{detail}; write {example}") from error
+
+
+def names(asked: Asked, payload: Request | None, now: datetime, what: str) -> dict[str, Any]:
+    """What every answer carries; its id is the same however often the request is answered."""
+    return {
+        "id": f"{what}-{asked.id}",
+        "time": now,
+        "cause": asked.id,
+        "pool": asked.pool,
+        "request": payload.request if payload else "",
+    }
+
+
+def refused(asked: Asked, payload: Request | None, error: RefusedError, now: datetime) -> PoolEvent:
+    """The event of a refusal."""
+    told = {**names(asked, payload, now, "refused"), "refusal": error.refusal}
+    if asked.verb == "scale":
+        return ScaleRefused(**told, reason=error.reason)
+    node = payload.node if isinstance(payload, NodeRequest) else ""
+    return RequestRefused(**told, verb=asked.verb, node=node, reason=error.reason)
+
+
+def wish(asked: Asked, payload: Request, reason: str) -> str:
+    """Who asked what and why, as a saga's log quotes it."""
+    return f"{asked.verb} asked by {payload.by or 'somebody'}" + (f": {reason}" if reason else "")

@@ -1,0 +1,136 @@
+"""Brings the effects of saga entries about: records changed, facts published, pools closed."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from schemas import node_events as ne
+from schemas import pool_events as pe
+from schemas import subjects
+from schemas.messages import Message, encode
+from schemas.reasons import OVER_CAP
+from schemas.records import NodeRecord, PoolRecord
+from schemas.saga_log_entries import SagaDone, SagaEntry, SagaUnwound, StepStarted, StepSucceeded
+from services.bus.port import Bus
+from services.pool_manager.hardware_store import HardwareList
+from services.pool_manager.planner.admission import admission_refusals
+from services.pool_manager.planner.admission.denied_hardware import condemned
+from services.pool_manager.planner.node_counts import UNASKED
+from services.pool_manager.planner.pool_planner import close
+from services.pool_manager.planner.safety.breaker import Ended
+from services.pool_manager.planner.saga_facts import facts
+from services.pool_manager.planner.saga_projection import (
+    coming_node,
+    follow_up,
+    leaving_node,
+    promoted_node,
+    says_more,
+)
+from services.pool_manager.pool_store import Store
+from services.runtime.tracing import current_headers
+from services.saga.saga_state import SagaState
+
+log = logging.getLogger(__name__)
+
+
+class Effects:
+    """Applies what `projection` and `facts` decide."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: Store,
+        hardware: HardwareList,
+        reconcile: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`reconcile` looks at a pool again once a saga has left it."""
+        self._hardware = hardware
+        self._bus = bus
+        self._store = store
+        self._reconcile = reconcile
+
+    async def project(self, state: SagaState, entry: SagaEntry) -> None:
+        """Bring one entry's effects about; twice changes nothing more."""
+        params = state.params
+
+        def leaving(record: NodeRecord | None) -> NodeRecord | None:
+            return _changed_at(record, leaving_node(record, state), state, entry)
+
+        def coming(record: NodeRecord | None) -> NodeRecord | None:
+            return _changed_at(record, coming_node(record, state), state, entry)
+
+        def promoted(record: NodeRecord | None) -> NodeRecord | None:
+            return _changed_at(record, promoted_node(record, state), state, entry)
+
+        left: NodeRecord | None = None
+        if params.node:
+            left = await self._store.change_node(params.pool, params.node, leaving)
+        if params.new_node:
+            await self._store.change_node(params.pool, params.new_node, coming)
+        if params.promotes and params.promotes != params.node:
+            await self._store.change_node(params.pool, params.promotes, promoted)
+        for fact in facts(state, entry):
+            await self.publish(fact)
+        if isinstance(entry, StepStarted) and left is not None and left.notices:
+            # A drain that begins when the cloud is about to take its node ends at once.
+            await self._reconcile(params.pool)
+        if isinstance(entry, StepSucceeded) and entry.step == "terminate":
+            await self._hardware.condemn(condemned(state, left, entry.time))
+        if isinstance(entry, SagaDone | SagaUnwound):
+            await self._close(state, entry)
+
+    async def _close(self, state: SagaState, entry: SagaDone | SagaUnwound) -> None:
+        """Take an ended saga off its pool, last of all: until then its nodes are spoken for."""
+        pool = state.params.pool
+        failed = isinstance(entry, SagaUnwound) and state.kind in UNASKED
+        failed = failed and not state.cancelled
+        await self._tell_refused(state, entry)
+
+        def closed(old: PoolRecord) -> PoolRecord:
+            left = close(
+                old,
+                state.saga,
+                failed=failed,
+                now=entry.time,
+                how=_how(state, entry),
+                exhausted=state.step("provision").error == "CAPACITY",
+                over_cap=state.step("provision").error in OVER_CAP,
+            )
+            left = admission_refusals.noted(old, left, state, entry.time)
+            return follow_up(old, left, state, entry.time)
+
+        await self._store.change_pool(pool, closed)
+        await self._reconcile(pool)
+
+    async def _tell_refused(self, state: SagaState, entry: SagaEntry) -> None:
+        """Tell of a node that was refused at admission, while the pool's record knows its saga."""
+        if not admission_refusals.is_refusal(state):
+            return
+        found = await self._store.pool(state.params.pool)
+        fact = admission_refusals.fact(found[0], state, entry.time, entry.id) if found else None
+        if fact is not None:
+            await self.publish(fact)
+
+    async def publish(self, event: Message) -> None:
+        """Publish a fact about a node or a pool."""
+        if isinstance(event, pe.PoolEvent):
+            subject = subjects.pool_event(event.pool, pe.FACTS[type(event)])
+        else:
+            assert isinstance(event, ne.NodeEvent)
+            subject = subjects.node_event(event.pool, event.node, ne.FACTS[type(event)])
+        await self._bus.publish(subject, encode(event), msg_id=event.id, headers=current_headers())
+
+
+def _how(state: SagaState, entry: SagaDone | SagaUnwound) -> Ended:
+    if isinstance(entry, SagaDone):
+        return "done"
+    return "cancelled" if state.cancelled else "failed"
+
+
+def _changed_at(
+    old: NodeRecord | None, new: NodeRecord | None, state: SagaState, entry: SagaEntry
+) -> NodeRecord | None:
+    if new is None or not says_more(old, new, state):
+        return None
+    return msgspec.structs.replace(new, changed_at=entry.time)

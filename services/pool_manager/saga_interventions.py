@@ -1,0 +1,117 @@
+"""Ends drains that have nothing left to wait for, and unwinds what nobody wants any more.
+
+That is what a withdrawn notice has begun, what is repaired of a node that was silent and is heard
+again, and the launches of a pool that is being removed. Which those are, the records alone say; so
+whoever looks next does what a crashed replica has left undone.
+Each is one guarded entry in the saga's log, and a log that cannot go back any more is left alone.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from schemas.records import NodeRecord, PoolRecord
+from schemas.saga_log_entries import SagaEntry
+from services.pool_manager.planner.remediation.recovered_nodes import HEARD, recovered
+from services.pool_manager.planner.saga_projection import done
+from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
+from services.pool_manager.pool_store import Store
+from services.pool_manager.sagas import DEFINITIONS
+from services.primitives.clock import Clock
+from services.primitives.errors import Conflict
+from services.saga.coordinator import Coordinator
+from services.saga.next_entry import Impossible, cancel, proceed
+from services.saga.saga_state import SagaState
+
+log = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 10
+
+Decide = Callable[[SagaState], "SagaEntry | Impossible"]
+
+
+class Departures:
+    """Brings sagas in step with what has become of their nodes and their pool."""
+
+    def __init__(self, clock: Clock, store: Store, coordinator: Callable[[], Coordinator]) -> None:
+        """`coordinator` is asked for late: it and the reconciler call each other."""
+        self._clock = clock
+        self._store = store
+        self._coordinator = coordinator
+
+    async def look(self, record: PoolRecord) -> None:
+        """Do what is due in one pool, as its record and its nodes are now."""
+        if record.removing:
+            for saga, opened in record.open.items():
+                if opened.kind == "scale-up":
+                    await self._call_off(saga, record)
+        nodes = self._store.nodes_named(record.name, {each.node for each in record.open.values()})
+        concerned = [each for each in nodes.values() if each.notices or each.lost]
+        now = self._clock.now()
+        for hurry in cloud_notices.hurries(record, concerned):
+            if hurry.at <= now:
+                await self._hurry(hurry)
+        for saga, node in cloud_notices.withdrawn(record, concerned):
+            await self._unwind(saga, node, WITHDRAWN, f"withdrawn-{saga}")
+        for saga, node in recovered(record, nodes):
+            await self._unwind(saga, node, HEARD, f"heard-{saga}")
+
+    async def _call_off(self, saga: str, record: PoolRecord) -> None:
+        """Nobody waits any more for what this brings; what is in service leaves like the others."""
+
+        def entry(state: SagaState) -> SagaEntry | Impossible:
+            return cancel(
+                DEFINITIONS[state.kind],
+                state,
+                self._clock.now(),
+                reason=f"pool {record.name} is being removed",
+                cause=record.removing,
+            )
+
+        await self._intervene(saga, entry)
+
+    async def _hurry(self, hurry: cloud_notices.Hurry) -> None:
+        def entry(state: SagaState) -> SagaEntry | Impossible:
+            definition = DEFINITIONS[state.kind]
+            return proceed(definition, state, self._clock.now(), reason=hurry.reason)
+
+        await self._intervene(hurry.saga, entry)
+
+    async def _unwind(self, saga: str, node: NodeRecord, reason: str, cause: str) -> None:
+        """Take a saga back, and the node into service again.
+
+        What is kept in reserve stays cordoned. So does a node whose place a spare has: the pool has
+        one too many then, and that is the one whose work has been told to leave.
+        """
+
+        def entry(state: SagaState) -> SagaEntry | Impossible:
+            stays = node.spare or done(state, "promote")
+            return cancel(
+                DEFINITIONS[state.kind],
+                state,
+                self._clock.now(),
+                reason=reason,
+                cause=cause,
+                then="" if stays else f"uncordon-{node.node}-{node.sagas + 2}",
+            )
+
+        await self._intervene(saga, entry)
+
+    async def _intervene(self, saga: str, decide: Decide) -> None:
+        coordinator = self._coordinator()
+        for _ in range(TRIES_MAX):
+            state = await coordinator.state(saga)
+            if state is None:
+                return
+            entry = decide(state)
+            if isinstance(entry, Impossible):
+                log.debug("left as it is", extra={"saga": saga, "reason": entry.reason})
+                return
+            try:
+                await coordinator.intervene(state, entry)
+            except Conflict:
+                continue
+            log.info("intervened", extra={"saga": saga, "entry": entry.id})
+            await coordinator.advance(saga)
+            return

@@ -1,0 +1,18 @@
+"""Promote: a spare goes into service, because the pool is to grow.
+
+```
+promote
+```
+
+What unwinding leaves behind: the spare in reserve. Where a spare takes a sick node's place, the
+same step stands in `replace`, and no saga of this kind is begun.
+"""
+
+from typing import Final
+
+from services.pool_manager.sagas.saga_steps import PROMOTE_ALONE
+from services.saga.definition import Definition
+
+PROMOTE_SPARE: Final = Definition(
+    kind="promote", steps=lambda _: (PROMOTE_ALONE,), leaves="the spare in reserve"
+)

@@ -1,0 +1,64 @@
+"""Replace: a node that must not stay leaves, and another takes its place.
+
+```
+terminate_first:  cordon ─► drain ─► terminate ─► provision ─► bootstrap ─► register ─► admit
+provision_first:  cordon ─► provision ─► bootstrap ─► register ─► admit ─► drain ─► terminate
+                               │◄──────── failed: undo provision (terminate the new instance)
+launch_ahead:     cordon ─► vacate ─► provision ─► bootstrap ─► register ─► admit ─► drain
+                  ─► terminate
+```
+
+Where the pool asks for a diagnostic, `reserve ─► check ─► open` stand before `admit`: the new node
+is cordoned at the workload system, tested, and uncordoned.
+
+Where a spare is ready, `promote` stands after `cordon`: the spare takes the node's place, and the
+new node is reserved before it is admitted, as the new spare. Once promoted the spare stays in
+service, whatever becomes of the rest.
+
+What unwinding leaves behind: the old node cordoned, because a sick node must not take work again,
+and no new instance. A node that was well and in service when somebody asked is uncordoned, unless
+it was begun to be terminated or a spare has its place. With terminate_first the old instance may be
+gone as well: the pool is then one short, and the reconciler fills the gap with a scale-up,
+elsewhere and later if need be.
+
+The order is the pool's choice. terminate_first gives the quota back before it asks again and never
+holds two instances; provision_first (new resource first, old one last) keeps the pool at its size.
+Once the new node is admitted there is no way back: a later failure is stuck, for a person to see,
+and never costs the healthy new node. Cordon comes first in both orders: from then on nothing new is
+placed on the sick node.
+
+launch_ahead is no choice of the pool: the cloud has announced that it takes the node soon. The work
+is told to leave at once (vacate, which waits for nothing) while the new node is launched; what is
+left of the time until the cloud's deadline is the drain's.
+"""
+
+from typing import Final
+
+from schemas.saga_log_entries import SagaParams
+from services.pool_manager.sagas.saga_steps import (
+    DRAIN,
+    TERMINATE,
+    VACATE,
+    cordon,
+    launch,
+    promoting,
+)
+from services.saga.definition import Definition, Step
+
+
+def _steps(params: SagaParams) -> tuple[Step, ...]:
+    first = (cordon(params), *promoting(params))
+    if params.order == "launch_ahead":
+        return (*first, VACATE, *launch(params), DRAIN, TERMINATE)
+    if params.order == "provision_first":
+        return (*first, *launch(params), DRAIN, TERMINATE)
+    return (*first, DRAIN, TERMINATE, *launch(params))
+
+
+REPLACE: Final = Definition(
+    kind="replace",
+    steps=_steps,
+    leaves="the old node cordoned (or gone, where it was terminated first) and no new instance",
+    leaves_restored="the old node in service (or gone, where it was terminated first) and no new "
+    "instance",
+)

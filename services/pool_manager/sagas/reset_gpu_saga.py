@@ -1,0 +1,26 @@
+"""Reset GPU: the node keeps its place, and its GPUs begin anew.
+
+```
+cordon ─► drain ─► reset ─► check ─► uncordon
+```
+
+What unwinding leaves behind: the node cordoned, because a sick node must not take work again. The
+pool's remediation then takes its next rung, or a person does. A node that was well and in service
+when somebody asked is uncordoned, unless the reset was begun.
+
+The agent resets, and only a node that is cordoned and on whose GPUs no process runs. Once begun, a
+reset cannot be called off. The check is the admission of the same node; what it reported after the
+reset counts in it, what it reported before does not: the uncordon has its health judged anew.
+"""
+
+from typing import Final
+
+from services.pool_manager.sagas.saga_steps import CHECK, DRAIN, RESET, UNCORDON, cordon
+from services.saga.definition import Definition
+
+RESET_GPU: Final = Definition(
+    kind="reset-gpu",
+    steps=lambda params: (cordon(params), DRAIN, RESET, CHECK, UNCORDON),
+    leaves="the node cordoned",
+    leaves_restored="the node in service (or cordoned, where its reset was begun)",
+)

@@ -1,0 +1,20 @@
+"""Scale up: one more node.
+
+```
+provision ─► bootstrap ─► register ─► admit
+   │◄──────── failed: undo provision (terminate the instance)
+```
+
+With a diagnostic: register ─► reserve ─► check ─► open ─► admit, so that the node has no work until
+it has passed.
+
+What unwinding leaves behind: nothing. The reconciler sees the gap again and tries anew, after a
+wait that grows with each failure.
+"""
+
+from typing import Final
+
+from services.pool_manager.sagas.saga_steps import launch
+from services.saga.definition import Definition
+
+SCALE_UP: Final = Definition(kind="scale-up", steps=launch, leaves="nothing")

@@ -1,0 +1,1 @@
+"""Small parts that every layer above may use: errors, the clock, files, task helpers."""

@@ -1,0 +1,127 @@
+"""Gives each new node's agent its own credentials, once.
+
+The node makes a key pair and asks, with its bootstrap credentials, for a token over the public key;
+the seed never travels. The first key that asks is noted in the instance's record before it is
+answered; the same key is answered again, because an answer may be lost, and another key never. The
+server sees to it that nobody asks for another node, nor after the bootstrap credentials' time.
+"""
+
+import hashlib
+import logging
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from schemas import subjects
+from schemas.headers import SUBJECT
+from schemas.messages import encode
+from schemas.node_events import FACTS, CredentialsIssued, CredentialsRefused
+from schemas.records import InstanceRecord, node_key
+from schemas.requests import EnrollAnswer, EnrollRequest
+from schemas.settings import AgentSettings
+from services.bus.nats.nats_accounts import agent_token, read_agent_keys
+from services.bus.port import Bus, Headers
+from services.primitives.clock import Clock
+from services.provisioner.instances.instance_store import InstanceStore
+
+log = logging.getLogger(__name__)
+
+ALIVE = ("intended", "running")
+ID_CHARS = 8
+
+
+class Enroller:
+    """Answers new nodes."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, store: InstanceStore, agent: AgentSettings, signing_file: str
+    ) -> None:
+        """`signing_file`: with which agents' credentials are made."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._within = timedelta(seconds=agent.enroll_within)
+        self._signing_file = signing_file
+
+    async def answer(self, data: bytes, headers: Headers) -> bytes:
+        """Answer one node; its name is that of the subject it was allowed to ask on."""
+        found = subjects.parse_enroll(headers.get(SUBJECT, ""))
+        if found is None:
+            raise ValueError(f"ask on {subjects.enroll('POOL', 'NODE')}")
+        pool, node = found
+        asked = msgspec.json.decode(data, type=EnrollRequest)
+        noted: InstanceRecord | None = None
+        refused = "the fleet hands out no credentials (nats.agent_signing_file is not set)"
+        if self._signing_file:
+            noted, refused = await self._noted(pool, node, asked.key)
+        if noted is None:
+            log.warning("credentials refused", extra={"node": node, "reason": refused})
+            await self._tell_refused(pool, node, refused)
+            return encode(EnrollAnswer(refused=refused))
+        keys = read_agent_keys(Path(self._signing_file))
+        token = agent_token(keys, pool, node, asked.key, self._clock.now())
+        await self._tell(
+            CredentialsIssued(
+                id=f"credentials-{node}-{asked.key[1:9]}",
+                time=self._clock.now(),
+                cause=noted.saga,
+                pool=pool,
+                node=node,
+                key=asked.key,
+            )
+        )
+        return encode(EnrollAnswer(token=token))
+
+    async def _noted(self, pool: str, node: str, key: str) -> tuple[InstanceRecord | None, str]:
+        """The record once it names this key; or None, and why it does not."""
+        now, refused = self._clock.now(), ""
+
+        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+            nonlocal refused
+            refused = may_not(record, key, now - self._within)
+            return replace(record, agent_key=key) if record is not None and not refused else None
+
+        record = await self._store.change(node_key(pool, node), decide)
+        return (None, refused) if refused else (record, "")
+
+    async def _tell_refused(self, pool: str, node: str, reason: str) -> None:
+        now = self._clock.now()
+        await self._tell(
+            CredentialsRefused(
+                id=refusal_id(node, reason, now),
+                time=now,
+                pool=pool,
+                node=node,
+                reason=reason,
+            )
+        )
+
+    async def _tell(self, event: CredentialsIssued | CredentialsRefused) -> None:
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        await self._bus.publish(subject, encode(event), msg_id=event.id)
+
+
+def refusal_id(node: str, reason: str, now: datetime) -> str:
+    """One for each reason and day. Pure.
+
+    Who asks again and again tells nothing new; who comes next week is not taken for the one who
+    came today.
+    """
+    about = hashlib.sha256(reason.encode()).hexdigest()[:ID_CHARS]
+    return f"credentials-refused-{node}-{about}-{now:%Y-%m-%d}"
+
+
+def may_not(record: InstanceRecord | None, key: str, oldest: datetime) -> str:
+    """Why a key gets no credentials for a node; empty where it does. Pure."""
+    if record is None or record.state not in ALIVE:
+        return "there is no such instance any more"
+    if record.agent_key and record.agent_key != key:
+        return (
+            "its credentials were issued already, for another key: if that was not its own agent, "
+            "replace the node"
+        )
+    if not record.agent_key and record.intended_at < oldest:
+        return "its time to fetch them is over (agent.enroll_within); replace the node"
+    return ""

@@ -1,0 +1,260 @@
+"""Sets a new node up over SSH: waits for its address, logs in, runs the pool's commands in order.
+
+The host key is pinned on first sight, in the instance's record and before anything is run: another
+key at the same address later is another machine. A connection that breaks is made anew, and what
+ended well on the node is not run again.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import asyncssh
+from msgspec.structs import replace
+
+from schemas import subjects
+from schemas.addresses import host_and_port
+from schemas.messages import encode
+from schemas.node_events import FACTS, SetupRan
+from schemas.records import InstanceRecord, node_key
+from schemas.saga_log_entries import SetupSpec
+from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.primitives.errors import SetupError
+from services.provisioner.bootstrap import setup_plan
+from services.provisioner.bootstrap.user_data import Handover, redacted
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider_calls import Providers
+from services.runtime.tracing import current_headers
+from services.saga.participant import StepFailure
+from services.settings import placeholders
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 2.0
+"""Between two questions for an address, and two tries to log in."""
+CONNECTIONS_MAX: Final = 128
+"""Nodes that one replica sets up at once; the next ones wait."""
+BREAKS_MAX: Final = 5
+"""So often may the connection break in the middle."""
+KEEPALIVE_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be run where."""
+
+    record: InstanceRecord
+    spec: SetupSpec
+    commands: tuple[str, ...]
+    saga: str
+    secret: str = ""
+    """Credentials that the commands hold: never in a log, an event or an error."""
+
+    def text(self, index: int) -> str:
+        """A command in short, as people may see it: as it is written in the configuration."""
+        return setup_plan.first_line(self.spec.commands[index])
+
+
+class Setup:
+    """Performs the SSH part of the bootstrap step."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: InstanceStore,
+        providers: Providers,
+        handover: Handover,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """`handover`: what the commands may ask for."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._providers = providers
+        self._handover = handover
+        self._look_seconds = look_seconds
+        self._room = asyncio.Semaphore(CONNECTIONS_MAX)
+
+    async def run(self, record: InstanceRecord, spec: SetupSpec, saga: str) -> None:
+        """Run every command that has not run yet; raise StepFailure where one does not end well."""
+        commands, secret = self._commands(record, spec)
+        async with self._room:
+            job = _Job(await self._addressed(record, spec), spec, commands, saga, secret)
+            done = 0
+            for _ in range(BREAKS_MAX):
+                done = await self._run_from(job, done)
+                if done == len(commands):
+                    return
+        raise StepFailure(
+            f"the SSH connection to {job.record.address} broke {BREAKS_MAX} times; "
+            f"{done} of {len(commands)} setup commands have run"
+        )
+
+    async def _run_from(self, job: _Job, done: int) -> int:
+        """Run what is left over one connection; how many are done when it ends or breaks."""
+        connection = await self._logged_in(job.record, job.spec)
+        try:
+            while done < len(job.commands):
+                await self._one(connection, job, done)
+                done += 1
+        except (asyncssh.Error, OSError) as error:
+            log.info("connection broke", extra={"node": job.record.instance, "why": str(error)})
+        finally:
+            connection.close()
+            with suppress(asyncssh.Error, OSError):
+                await connection.wait_closed()
+        return done
+
+    def _commands(self, record: InstanceRecord, spec: SetupSpec) -> tuple[tuple[str, ...], str]:
+        """The commands filled in, and the credentials that they hold."""
+        asked = placeholders.names_in("\n".join(spec.commands))
+        try:
+            values = self._handover.values(record, asked)
+        except SetupError as error:
+            raise StepFailure(str(error), error="INVALID") from error
+        rendered = []
+        for number, command in enumerate(spec.commands, 1):
+            try:
+                rendered.append(setup_plan.render(command, values))
+            except setup_plan.SetupError as error:
+                raise StepFailure(
+                    f"setup command {number} of pool {record.pool} {error}", error="INVALID"
+                ) from error
+        return tuple(rendered), values["Credentials"]
+
+    async def _addressed(self, record: InstanceRecord, spec: SetupSpec) -> InstanceRecord:
+        """The record once the provider has given the instance an address."""
+        until = self._clock.monotonic() + spec.address_seconds
+        calls = self._providers.get(record.provider)
+        while not record.address:
+            listed = await calls.listed()
+            found = next((each for each in listed if each.provider_id == record.provider_id), None)
+            if found is not None and found.address:
+                return await self._noted(record, address=found.address)
+            if self._clock.monotonic() >= until:
+                raise StepFailure(
+                    f"{record.provider} gave {record.instance} no address within "
+                    f"{spec.address_seconds:g} s (ip_wait_timeout)"
+                )
+            await self._clock.sleep(self._look_seconds)
+        return record
+
+    async def _logged_in(
+        self, record: InstanceRecord, spec: SetupSpec
+    ) -> asyncssh.SSHClientConnection:
+        """A connection whose host key is the pinned one; the first seen is pinned."""
+        until = self._clock.monotonic() + spec.login_seconds
+        host, port = host_and_port(record.address, spec.port)
+        while True:
+            try:
+                connection = await asyncssh.connect(
+                    host,
+                    port,
+                    username=spec.user,
+                    client_keys=[spec.private_key_path],
+                    known_hosts=None,  # checked below, against what this very node has shown
+                    agent_path=None,
+                    config=None,
+                    connect_timeout=spec.connect_seconds,
+                    login_timeout=spec.connect_seconds,
+                    keepalive_interval=KEEPALIVE_SECONDS,
+                )
+            except (asyncssh.KeyImportError, FileNotFoundError, PermissionError) as error:
+                raise StepFailure(
+                    f"the key {spec.private_key_path} (ssh_private_key_path) cannot be used: "
+                    f"{error}",
+                    error="INVALID",
+                ) from error
+            except (asyncssh.Error, OSError) as error:
+                # Refused logins as well: a machine that boots has no keys at first.
+                if self._clock.monotonic() >= until:
+                    where = f"{spec.user}@{host}:{port}"
+                    raise StepFailure(
+                        f"SSH to {where} let nobody in within {spec.login_seconds:g} s "
+                        f"(ssh_timeout): {error or type(error).__name__}"
+                    ) from error
+                await self._clock.sleep(self._look_seconds)
+            else:
+                await self._pin(record, connection)
+                return connection
+
+    async def _pin(self, record: InstanceRecord, connection: asyncssh.SSHClientConnection) -> None:
+        key = connection.get_server_host_key()
+        assert key is not None
+        shown = key.export_public_key("openssh").decode().strip()
+        pinned = await self._noted(record, host_key=shown)
+        if pinned.host_key != shown:
+            connection.close()
+            raise StepFailure(
+                f"another machine answers at {record.address}: its host key is not the one that "
+                f"{record.instance} showed first",
+                error="AUTH",
+            )
+
+    async def _one(self, connection: asyncssh.SSHClientConnection, job: _Job, index: int) -> None:
+        """Run one command, unless the node says that it has run; tell what came of it."""
+        command, number, of = job.commands[index], index + 1, len(job.commands)
+        begun = self._clock.monotonic()
+        try:
+            ended = await connection.run(
+                setup_plan.script(command, number, job.record.token, job.spec),
+                check=False,
+                timeout=job.spec.command_seconds,
+                errors="replace",
+            )
+        except (asyncssh.TimeoutError, TimeoutError) as error:
+            raise StepFailure(
+                f"setup command {number} of {of} ({job.text(index)}) "
+                f"did not end within {job.spec.command_seconds:g} s (command_timeout)"
+            ) from error
+        if ended.exit_status is None or ended.exit_status < 0:
+            raise asyncssh.ConnectionLost(f"command {number} ended without an exit status")
+        written = "".join(str(each) for each in (ended.stdout, ended.stderr) if each)
+        output = redacted(written, job.secret)
+        if not output.startswith(setup_plan.DONE_BEFORE):
+            taken = self._clock.monotonic() - begun
+            await self._tell(job, index, ended.exit_status, output, taken)
+        if ended.exit_status != 0:
+            raise StepFailure(
+                setup_plan.failure(number, of, job.text(index), ended.exit_status, output)
+            )
+
+    async def _tell(
+        self, job: _Job, index: int, status: int, output: str, taken_seconds: float
+    ) -> None:
+        record = job.record
+        event = SetupRan(
+            id=f"setup-{job.saga}-{index + 1}-{status}",
+            time=self._clock.now(),
+            cause=job.saga,
+            pool=record.pool,
+            node=record.instance,
+            command=index + 1,
+            commands=len(job.commands),
+            text=job.text(index),
+            exit_status=status,
+            duration_seconds=taken_seconds,
+            output=output[-setup_plan.OUTPUT_CHARS_MAX :],
+            saga=job.saga,
+        )
+        subject = subjects.node_event(record.pool, record.instance, FACTS[SetupRan])
+        await self._bus.publish(subject, encode(event), msg_id=event.id, headers=current_headers())
+
+    async def _noted(
+        self, record: InstanceRecord, *, address: str = "", host_key: str = ""
+    ) -> InstanceRecord:
+        """The record with what was learnt; what stands there already stays."""
+
+        def decide(now: InstanceRecord | None) -> InstanceRecord | None:
+            if now is None or now.state != "running":
+                return None
+            return replace(now, address=now.address or address, host_key=now.host_key or host_key)
+
+        noted = await self._store.change(node_key(record.pool, record.instance), decide)
+        if noted is None or noted.state != "running":
+            raise StepFailure(f"there is no running instance {record.instance} any more")
+        return noted

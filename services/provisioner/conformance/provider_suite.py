@@ -1,0 +1,303 @@
+"""The rules that every provider must keep, one test each."""
+
+import asyncio
+from typing import Final, get_args
+
+import pytest
+
+from services.provisioner.conformance.suite_fixtures import (
+    FLEET,
+    OTHER_FLEET,
+    Asking,
+    Asks,
+    Make,
+    Refusal,
+    record_of,
+)
+from services.provisioner.instances import instance_decisions
+from services.provisioner.provider_client.provider import InstanceStatus, Reboots
+from services.provisioner.provider_client.provider_errors import ProviderError
+
+AWAITS_MAX: Final = 1_000
+"""Of one call; more are not tried one by one."""
+NEVER_WAS: Final = "never-was"
+AT_ONCE: Final = 3
+ROUNDS: Final = 5
+
+
+class ProviderConformance(Asks):
+    """Inherit, name the class `Test…`, and write the fixture `make`."""
+
+    # --- what it says of itself ------------------------------------------------------------------
+
+    async def test_it_says_its_name_and_what_it_can(self, fresh: Make) -> None:
+        """The name is the same for each one made; what is declared is what is there."""
+        one, two = fresh(), fresh()
+        assert one.name, "its name is empty"
+        assert one.name == two.name, "a second one has another name"
+        can = one.capabilities
+        assert can.list_lag_seconds >= 0, f"list_lag_seconds is {can.list_lag_seconds}"
+        assert can.reboot == isinstance(one, Reboots), (
+            f"capabilities say reboot={can.reboot}, and there is "
+            f"{'a' if isinstance(one, Reboots) else 'no'} method reboot"
+        )
+
+    async def test_an_instance_says_what_it_was_made_for(self, fresh: Make, wanted: Asking) -> None:
+        """Name, fleet, pool, token, type and place come back from `provision` and from `list`."""
+        provider, asked = fresh(), wanted()
+        made = await self._bounded(provider.provision(asked))
+        [listed] = await self._listed(provider)
+        for what, each in (("provision", made), ("list", listed)):
+            expected = (asked.name, asked.fleet, asked.pool, asked.token, asked.instance_type)
+            actual = (each.name, each.fleet, each.pool, each.token, each.instance_type)
+            assert expected == actual, f"{what} returned other things than were asked for"
+            assert each.region in {"", asked.region} or asked.zone.startswith(each.region), (
+                f"{what}: region {each.region!r}, and {asked.region!r} was asked for"
+            )
+            assert each.zone in {"", asked.zone} or not asked.zone, (
+                f"{what}: zone {each.zone!r}, and {asked.zone!r} was asked for"
+            )
+        assert made.provider_id, "an instance without an id"
+        assert made.provider_id == listed.provider_id, "provision and list name it differently"
+
+    async def test_a_new_instance_is_pending_or_running(self, fresh: Make, wanted: Asking) -> None:
+        """And every status is one of the four: what is gone has none, for it is not listed."""
+        provider = fresh()
+        made = await self._bounded(provider.provision(wanted()))
+        [listed] = await self._listed(provider)
+        for each in (made, listed):
+            assert each.status in get_args(InstanceStatus), f"{each.status!r} is no status"
+            assert each.status in instance_decisions.ADOPTABLE_STATUSES, (
+                f"a new instance is {each.status}"
+            )
+
+    # --- launches --------------------------------------------------------------------------------
+
+    async def test_a_repeated_launch_makes_nothing_new(self, fresh: Make, wanted: Asking) -> None:
+        """Also after a restart, and also while others repeat it."""
+        first = await self._bounded(fresh().provision(wanted()))
+        again = await self._again(fresh(), wanted())
+        crowd = await asyncio.gather(
+            *(self._bounded(fresh().provision(wanted())) for _ in range(AT_ONCE))
+        )
+        ids = {each.provider_id for each in (first, again, *crowd)}
+        assert {first.provider_id} == ids, f"a repeated launch returned others: {ids}"
+        assert len(await self._listed(fresh())) == 1, "a repeated launch made another instance"
+
+    async def test_launches_at_once_make_one_instance(self, fresh: Make, wanted: Asking) -> None:
+        """Where the provider declares a token, it holds between replicas that never met."""
+        providers = [fresh() for _ in range(AT_ONCE)]
+        if not providers[0].capabilities.idempotency_token:
+            pytest.skip("it declares no idempotency token: one replica at a time asks for a launch")
+        crowd = await asyncio.gather(
+            *(self._bounded(each.provision(wanted())) for each in providers)
+        )
+        ids = {each.provider_id for each in crowd}
+        assert len(ids) == 1, f"{AT_ONCE} launches of one token at once returned {ids}"
+        assert len(await self._listed(fresh())) == 1, f"{AT_ONCE} launches at once made several"
+
+    async def test_a_launch_whose_answer_was_lost_is_found_and_not_made_again(
+        self, fresh: Make, wanted: Asking
+    ) -> None:
+        """Without a token of the cloud's own, its list must show it once its lag is over."""
+        asked = wanted()
+        provider = fresh()
+        await self._bounded(provider.provision(asked))
+        can = provider.capabilities
+        await asyncio.sleep(0.0 if can.idempotency_token else can.list_lag_seconds)
+        found = instance_decisions.adoptable(record_of(asked), await self._listed(provider))
+        if found is None:
+            assert can.idempotency_token, f"the list does not show {asked.name}, which was launched"
+        else:
+            assert asked.token == found.token, f"the list shows it with token {found.token!r}"
+        again = await self._bounded(provider.provision(asked))
+        [standing] = await self._listed(provider)
+        assert again.provider_id == standing.provider_id, "asked again, it made another"
+
+    async def test_a_launch_cancelled_at_any_await_makes_one_instance_at_most(
+        self, fresh: Make, wanted: Asking
+    ) -> None:
+        """Whatever it had done by then: asked again it makes one, and its removal leaves none."""
+        provider = fresh()
+        for point in range(1, AWAITS_MAX):
+            asked = wanted(f"web-{point}")
+            cut = await self._cut(provider.provision(asked), point)
+            made = await self._again(provider, asked)
+            standing = [each for each in await self._listed(provider) if each.name == asked.name]
+            assert [made.provider_id] == [each.provider_id for each in standing], (
+                f"cancelled at its await {point} and asked again, {len(standing)} stand"
+            )
+            await self._remove(provider, made.provider_id)
+            if not cut:
+                break
+
+    # --- removals --------------------------------------------------------------------------------
+
+    async def test_a_removal_repeated_or_of_nothing_is_a_success(
+        self, fresh: Make, wanted: Asking
+    ) -> None:
+        """What is gone, and what never was, can be removed again."""
+        provider = fresh()
+        made = await self._bounded(provider.provision(wanted()))
+        for _ in range(3):
+            await self._bounded(provider.terminate(made.provider_id))
+        await self._bounded(fresh().terminate(made.provider_id))
+        await self._bounded(provider.terminate(NEVER_WAS))
+        await self._until_gone(provider)
+
+    async def test_removals_at_once_are_a_success(self, fresh: Make, wanted: Asking) -> None:
+        """None fails because of another."""
+        made = await self._bounded(fresh().provision(wanted()))
+        await asyncio.gather(
+            *(self._bounded(fresh().terminate(made.provider_id)) for _ in range(AT_ONCE))
+        )
+        await self._until_gone(fresh())
+
+    async def test_a_launch_and_a_removal_at_once_leave_one_or_none(
+        self, fresh: Make, wanted: Asking
+    ) -> None:
+        """Whichever comes last, the list says what stands, and it can be removed."""
+        one, two = fresh(), fresh()
+        for number in range(ROUNDS):
+            asked = wanted(f"web-{number}")
+            made = await self._bounded(one.provision(asked))
+            await asyncio.gather(
+                self._bounded(one.provision(asked)), self._bounded(two.terminate(made.provider_id))
+            )
+            left = [each for each in await self._listed(two) if each.name == asked.name]
+            alive = [each for each in left if each.status in instance_decisions.ADOPTABLE_STATUSES]
+            assert len(alive) <= 1, f"{len(alive)} stand of one launch"
+            for each in left:
+                await self._bounded(one.terminate(each.provider_id))
+        await self._until_gone(two)
+
+    async def test_a_removal_cancelled_at_any_await_can_be_asked_again(
+        self, fresh: Make, wanted: Asking
+    ) -> None:
+        """It is done or it is not; asked once more, it is."""
+        provider = fresh()
+        for point in range(1, AWAITS_MAX):
+            made = await self._bounded(provider.provision(wanted(f"web-{point}")))
+            cut = await self._cut(provider.terminate(made.provider_id), point)
+            await self._remove(provider, made.provider_id)
+            if not cut:
+                break
+        await self._until_gone(provider)
+
+    # --- the list --------------------------------------------------------------------------------
+
+    async def test_the_list_is_whole(self, fresh: Make, wanted: Asking) -> None:
+        """Every instance that was made and not removed is listed, once, however many there are."""
+        provider = fresh()
+        made = [
+            await self._bounded(provider.provision(wanted(f"web-{n}"))) for n in range(self.many)
+        ]
+        gone = made[len(made) // 2].provider_id
+        await self._remove(provider, gone)
+        expected = sorted(each.provider_id for each in made if each.provider_id != gone)
+        actual = sorted(each.provider_id for each in await self._listed(fresh()))
+        assert expected == actual, f"{len(expected)} stand, and {len(actual)} are listed: {actual}"
+
+    async def test_another_fleets_instances_are_told_apart(
+        self, fresh: Make, wanted: Asking
+    ) -> None:
+        """They share the account: each says whose it is, and none is taken for another's."""
+        provider = fresh()
+        ours = await self._bounded(provider.provision(wanted("web-1")))
+        theirs = await self._bounded(provider.provision(wanted("web-2", fleet=OTHER_FLEET)))
+        expected = {(ours.provider_id, FLEET), (theirs.provider_id, OTHER_FLEET)}
+        actual = {(each.provider_id, each.fleet) for each in await self._listed(fresh())}
+        assert expected == actual, f"the list says other fleets: {actual}"
+
+    async def test_a_list_cancelled_at_any_await_is_whole_the_next_time(
+        self, fresh: Make, wanted: Asking
+    ) -> None:
+        """Nothing of the first is left over in the second."""
+        provider = fresh()
+        made = await self._bounded(provider.provision(wanted()))
+        for point in range(1, AWAITS_MAX):
+            cut = await self._cut(provider.list(), point)
+            [listed] = await self._listed(provider)
+            assert made.provider_id == listed.provider_id, f"after a cut at await {point}"
+            if not cut:
+                break
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    async def test_what_cannot_be_is_refused_by_its_kind(
+        self,
+        fresh: Make,
+        refused: tuple[Refusal, ...],
+        wanted: Asking,
+    ) -> None:
+        """As a ProviderError whose message a person can read; and nothing stands afterwards."""
+        for changes, kind in refused:
+            with pytest.raises(ProviderError) as caught:
+                await self._bounded(fresh().provision(wanted(**changes)))
+            assert kind == caught.value.kind, f"{dict(changes)}: {caught.value}"
+            _check_message(caught.value)
+        assert await self._listed(fresh()) == [], "what was refused stands"
+
+    async def test_silence_is_an_error_that_allows_another_try(
+        self, fresh: Make, make_unreachable: Make | None, wanted: Asking
+    ) -> None:
+        """Where nothing answers, every call says so, and none pretends: above all not `list`."""
+        if make_unreachable is None:
+            pytest.skip("the suite has no fixture `make_unreachable`")
+        made = await self._bounded(fresh().provision(wanted()))
+        provider = make_unreachable()
+        calls = {
+            "provision": provider.provision(wanted("web-2")),
+            "terminate": provider.terminate(made.provider_id),
+            "list": provider.list(),
+        }
+        try:
+            said = await asyncio.gather(
+                *(self._bounded(each) for each in calls.values()), return_exceptions=True
+            )
+        finally:
+            await provider.close()
+        for what, error in zip(calls, said, strict=True):
+            assert isinstance(error, ProviderError), f"{what}: {error!r} is no ProviderError"
+            assert error.rule.retry_in_step, f"{what}: {error} allows no other try"
+            _check_message(error)
+
+    # --- what only some can ----------------------------------------------------------------------
+
+    async def test_a_reboot_keeps_the_instance(self, fresh: Make, wanted: Asking) -> None:
+        """Once, twice or at the same time: it stands as it stood."""
+        provider = fresh()
+        if not isinstance(provider, Reboots):
+            pytest.skip("it cannot reboot")
+        made = await self._bounded(provider.provision(wanted()))
+        await self._bounded(provider.reboot(made))
+        others = [each for each in (fresh(), fresh()) if isinstance(each, Reboots)]
+        await asyncio.gather(*(self._bounded(each.reboot(made)) for each in others))
+        [listed] = await self._listed(provider)
+        expected, actual = (made.provider_id, made.token), (listed.provider_id, listed.token)
+        assert expected == actual, f"after a reboot it is another: {actual}"
+
+    async def test_a_reboot_of_nothing_is_refused(self, fresh: Make, wanted: Asking) -> None:
+        """What was removed is not brought back by it."""
+        provider = fresh()
+        if not isinstance(provider, Reboots):
+            pytest.skip("it cannot reboot")
+        made = await self._bounded(provider.provision(wanted()))
+        await self._remove(provider, made.provider_id)
+        with pytest.raises(ProviderError) as caught:
+            await self._bounded(provider.reboot(made))
+        assert caught.value.kind == "INVALID", str(caught.value)
+        assert await self._listed(provider) == [], "a reboot brought back what was removed"
+
+    async def test_it_can_be_closed_twice(self, fresh: Make, wanted: Asking) -> None:
+        """Instances stay when the one who made them goes."""
+        provider = fresh()
+        await self._bounded(provider.provision(wanted()))
+        for _ in range(2):
+            await self._bounded(provider.close())
+        assert len(await self._listed(fresh())) == 1, "its instance went when it was closed"
+
+
+def _check_message(error: ProviderError) -> None:
+    assert error.message.strip(), "an error without a message"
+    assert error.message.isprintable(), f"{error.message!r} is not one printable line"

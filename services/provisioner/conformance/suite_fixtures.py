@@ -1,0 +1,156 @@
+"""How the suite asks a provider: fixtures that its author writes or leaves, and bounded calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+import pytest
+import pytest_asyncio
+
+from schemas.reasons import ProviderErrorKind
+from schemas.saga_log_entries import LaunchSpec
+from services.provisioner.conformance.call_cancellation import Cutting
+from services.provisioner.instances import instance_decisions
+from services.provisioner.provider_client.provider import (
+    Environment,
+    Instance,
+    Provider,
+    ProvisionRequest,
+)
+
+Make = Callable[[], Provider]
+Asking = Callable[..., ProvisionRequest]
+"""Makes a request: for a node, with changes."""
+Refusal = tuple[Mapping[str, Any], ProviderErrorKind]
+
+T = TypeVar("T")
+
+FLEET: Final = "fleet-one"
+OTHER_FLEET: Final = "fleet-two"
+POOL: Final = "web"
+LOOK_AGAIN_SECONDS: Final = 0.1
+
+
+def environment(data_dir: Path, name: str = "acme") -> Environment:
+    """What a plugin is told about the place it runs in; nothing listens at the bus's address."""
+    return Environment(name=name, fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=data_dir)
+
+
+def asking(asks: Mapping[str, Any]) -> Asking:
+    """Makes requests that say this: for a node, with changes."""
+
+    def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
+        plain = {
+            "name": name,
+            "fleet": FLEET,
+            "pool": POOL,
+            "node": name,
+            "token": instance_decisions.token_of(str(changes.get("fleet", FLEET)), POOL, name),
+            "instance_type": "h100",
+        }
+        return ProvisionRequest(**(plain | dict(asks) | changes))
+
+    return request
+
+
+class Asks:
+    """What the author of a suite may set, and how its tests ask."""
+
+    pytestmark: ClassVar[Any] = pytest.mark.asyncio
+
+    many: ClassVar[int] = 6
+    """So many instances make a whole list; more than a page has, where the cloud has pages."""
+    seconds_max: ClassVar[float] = 30.0
+    """How long any one call may take."""
+    gone_seconds_max: ClassVar[float] = 0.0
+    """How long what was removed may still be listed; a local server needs none."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Makes the provider anew, on the same account: this one is yours to write."""
+        raise NotImplementedError("write a fixture `make` that returns what makes the provider")
+
+    @pytest.fixture
+    def asks(self) -> Mapping[str, Any]:
+        """What a request must say for your cloud: `{"instance_type": …, "region": …}`."""
+        return {}
+
+    @pytest.fixture
+    def refused(self) -> tuple[Refusal, ...]:
+        """Requests that the provider must refuse, and as what: `({"region": ""}, "INVALID")`."""
+        return ()
+
+    @pytest.fixture
+    def make_unreachable(self) -> Make | None:
+        """Makes the provider where nothing answers; None: it has nothing that must answer."""
+        return None
+
+    @pytest_asyncio.fixture
+    async def fresh(self, make: Make) -> AsyncIterator[Make]:
+        """As `make`, and what it has made is closed at the end."""
+        made: list[Provider] = []
+
+        def again() -> Provider:
+            made.append(make())
+            return made[-1]
+
+        yield again
+        for each in made:
+            await each.close()
+
+    @pytest.fixture
+    def wanted(self, asks: Mapping[str, Any]) -> Asking:
+        """Makes a request: for this node, with these changes."""
+        return asking(asks)
+
+    async def _bounded(self, call: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wait_for(call, self.seconds_max)
+
+    async def _listed(self, provider: Provider) -> list[Instance]:
+        """What still stands: what is on its way out may be listed, and is not counted."""
+        listed = await self._bounded(provider.list())
+        return [each for each in listed if each.status != "stopping"]
+
+    async def _again(self, provider: Provider, asked: ProvisionRequest) -> Instance:
+        """Ask after a doubt, as the provisioner does: it waits until a list would show it."""
+        if not provider.capabilities.idempotency_token:
+            await asyncio.sleep(provider.capabilities.list_lag_seconds)
+            found = instance_decisions.adoptable(record_of(asked), await self._listed(provider))
+            if found is not None:
+                return found
+        return await self._bounded(provider.provision(asked))
+
+    async def _remove(self, provider: Provider, provider_id: str) -> None:
+        await self._bounded(provider.terminate(provider_id))
+        await self._until_gone(provider, provider_id)
+
+    async def _until_gone(self, provider: Provider, provider_id: str = "") -> None:
+        """Look until the list does not show it any more; nothing at all where no id is given."""
+        until = asyncio.get_running_loop().time() + self.gone_seconds_max
+        while True:
+            listed = await self._bounded(provider.list())
+            left = [each.provider_id for each in listed if provider_id in {"", each.provider_id}]
+            if not left:
+                return
+            assert asyncio.get_running_loop().time() < until, f"removed, and still listed: {left}"
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    async def _cut(self, call: Coroutine[Any, Any, Any], point: int) -> bool:
+        """Cancel a call at its n-th await; False where it has fewer, and so has ended."""
+        cutting = Cutting(call, point)
+        task = asyncio.ensure_future(cutting.run())
+        done, _ = await asyncio.wait({task}, timeout=self.seconds_max)
+        assert done, f"still runs {self.seconds_max:g} s after it was cancelled at await {point}"
+        if cutting.reached:
+            assert task.cancelled(), f"cancelled at await {point}, it went on or raised otherwise"
+        else:
+            task.result()
+        return cutting.reached
+
+
+def record_of(asked: ProvisionRequest) -> Any:
+    """What the provisioner has recorded before it asked."""
+    launch = LaunchSpec(fleet=asked.fleet, provider="", instance_type=asked.instance_type)
+    return instance_decisions.intended(asked.pool, asked.name, launch, "", datetime.now(UTC))

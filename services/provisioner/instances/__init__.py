@@ -1,0 +1,1 @@
+"""Instance records: decisions about them, their storage, tags and visibility."""

@@ -1,0 +1,397 @@
+"""Decides what becomes of an instance: pure functions over its record and what a provider lists.
+
+An instance's life is `intended -> running -> terminating -> terminated`, with `leaked` beside
+`terminating` while it should be gone and is not. Its record is written before the provider is asked
+for anything, and says `terminated` only once the provider no longer lists it. Whoever finds record
+and provider at odds (a step that is tried again, an undo that overtook a launch, the sweep) asks
+here what to do; nothing here may ask a provider, read a clock or write a record.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec.structs import replace
+
+from schemas.names import TOKEN
+from schemas.reasons import NOT_LISTED, ProviderErrorKind
+from schemas.records import InstanceRecord, node_key
+from schemas.saga_log_entries import LaunchSpec
+from services.provisioner.instances.visibility import hidden, may_stand, out_of_sight
+from services.provisioner.provider_client.provider import Capabilities, Instance
+from services.provisioner.provider_client.provider_errors import RULES
+
+TOKEN_CHARS: Final = 32
+ERROR_CHARS_MAX: Final = 500
+
+GOING: Final = ("terminating", "leaked")
+ADOPTABLE_STATUSES: Final = ("pending", "running")
+
+
+def token_of(fleet: str, pool: str, instance: str) -> str:
+    """The idempotency token of an intention: the same for every try, whoever makes it."""
+    return hashlib.sha256(f"{fleet}/{pool}/{instance}".encode()).hexdigest()[:TOKEN_CHARS]
+
+
+# --- one instance --------------------------------------------------------------------------------
+
+
+def intended(
+    pool: str, instance: str, launch: LaunchSpec, saga: str, now: datetime
+) -> InstanceRecord:
+    """The record that must stand before a provider is asked for anything."""
+    return InstanceRecord(
+        pool=pool,
+        instance=instance,
+        provider=launch.provider,
+        token=token_of(launch.fleet, pool, instance),
+        launch=launch,
+        saga=saga,
+        intended_at=now,
+    )
+
+
+def never_launched(pool: str, instance: str, saga: str, now: datetime) -> InstanceRecord:
+    """The record that keeps a launch from happening after its undo."""
+    launch = LaunchSpec(fleet="", provider="", instance_type="")
+    record = intended(pool, instance, launch, saga, now)
+    return replace(record, state="terminated", error="undone before it began", terminated_at=now)
+
+
+def instance_of(record: InstanceRecord) -> Instance:
+    """The instance that a running record stands for."""
+    return Instance(
+        name=record.instance,
+        provider_id=record.provider_id,
+        status="running",
+        fleet=record.launch.fleet,
+        pool=record.pool,
+        token=record.token,
+        instance_type=type_of(record),
+        region=record.region,
+        zone=record.zone,
+        address=record.address,
+    )
+
+
+def type_of(record: InstanceRecord) -> str:
+    """The instance type that was launched, else that was named."""
+    return record.offering.instance_type if record.offering else record.launch.instance_type
+
+
+def is_of(record: InstanceRecord, instance: Instance) -> bool:
+    """Whether a listed instance was made for this record."""
+    if record.provider_id and instance.provider_id == record.provider_id:
+        return True
+    same_name = instance.name == record.instance and instance.pool == record.pool
+    return same_name and instance.fleet == record.launch.fleet
+
+
+def adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
+    """The instance that an earlier try has made, if it is there; every caller picks the same."""
+    found = (each for each in listed if is_of(record, each))
+    alive = (each for each in found if each.status in ADOPTABLE_STATUSES)
+    return min(alive, key=lambda each: each.provider_id, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Write this record: the instance runs."""
+
+    record: InstanceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The record already says that this very instance runs."""
+
+    record: InstanceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """Another instance was recorded for this intention: remove the one just made."""
+
+    record: InstanceRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """It was to be removed meanwhile: write this record and remove what was made."""
+
+    record: InstanceRecord
+
+
+Settlement = Keep | Known | Surplus | Overtaken
+
+
+def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str = "") -> Settlement:
+    """What becomes of an instance just made or adopted, given what the record says by now.
+
+    `provider`: who made it; another than the record names by now has made one too many.
+    """
+    if provider and record.offering is not None and record.provider != provider:
+        return Surplus(record)
+    if record.state == "intended":
+        return Keep(
+            replace(
+                record,
+                state="running",
+                provider_id=made.provider_id,
+                region=made.region
+                or (record.offering.region if record.offering else "")
+                or record.launch.region,
+                zone=made.zone,
+                address=made.address,
+                host=made.host,
+                dollars_per_hour=made.dollars_per_hour or record.dollars_per_hour,
+                error="",
+                running_at=now,
+            )
+        )
+    if record.state != "running":
+        return Overtaken(standing(record, made, now))
+    return Known(record) if record.provider_id == made.provider_id else Surplus(record)
+
+
+def removing(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:
+    """The record of an instance that is to go; one that is going or gone stays as it is."""
+    if record.state in {"terminating", "leaked", "terminated"}:
+        return record
+    return replace(
+        record,
+        state="terminating",
+        error=error[:ERROR_CHARS_MAX] or record.error,
+        terminating_at=now,
+        terminated_at=None,
+    )
+
+
+def standing(record: InstanceRecord, instance: Instance, now: datetime) -> InstanceRecord:
+    """The record of an instance that is to go, now that it is known to stand at its provider."""
+    if record.state == "terminated":
+        record = removing(replace(record, state="running"), now)
+    known = record.running_at if record.provider_id == instance.provider_id else None
+    return replace(
+        record,
+        provider_id=instance.provider_id,
+        # Just made, it may be missing from the next list, however long the record has been going.
+        running_at=known or now,
+        dollars_per_hour=instance.dollars_per_hour or record.dollars_per_hour,
+    )
+
+
+def gone(record: InstanceRecord, now: datetime) -> InstanceRecord:
+    """The record of an instance whose absence the provider has confirmed."""
+    return replace(record, state="terminated", terminated_at=now)
+
+
+def tried(record: InstanceRecord, reason: str, now: datetime, *, leak: bool) -> InstanceRecord:
+    """The record of an instance that was to be removed, once more in vain."""
+    if record.state not in GOING:
+        return record
+    return replace(
+        record,
+        state="leaked" if leak else record.state,
+        error=reason[:ERROR_CHARS_MAX],
+        removal_tries=record.removal_tries + 1,
+        tried_at=now,
+    )
+
+
+def is_leak(
+    record: InstanceRecord, kind: ProviderErrorKind | None, now: datetime, after: timedelta
+) -> bool:
+    """Whether to call it leaked: it takes too long, or its provider will not have it otherwise."""
+    if record.state != "terminating":
+        return False
+    hopeless = kind is not None and not RULES[kind].retry_in_step
+    return hopeless or now - (record.terminating_at or record.intended_at) >= after
+
+
+def to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
+    """Every provider id that stands for this record, the one it names first."""
+    found = sorted(each.provider_id for each in listed if is_of(record, each))
+    first = (record.provider_id,) if record.provider_id else ()
+    return tuple(dict.fromkeys((*first, *found)))
+
+
+def is_absent(
+    record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
+) -> bool:
+    """Whether a list that was asked for at a moment proves that the instance is gone.
+
+    The list must be so late that a lagging one would show it: counted from when its id was learnt,
+    and where that never was, from when it was given up.
+    """
+    listed = tuple(listed)
+    if any(is_of(record, each) for each in listed) or may_stand(record, hidden(listed)):
+        return False
+    known_at = record.running_at if record.provider_id else None
+    return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag
+
+
+# --- the sweep -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """An instance of our fleet that should not be: record it as terminating and remove it."""
+
+    key: str
+    provider: str
+    instance: Instance
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSurplus:
+    """An instance beside the one its record names, or one whose tags name no node of ours."""
+
+    provider: str
+    instance: Instance
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """A launch that nobody finished: record what it has made."""
+
+    key: str
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A living node whose instance has no record: write one, touch nothing."""
+
+    key: str
+    provider: str
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """It should be gone by now: try again to remove it, or confirm that it is."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A running instance's record is to say this about its listing."""
+
+    key: str
+    error: str
+
+
+SweepAction = Remove | RemoveSurplus | Adopt | Restore | Again | Note
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What the sweep has before it.
+
+    The providers were listed *before* the records were read: as an intention is recorded before its
+    provider is asked, whatever is listed without a record was not made by a launch under way.
+    """
+
+    fleet: str
+    records: Mapping[str, InstanceRecord]
+    listed: Mapping[str, Sequence[Instance]]
+    """By provider; one that could not be listed is absent, and nothing is concluded from it."""
+    can: Mapping[str, Capabilities] = field(default_factory=dict)
+    """By provider."""
+    first_seen: Mapping[tuple[str, str], datetime]
+    """(provider, provider id) -> when this sweeper saw it first; age counts from there."""
+    living: frozenset[str]
+    """Keys of nodes that NODES knows as not terminated."""
+    now: datetime
+    grace: timedelta
+
+
+def sweep(seen: Sighting, removals_max: int) -> tuple[SweepAction, ...]:
+    """Compare providers and records both ways."""
+    actions: list[SweepAction] = []
+    shown: set[tuple[str, str]] = set()
+    for provider, instances in seen.listed.items():
+        for instance in instances:
+            if instance.fleet != seen.fleet:
+                continue
+            shown.add((provider, node_key(instance.pool, instance.name)))
+            action = _judge(seen, provider, instance)
+            if action is not None:
+                actions.append(action)
+    unseen = {provider: hidden(instances) for provider, instances in seen.listed.items()}
+    for key, record in seen.records.items():
+        can = seen.can.get(record.provider, Capabilities())
+        listed = (
+            (record.provider, key) in shown
+            or may_stand(record, unseen.get(record.provider, ()))
+            or bool(out_of_sight(record, can))
+        )
+        action = _judge_record(seen, key, record, listed=listed)
+        if action is not None:
+            actions.append(action)
+    return _bounded(actions, removals_max)
+
+
+def _judge(seen: Sighting, provider: str, instance: Instance) -> SweepAction | None:
+    key = node_key(instance.pool, instance.name)
+    record = seen.records.get(key)
+    seen_at = seen.first_seen.get((provider, instance.provider_id), seen.now)
+    old = seen.now - seen_at >= seen.grace
+    if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
+        why = "it has our fleet's tag and no node's name"
+        return RemoveSurplus(provider, instance, why) if old else None
+    if record is not None and record.offering is not None and record.provider != provider:
+        if instance.provider_id == record.provider_id:
+            return None  # two names of the configuration may lead into one account
+        why = f"its record is of {record.provider}"
+        return RemoveSurplus(provider, instance, why) if old else None
+    if record is None:
+        if not old:
+            return None
+        if key in seen.living:
+            return Restore(key, provider, instance)
+        return Remove(key, provider, instance, "no record of it")
+    if record.state == "terminated":
+        return Remove(key, provider, instance, "its record says that it is gone")
+    if record.state == "intended":
+        made = adoptable(record, seen.listed[provider])
+        return Adopt(key, instance) if old and made == instance else None
+    if record.state == "running" and record.provider_id != instance.provider_id and old:
+        return RemoveSurplus(provider, instance, f"its record names {record.provider_id}")
+    return None
+
+
+def _judge_record(
+    seen: Sighting, key: str, record: InstanceRecord, *, listed: bool
+) -> SweepAction | None:
+    if record.state in GOING:
+        since = record.terminating_at or record.intended_at
+        due = record.state == "leaked" or seen.now - since >= seen.grace
+        return Again(key) if due else None
+    if record.state != "running" or record.provider not in seen.listed:
+        return None
+    since = record.running_at or record.intended_at
+    if listed and record.error == NOT_LISTED:
+        return Note(key, "")
+    if not listed and not record.error and seen.now - since >= seen.grace:
+        return Note(key, NOT_LISTED)
+    return None
+
+
+def _bounded(actions: list[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
+    """Keep a mistake small: so many unexpected instances at most are removed in one sweep."""
+    kept: list[SweepAction] = []
+    removals = 0
+    for action in actions:
+        if isinstance(action, Remove | RemoveSurplus):
+            removals += 1
+            if removals > removals_max:
+                continue
+        kept.append(action)
+    return tuple(kept)

@@ -1,0 +1,1 @@
+"""Launches instances: at most one per request, across any crash."""

@@ -1,0 +1,1 @@
+"""Saga steps that recover or test a node in place: GPU reset, reboot, diagnostics."""

@@ -1,0 +1,213 @@
+"""The steps that mend a node in its place: reset, reboot.
+
+The node's own agent acts; this service asks it, and asks again under the same key until it answers,
+because the agent does nothing twice. Where nobody answers for a while the agent counts as gone:
+then a reboot is asked of the provider, and whatever else was to be done fails in words.
+"""
+
+import logging
+from typing import Final, TypeVar
+
+import msgspec
+
+from schemas.messages import encode
+from schemas.reasons import NO_AGENT, REFUSED
+from schemas.records import InstanceRecord, NodeRecord, decoder, node_key
+from schemas.requests import Acted, RebootRequest, ResetRequest
+from schemas.saga_log_entries import ActedOutputs, RebootInputs, ResetInputs
+from schemas.subjects import node_command
+from schemas.topology import NODES
+from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.primitives.errors import Unavailable
+from services.provisioner.instances.instance_decisions import instance_of
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider_calls import Providers
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.remover import Timing
+from services.saga.participant import Action, Command, StepFailure
+
+log = logging.getLogger(__name__)
+
+DETAIL_CHARS_MAX: Final = 500
+
+I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - inputs
+
+_nodes = decoder(NodeRecord)
+
+
+class Mender:
+    """Performs them."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: Timing
+    ) -> None:
+        """Work with these."""
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._providers = providers
+        self._timing = timing
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """Step -> action."""
+        return {"reset": self.reset, "reboot": self.reboot}
+
+    # --- reset ----------------------------------------------------------------------------------
+
+    async def reset(self, command: Command) -> ActedOutputs:
+        """Have the agent reset the GPUs."""
+        inputs = inputs_of(command, ResetInputs)
+        request = encode(ResetRequest(key=command.key, gpus=inputs.gpus))
+        acted = await self._ask(inputs, "reset-gpu", request, self._timing.reset_reply_seconds)
+        if acted is None:
+            raise StepFailure(
+                f"no agent answers for {inputs.node}, and nobody else can reset its GPUs; a reboot "
+                "can be asked of its provider",
+                error=NO_AGENT,
+            )
+        return _outputs(acted)
+
+    # --- reboot ---------------------------------------------------------------------------------
+
+    async def reboot(self, command: Command) -> ActedOutputs:
+        """Have the agent reboot its host; where the agent is gone, the provider."""
+        inputs = inputs_of(command, RebootInputs)
+        if await self._another_boot(inputs):
+            return ActedOutputs(by="nobody", detail="it has another boot already")
+        record = await self._store.get(node_key(inputs.pool, inputs.node))
+        if record is not None and record.rebooted == command.key:
+            return ActedOutputs(by=record.provider, detail="accepted before")
+        request = encode(RebootRequest(key=command.key, boot_id=inputs.boot_id))
+        acted = await self._ask(inputs, "reboot", request, self._timing.agent_reply_seconds)
+        if acted is not None and acted.ok:
+            failed = await self._stays_up(inputs, request)
+            if failed is None:
+                return _outputs(acted)
+            acted = failed
+        if await self._another_boot(inputs):
+            # It went down before its answer arrived.
+            return ActedOutputs(by="agent", detail="it has another boot already")
+        if acted is not None and acted.refused:
+            raise StepFailure(acted.refused, error=REFUSED)
+        why = "no agent answers" if acted is None else f"its agent cannot: {acted.detail}"
+        return await self._by_provider(command, inputs, record, why)
+
+    async def _stays_up(self, inputs: RebootInputs, request: bytes) -> Acted | None:
+        """See that the host goes down; what its agent says where it could not be rebooted."""
+        subject = node_command(inputs.pool, inputs.node, "reboot")
+        until = self._clock.monotonic() + self._timing.agent_down_seconds
+        while self._clock.monotonic() < until:
+            await self._clock.sleep(self._timing.agent_again_seconds)
+            try:
+                reply = await self._bus.request(
+                    subject, request, timeout_seconds=self._timing.agent_reply_seconds
+                )
+            except Unavailable:
+                return None
+            answer = _decode(reply.data)
+            if answer.boot_id not in ("", inputs.boot_id):
+                return None
+            if not answer.ok and not answer.refused:
+                return answer
+        return None
+
+    async def _another_boot(self, inputs: RebootInputs) -> bool:
+        node = await self._node(inputs.pool, inputs.node)
+        return node is not None and bool(inputs.boot_id) and node.boot_id != inputs.boot_id
+
+    async def _node(self, pool: str, node: str) -> NodeRecord | None:
+        entry = await self._bus.get(NODES, node_key(pool, node))
+        return _nodes.decode(entry.value) if entry is not None else None
+
+    async def _by_provider(
+        self, command: Command, inputs: RebootInputs, record: InstanceRecord | None, why: str
+    ) -> ActedOutputs:
+        """Ask the provider, and remember that it accepted; a lost answer is asked for again."""
+        if record is None or record.state != "running":
+            raise StepFailure(f"{why}, and there is no running instance {inputs.node}", NO_AGENT)
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                calls = self._providers.get(record.provider)
+                if not calls.can_reboot:
+                    raise StepFailure(
+                        f"{why}, and provider {record.provider} cannot reboot an instance",
+                        NO_AGENT,
+                        remedy=f"reboot {inputs.node} by hand, or navarch replace {inputs.node}",
+                    )
+                await calls.reboot(instance_of(record))
+            except ProviderError as error:
+                if not error.rule.retry_in_step or tries >= self._timing.reboot_tries_max:
+                    reason = f"{why}, and {record.provider} did not reboot it: {error.message}"
+                    raise StepFailure(reason, error=error.kind) from error
+                wait = max(self._timing.backoff_seconds(tries), error.retry_after or 0.0)
+                await self._clock.sleep(wait)
+            else:
+                break
+
+        def accepted(now: InstanceRecord | None) -> InstanceRecord | None:
+            return now and msgspec.structs.replace(now, rebooted=command.key)
+
+        await self._store.change(node_key(inputs.pool, inputs.node), accepted)
+        log.info("rebooted by its provider", extra={"node": inputs.node, "reason": why})
+        return ActedOutputs(by=record.provider, at=self._clock.now(), detail=why)
+
+    # --- the agent ------------------------------------------------------------------------------
+
+    async def _ask(
+        self, about: ResetInputs | RebootInputs, verb: str, request: bytes, reply_seconds: float
+    ) -> Acted | None:
+        """Ask the agent until it answers; None where it is gone.
+
+        A refusal may pass: work is still leaving, or the cordon is not yet known there.
+        """
+        timing = self._timing
+        subject = node_command(about.pool, about.node, verb)
+        node = await self._node(about.pool, about.node)
+        lost = node is not None and node.lost
+        patience = timing.agent_lost_seconds if lost else timing.agent_gone_seconds
+        gone_at = self._clock.monotonic() + patience
+        patient_until = self._clock.monotonic() + timing.refusals_seconds
+        while True:
+            try:
+                reply = await self._bus.request(subject, request, timeout_seconds=reply_seconds)
+                answer = _decode(reply.data)
+            except Unavailable as error:
+                log.info("the agent does not answer", extra={"reason": str(error)})
+                if self._clock.monotonic() >= gone_at:
+                    return None
+            else:
+                if not answer.refused or self._clock.monotonic() >= patient_until:
+                    return answer
+                log.info("the agent refuses", extra={"reason": answer.refused})
+                gone_at = self._clock.monotonic() + timing.agent_gone_seconds
+            await self._clock.sleep(timing.agent_again_seconds)
+
+
+def _decode(data: bytes) -> Acted:
+    try:
+        return msgspec.json.decode(data, type=Acted)
+    except msgspec.DecodeError as error:
+        told = data[:DETAIL_CHARS_MAX].decode("utf-8", "replace")
+        raise StepFailure(f"the agent's answer cannot be used: {told}", "INVALID") from error
+
+
+def _outputs(acted: Acted) -> ActedOutputs:
+    """What was done; StepFailure where it was not."""
+    if acted.refused:
+        raise StepFailure(acted.refused, error=REFUSED)
+    if not acted.ok:
+        raise StepFailure(acted.detail or "the agent says that it failed")
+    return ActedOutputs(by="agent", at=acted.at, detail=acted.detail[:DETAIL_CHARS_MAX])
+
+
+def inputs_of(command: Command, kind: type[I]) -> I:
+    """Read a command's inputs; StepFailure where they cannot be read."""
+    try:
+        return msgspec.convert(command.inputs, kind)
+    except msgspec.ValidationError as error:
+        reason = f"the inputs of {command.key} cannot be used: {error}"
+        raise StepFailure(reason, error="INVALID") from error

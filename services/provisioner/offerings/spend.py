@@ -1,0 +1,59 @@
+"""What a pool and the fleet cost by the hour, launches that are under way included. Pure.
+
+A launch's price counts from the moment that it is chosen: first by its reservation, then by its own
+record. Reservations outlive that for a while, because another replica may know the records of a
+moment ago; each counts once, by its instance.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.offering_records import Reservation, SpendRecord
+from schemas.reasons import LaunchRefusal
+from schemas.records import InstanceRecord
+from services.provisioner.offerings.offering_choice import Room
+
+KEPT_SECONDS: Final = 120.0
+"""Longer than records may take to be seen by every replica."""
+
+
+def spent(
+    records: Mapping[str, InstanceRecord], reserved: Mapping[str, Reservation], besides: str
+) -> dict[str, float]:
+    """Dollars per hour of each pool; `besides`: the instance that is being decided about."""
+    found: dict[str, float] = {}
+    for key in {*records, *reserved} - {besides}:
+        record = records.get(key)
+        if record is not None and record.state == "terminated":
+            continue
+        dollars = record.dollars_per_hour if record is not None else 0.0
+        if key in reserved and (record is None or record.offering is None):
+            dollars = reserved[key].dollars_per_hour
+        pool = key.partition(".")[0]
+        found[pool] = found.get(pool, 0.0) + dollars
+    return found
+
+
+def rooms(
+    costs: Mapping[str, float], pool: str, pool_cap: float, fleet_cap: float
+) -> tuple[Room, ...]:
+    """What is left of each cap; a cap of 0 is none."""
+    found: list[Room] = []
+    of_pool, of_all = costs.get(pool, 0.0), sum(costs.values())
+    caps: tuple[tuple[float, float, LaunchRefusal, str], ...] = (
+        (pool_cap, of_pool, "above-pool-cap", f"pool {pool}"),
+        (fleet_cap, of_all, "above-fleet-cap", "the fleet"),
+    )
+    for cap, now, refusal, whose in caps:
+        if cap:
+            because = f"and {whose} costs ${now:g} of its spend_cap of ${cap:g}"
+            found.append(Room(dollars=cap - now, refusal=refusal, because=because))
+    return tuple(found)
+
+
+def reserve(record: SpendRecord, key: str, dollars: float, now: datetime) -> SpendRecord:
+    """The record with one more launch in it, and without those that count by themselves by now."""
+    oldest = now - timedelta(seconds=KEPT_SECONDS)
+    kept = {name: each for name, each in record.reserved.items() if each.at > oldest}
+    return SpendRecord(reserved={**kept, key: Reservation(dollars_per_hour=dollars, at=now)})

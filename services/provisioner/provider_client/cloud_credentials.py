@@ -1,0 +1,155 @@
+"""Credentials of clouds, as `navarch config set-credentials` keeps them beside the data.
+
+One file a provider, for its owner alone: options that are no secret, and where the secret is. That
+is the secret itself in a file beside it, or a reference: a file, an environment variable, or the
+command of a secret manager. References are followed when the provisioner starts; what they yield is
+handed to the provider as a file in memory, so it never lies on a disk.
+"""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from schemas.names import token
+from schemas.settings import PluginSettings
+from services.primitives.atomic_files import write_secret
+from services.primitives.errors import ConfigurationError
+
+FOLDER: Final = "credentials"
+SECRET_BYTES_MAX: Final = 65_536
+COMMAND_SECONDS_MAX: Final = 30.0
+SECRET_OPTIONS: Final = (
+    "api_key_file",
+    "credentials_file",
+    "client_secret_file",
+    "token_file",
+    "key_file",
+    "kubeconfig",
+)
+"""Options of providers that name a file with a secret in it."""
+
+SourceKind = Literal["stored", "file", "env", "command"]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a secret is."""
+
+    kind: SourceKind
+    where: str = ""
+    """The file, the variable, or the command; of what is stored: nothing."""
+    option: str
+    """The provider's option that takes a file with it."""
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept of one provider."""
+
+    options: dict[str, str] = {}
+    secret: Source | None = None
+
+
+def kept_file(data_dir: Path, provider: str) -> Path:
+    """Where it stands."""
+    return data_dir / FOLDER / f"{token(provider, 'provider')}.json"
+
+
+def stored_file(data_dir: Path, provider: str) -> Path:
+    """Where a stored secret stands."""
+    return data_dir / FOLDER / f"{token(provider, 'provider')}.key"
+
+
+def secret_option(kind: type[Any], named: str) -> str:
+    """The option of a provider's plugin that takes a file with its secret; empty: it has none."""
+    there = {field.name for field in msgspec.structs.fields(kind.Options)}
+    if named:
+        if named not in there:
+            raise ConfigurationError(f"{named} is no option of it; there are {sorted(there)}")
+        return named
+    return next((each for each in SECRET_OPTIONS if each in there), "")
+
+
+def with_kept(name: str, settings: PluginSettings, data_dir: Path) -> PluginSettings:
+    """A provider's settings with what is kept for it, which counts before the configuration."""
+    file = kept_file(data_dir, name)
+    try:
+        kept = msgspec.json.decode(file.read_bytes(), type=Kept)
+    except FileNotFoundError:
+        return settings
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be used ({error}): write it anew with "
+            f"`navarch config set-credentials {name}`"
+        ) from error
+    return applied(settings, kept, stored_file(data_dir, name), os.environ)
+
+
+def applied(
+    settings: PluginSettings, kept: Kept, stored: Path, environment: Mapping[str, str]
+) -> PluginSettings:
+    """The settings with these credentials; `stored`: the file of a stored secret."""
+    options: dict[str, Any] = {**settings.options, **kept.options}
+    if kept.secret is not None:
+        options[kept.secret.option] = _followed(kept.secret, stored, environment)
+    return msgspec.structs.replace(settings, options=options)
+
+
+def _followed(source: Source, stored: Path, environment: Mapping[str, str]) -> str:
+    """A file with the secret in it."""
+    match source.kind:
+        case "stored":
+            return str(stored)
+        case "file":
+            return source.where
+        case "env":
+            if not environment.get(source.where):
+                raise ConfigurationError(
+                    f"the environment variable {source.where}, which holds a provider's "
+                    "credentials, is not set"
+                )
+            return _in_memory(environment[source.where].encode())
+        case "command":
+            return _in_memory(_said(source.where))
+
+
+def _said(command: str) -> bytes:
+    """What a secret manager's command prints; no word of it in an error."""
+    try:
+        done = subprocess.run(
+            shlex.split(command), capture_output=True, check=True, timeout=COMMAND_SECONDS_MAX
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise ConfigurationError(f"`{command}` cannot be run for credentials: {why}") from None
+    except subprocess.CalledProcessError as error:
+        raise ConfigurationError(
+            f"`{command}` gave no credentials: it ended with {error.returncode}"
+        ) from None
+    if not done.stdout.strip() or len(done.stdout) > SECRET_BYTES_MAX:
+        raise ConfigurationError(f"`{command}` printed {len(done.stdout)} bytes: no credentials")
+    return done.stdout
+
+
+def _in_memory(secret: bytes) -> str:
+    """A file that is no file; it lives as long as this process."""
+    handle = os.memfd_create("credentials")
+    os.write(handle, secret)
+    return f"/proc/self/fd/{handle}"
+
+
+def keep(data_dir: Path, provider: str, kept: Kept, secret: str) -> Path:
+    """Write it for its owner alone; `secret` is stored where the source says so."""
+    file = kept_file(data_dir, provider)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.chmod(0o700)
+    stored = stored_file(data_dir, provider)
+    if kept.secret is not None and kept.secret.kind == "stored":
+        write_secret(stored, secret)
+    else:
+        stored.unlink(missing_ok=True)
+    write_secret(file, msgspec.json.format(msgspec.json.encode(kept), indent=2).decode() + "\n")
+    return file

@@ -1,0 +1,155 @@
+"""The steps of sagas that the provisioner performs: provision, bootstrap, terminate; and to mend.
+
+Undoing a provision is a termination that must also be right where the launch never began or is
+still under way at another replica: it leaves a record that a late launch cannot pass.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from schemas.instance_type_catalogue import InstanceTypes
+from schemas.records import InstanceRecord, node_key
+from schemas.saga_log_entries import (
+    BootstrapInputs,
+    ProvisionInputs,
+    ProvisionOutputs,
+    TerminateInputs,
+)
+from schemas.settings import AgentSettings, NatsSettings
+from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.provisioner.bootstrap.ssh_setup import Setup
+from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.launch.launch_lease import Claims
+from services.provisioner.launch.launcher import Launcher
+from services.provisioner.node_recovery.diagnostic_step import Checker
+from services.provisioner.node_recovery.reset_and_reboot_steps import Mender, inputs_of
+from services.provisioner.offerings.offering_allocator import Chooser
+from services.provisioner.offerings.offering_catalogue import Catalogue
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.scheduler_plugins import Schedulers
+from services.provisioner.offerings.scoring import Weigher
+from services.provisioner.provider_client.provider_calls import Providers
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.remover import Remover, Timing
+from services.saga.participant import Action, Command, StepFailure
+from services.saga.saga_log import read_state
+
+Ask = Callable[[], Awaitable[bool]]
+
+
+class Steps:
+    """What the participant calls."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: InstanceStore,
+        providers: Providers,
+        timing: Timing,
+        handover: Handover | None = None,
+        chooser: Chooser | None = None,
+        replica: str = "",
+    ) -> None:
+        """Work with these; `handover` is what new nodes are given.
+
+        Without a `chooser` nothing is known of prices, and nothing is capped.
+        """
+        handover = handover or Handover(NatsSettings(), AgentSettings(), Path())
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._providers = providers
+        self._timing = timing
+        self.remover = Remover(bus, clock, store, providers, timing)
+        self._checker = Checker(bus, clock)
+        self._setup = Setup(bus, clock, store, providers, handover)
+        self._mender = Mender(bus, clock, store, providers, timing)
+        if chooser is None:
+            catalogue = Catalogue(InstanceTypes(), providers.sites())
+            weigher = Weigher(store, clock, catalogue)
+            offerings = OfferingStore(bus, clock)
+            chooser = Chooser(bus, clock, store, offerings, weigher, Schedulers({}, None))
+        self._launcher = Launcher(
+            clock,
+            store,
+            providers,
+            self.remover,
+            timing,
+            handover.user_data,
+            chooser,
+            Claims(bus, clock, replica),
+        )
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """Step -> action."""
+        return {
+            "provision": self.provision,
+            "bootstrap": self.bootstrap,
+            "terminate": self.terminate,
+            "check": self._checker.check,
+            **self._mender.actions,
+        }
+
+    @property
+    def undos(self) -> dict[str, Action]:
+        """Step -> undo."""
+        return {"provision": self.provision_undo}
+
+    async def provision(self, command: Command) -> ProvisionOutputs:
+        """Bring about the instance."""
+        inputs = inputs_of(command, ProvisionInputs)
+        return await self._launcher.launch(inputs, command.saga, self._overtaken(command))
+
+    async def provision_undo(self, command: Command) -> None:
+        """Take it back, whether or not it came about."""
+        await self._remove(command, undo=True)
+
+    async def bootstrap(self, command: Command) -> None:
+        """Bring the agent onto the instance; most come up with it by themselves."""
+        inputs = inputs_of(command, BootstrapInputs)
+        record = await self._store.get(node_key(inputs.pool, inputs.node))
+        if record is None or record.state != "running":
+            raise StepFailure(f"there is no running instance {inputs.node}")
+        instance = instance_decisions.instance_of(record)
+        try:
+            calls = self._providers.get(record.provider)
+            await calls.bootstrap(instance, timeout_seconds=self._timing.bootstrap_timeout_seconds)
+            if record.launch.setup is not None:
+                await self._setup.run(record, record.launch.setup, command.saga)
+        except ProviderError as error:
+            raise StepFailure(error.message, error=error.kind) from error
+
+    async def terminate(self, command: Command) -> None:
+        """Remove the instance; one that nobody knows is gone already."""
+        await self._remove(command, undo=False)
+
+    async def _remove(self, command: Command, *, undo: bool) -> None:
+        inputs = inputs_of(command, TerminateInputs)
+        key = node_key(inputs.pool, inputs.node)
+
+        def decide(record: InstanceRecord | None) -> InstanceRecord:
+            now = self._clock.now()
+            if record is None:
+                return instance_decisions.never_launched(
+                    inputs.pool, inputs.node, command.saga, now
+                )
+            return instance_decisions.removing(record, now)
+
+        await self._store.change(key, decide)
+        if not await self.remover.until_gone(key, self._overtaken(command, undo=undo)):
+            raise StepFailure("the saga went on without it; the sweep keeps at it")
+
+    def _overtaken(self, command: Command, *, undo: bool = False) -> Ask:
+        """Whether the saga has gone on and wants this command no more."""
+        wanted = "undo-started" if undo else "started"
+
+        async def ask() -> bool:
+            state = await read_state(self._bus, command.saga)
+            return state is not None and state.step(command.step).status != wanted
+
+        return ask

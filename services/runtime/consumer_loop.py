@@ -1,0 +1,206 @@
+"""The one consumer loop: decode, handle, ack; retry with back-off; dead letter.
+
+Messages of one key (a node, a saga) are handled one after the other, others side by side. While a
+handler works its message is kept alive by progress signs, so the durable's acknowledgement wait can
+be short, and what a killed service held comes back quickly. Handlers publish first, save second and
+return; only then is the message acknowledged.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from schemas import subjects
+from schemas.dead_letters import DeadLetter
+from schemas.messages import Invalid, Message, UnknownType, encode
+from schemas.topology import DurableSpec
+from services.bus.port import Bus, Delivery, Stored
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError, Reject, Retry
+from services.runtime.process_metrics import Instruments, Meters
+from services.runtime.tracing import Tracing
+
+log = logging.getLogger(__name__)
+
+BACKOFF_FIRST_SECONDS: Final = 0.05
+BACKOFF_MAX_SECONDS: Final = 30.0
+FINISH_SECONDS: Final = 5.0
+DEAD_DATA_BYTES_MAX: Final = 65_536
+
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Generic[M]):
+    """A decoded message, and how it is stored."""
+
+    message: M
+    stored: Stored
+    deliveries: int = 1
+
+
+Decode = Callable[[Stored], Message | UnknownType | Invalid]
+Handle = Callable[[Received[Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """What a service does with one durable."""
+
+    durable: DurableSpec
+    decode: Decode
+    handle: Handle
+    key: Callable[[Stored], str]
+    """Messages with the same key are handled in order."""
+    finish_seconds: float = FINISH_SECONDS
+    """How long what is held may take to finish when the process stops; then it is handed back."""
+
+
+@dataclass(slots=True)
+class ConsumerLoop:
+    """Runs one consumer until told to stop."""
+
+    bus: Bus
+    consumer: Consumer
+    clock: Clock
+    instruments: Instruments
+    tracing: Tracing
+    _meters: Meters = field(init=False)
+    _tails: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _held: set[Delivery] = field(default_factory=set)
+    _holding: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Find the durable's own instruments once."""
+        self._meters = self.instruments.of(self.consumer.durable.name)
+
+    async def run(self) -> None:
+        """Take messages until cancelled; finish what is held within a bound, hand back the rest."""
+        keeping = asyncio.create_task(self._keep_alive())
+        try:
+            async for delivery in self.bus.consume(self.consumer.durable):
+                self._take(delivery)
+        finally:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self.consumer.finish_seconds)
+            unfinished = list(self._held)
+            for task in [*self._tasks, keeping]:
+                task.cancel()
+            await asyncio.gather(*self._tasks, keeping, return_exceptions=True)
+            for delivery in unfinished:
+                await delivery.nak(0)
+
+    def _take(self, delivery: Delivery) -> None:
+        self._meters.lag_messages.set(delivery.pending)
+        age = (self.clock.now() - delivery.stored.time).total_seconds()
+        self._meters.lag_seconds.set(max(age, 0.0))
+        key = self.consumer.key(delivery.stored)
+        self._held.add(delivery)
+        self._holding.set()
+        task = asyncio.create_task(self._after(self._tails.get(key), delivery))
+        self._tails[key] = task
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._forget(key, done, delivery))
+
+    def _forget(self, key: str, task: asyncio.Task[None], delivery: Delivery) -> None:
+        self._tasks.discard(task)
+        self._held.discard(delivery)
+        if not self._held:
+            self._holding.clear()
+        if self._tails.get(key) is task:
+            del self._tails[key]
+
+    async def _after(self, earlier: asyncio.Task[None] | None, delivery: Delivery) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        started = self.clock.monotonic()
+        outcome = await self._settle(delivery)
+        self._meters.settled(outcome, self.clock.monotonic() - started)
+
+    async def _settle(self, delivery: Delivery) -> str:
+        """Handle one delivery and settle it; return the outcome's name."""
+        stored = delivery.stored
+        match self.consumer.decode(stored):
+            case UnknownType(type=kind):
+                log.info("unknown type", extra={"subject": stored.subject, "type": kind})
+                await delivery.ack()
+                return "unknown"
+            case Invalid(type=kind, reason=reason):
+                return await self._bury(delivery, "invalid", f"{kind or 'no type'}: {reason}")
+            case Message() as message:
+                pass
+        try:
+            with self.tracing.span(
+                f"{self.consumer.durable.name} {stored.subject.rsplit('.', 2)[-2]}"
+                f".{stored.subject.rsplit('.', 1)[-1]}",
+                stored.headers,
+                subject=stored.subject,
+                sequence=stored.sequence,
+            ):
+                await self.consumer.handle(Received(message, stored, delivery.deliveries))
+        except Reject as error:
+            return await self._bury(delivery, "dead", str(error))
+        except (BusError, Retry) as error:
+            return await self._again(delivery, error)
+        except Exception as error:
+            # A defect of ours must neither end the service nor lose the message.
+            log.exception("handler failed", extra={"subject": stored.subject})
+            return await self._again(delivery, error)
+        await delivery.ack()
+        return "done"
+
+    async def _again(self, delivery: Delivery, error: Exception) -> str:
+        if delivery.deliveries >= self.consumer.durable.deliveries_max:
+            return await self._bury(delivery, "dead", f"given up after retries: {error}")
+        delay = min(BACKOFF_FIRST_SECONDS * 2 ** (delivery.deliveries - 1), BACKOFF_MAX_SECONDS)
+        if isinstance(error, Retry) and error.after_seconds is not None:
+            delay = error.after_seconds
+        log.info(
+            "trying again",
+            extra={"subject": delivery.stored.subject, "reason": str(error), "after_s": delay},
+        )
+        await delivery.nak(delay)
+        return "retried"
+
+    async def _bury(self, delivery: Delivery, outcome: str, reason: str) -> str:
+        """Dead-letter a message; it stays in its stream's hands until the letter is stored."""
+        stored, durable = delivery.stored, self.consumer.durable
+        letter = DeadLetter(
+            id=f"dead-{durable.stream}-{durable.name}-{stored.sequence}",
+            time=self.clock.now(),
+            stream=durable.stream,
+            durable=durable.name,
+            subject=stored.subject,
+            sequence=stored.sequence,
+            deliveries=delivery.deliveries,
+            reason=reason,
+            data=stored.data[:DEAD_DATA_BYTES_MAX].decode("utf-8", "replace"),
+            bytes=len(stored.data),
+        )
+        log.warning("dead letter", extra={"subject": stored.subject, "reason": reason})
+        try:
+            await self.bus.publish(
+                subjects.dead(durable.stream, durable.name), encode(letter), msg_id=letter.id
+            )
+        except BusError:
+            await delivery.nak(BACKOFF_MAX_SECONDS)
+            return "retried"
+        await delivery.term()
+        return outcome
+
+    async def _keep_alive(self) -> None:
+        """Tell the server, thrice per acknowledgement wait, what is still being worked on."""
+        interval = self.consumer.durable.ack_wait_seconds / 3
+        while True:
+            await self._holding.wait()
+            held = list(self._held)
+            await self.clock.sleep(interval)
+            with suppress(BusError):
+                for delivery in held:
+                    if delivery in self._held:
+                        await delivery.progress()

@@ -1,0 +1,1 @@
+"""Reads and validates YAML configuration, and loads the plugins it names."""

@@ -1,0 +1,87 @@
+"""Finds a plugin by entry-point name or by `module:Class`, and checks its options.
+
+A plugin is a class with an inner msgspec struct `Options`; it is constructed with `options=` and
+what the service gives to every plugin of its kind. Nothing needs to be registered with the core.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from schemas.settings import PluginSettings
+from services.primitives.errors import ConfigurationError
+from services.settings.yaml_document import Document, convert, read_document
+
+
+def load_plugin(
+    group: str,
+    settings: PluginSettings,
+    file: Path | None,
+    built_in: Mapping[str, type[Any]] = MappingProxyType({}),
+) -> tuple[type[Any], Any]:
+    """Return the plugin's class and its options; raise ConfigurationError saying what is known.
+
+    `file` is the configuration that named it, for lines in error messages; None: there is none.
+    `built_in`: names that need no entry point.
+    """
+    document = _document(file)
+    path: tuple[str | int, ...] = tuple(
+        int(part) if part.isdigit() else part for part in settings.path.split(".") if part
+    )
+    found = _find(group, settings.type, document, path, built_in)
+    kind = getattr(found, "Options", None)
+    if kind is None:
+        raise document.error((*path, "type"), f"{settings.type} has no `Options` struct")
+    options = convert(document, settings.options, kind, path)
+    return found, options
+
+
+def plugin_class(group: str, settings: PluginSettings, file: Path | None) -> type[Any]:
+    """Return the plugin's class alone, whatever its options lack."""
+    path = tuple(part for part in settings.path.split(".") if part)
+    found = _find(group, settings.type, _document(file), path, {})
+    if getattr(found, "Options", None) is None:
+        raise ConfigurationError(f"{settings.type} has no `Options` struct")
+    return found
+
+
+def _document(file: Path | None) -> Document:
+    if file is None:
+        return Document("(built-in configuration)", {})
+    try:
+        return read_document(str(file), file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def _find(
+    group: str,
+    name: str,
+    document: Document,
+    path: tuple[str | int, ...],
+    built_in: Mapping[str, type[Any]],
+) -> type[Any]:
+    if name in built_in:
+        return built_in[name]
+    known = {each.name: each for each in entry_points(group=group)}
+    try:
+        if name in known:
+            loaded: type[Any] = known[name].load()
+            return loaded
+        if ":" in name:
+            module, _, attribute = name.partition(":")
+            found: type[Any] = getattr(import_module(module), attribute)
+            return found
+    except (ImportError, AttributeError) as error:
+        problem = f"{name} cannot be loaded: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            problem += "; install its package beside Navarch, or put its folder on PYTHONPATH"
+        raise document.error((*path, "type"), problem) from error
+    raise document.error(
+        (*path, "type"),
+        f"no {group} named {name!r} (known: {', '.join(sorted({*known, *built_in})) or 'none'}); "
+        "install its package, or write module:Class",
+    )

@@ -1,0 +1,118 @@
+"""Where a pool says that its nodes come from: checked, in one form, and as a launch has it.
+
+Pure; each finding is the place in the pool and a sentence with the remedy.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from schemas.launch_offers import Choice, Offer
+from schemas.settings import PlacementSpec, PoolSpec, ProviderChoice
+
+Problem = tuple[tuple[str | int, ...], str]
+
+
+ONE_PLACE: Final = ("provider", "region", "zones")
+"""What a pool says of its only provider."""
+
+
+def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a pool says, and the defaults for the rest; where its nodes come from it says alone."""
+    instead = ONE_PLACE if "providers" in said else ("providers",) if "provider" in said else ()
+    return {**{key: each for key, each in defaults.items() if key not in instead}, **said}
+
+
+def pool_problem(spec: PoolSpec) -> Problem | None:
+    """What is wrong with a pool's provider, or providers."""
+    if not spec.providers:
+        if not spec.provider:
+            return (), "`provider` is missing; add it, or several under `providers`"
+        if not spec.instance_type:
+            return (), "`instance_type` is missing; add it"
+        return None
+    if spec.provider:
+        return ("provider",), "stands beside `providers`; keep one of them"
+    for key in ("region", "zones"):
+        if getattr(spec, key):
+            return (key,), "means one provider; name regions and zones under each of `providers`"
+    for number, each in enumerate(spec.providers):
+        if not (each.instance_type or spec.instance_type):
+            return ("providers", number), (
+                "`instance_type` is missing; add it here, or for all of them to the pool"
+            )
+    return None
+
+
+def folded(spec: PoolSpec) -> PoolSpec:
+    """The pool with its providers in order, the first of them as *the* provider."""
+    if not spec.providers:
+        return spec
+    ordered = tuple(sorted(spec.providers, key=lambda each: each.priority))
+    first = ordered[0]
+    return msgspec.structs.replace(
+        spec,
+        providers=ordered,
+        provider=first.name,
+        instance_type=spec.instance_type or first.instance_type,
+    )
+
+
+def unknown_provider(spec: PoolSpec, known: Collection[str]) -> Problem | None:
+    """A provider of the pool that the configuration does not have."""
+    named = [(("provider",), spec.provider)] if not spec.providers else []
+    places: list[tuple[tuple[str | int, ...], str]] = [*named]
+    places += [(("providers",), each.name) for each in spec.providers]
+    for place, name in places:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            return place, f"no provider {name!r} under `providers:` (known: {there}); add it"
+    return None
+
+
+def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
+    """The pool's providers and how to choose among them.
+
+    `avoid`: zones that come last, because hardware from there was refused.
+    """
+    named = spec.providers or (
+        ProviderChoice(
+            name=spec.provider,
+            regions=(spec.region,) if spec.region else (),
+            zones=spec.zones,
+        ),
+    )
+    wants_spot = "spot" in (spec.market, *(each.market for each in spec.providers))
+    return Choice(
+        offers=tuple(_offer(spec, each, avoid) for each in named),
+        strategy=spec.strategy.type,
+        strategy_options=spec.strategy.options,
+        fallback_seconds=float(spec.fallback_after) if wants_spot else 0.0,
+        spend_cap=spec.spend_cap,
+        placement_group=spec.placement.group,
+        together=spec.placement.together,
+    )
+
+
+def says_more(spec: PoolSpec) -> bool:
+    """Whether a launch must be told more than one provider, its type, region and zones."""
+    return bool(
+        spec.providers
+        or spec.strategy.type != "priority"
+        or spec.market
+        or spec.max_price
+        or spec.spend_cap
+        or spec.placement != PlacementSpec()
+    )
+
+
+def _offer(spec: PoolSpec, named: ProviderChoice, avoid: Collection[str]) -> Offer:
+    return Offer(
+        provider=named.name,
+        instance_type=named.instance_type or spec.instance_type,
+        regions=named.regions,
+        zones=tuple(sorted(named.zones, key=lambda zone: zone in avoid)),
+        market=named.market or spec.market,
+        max_price=named.max_price or spec.max_price,
+    )

@@ -1,0 +1,64 @@
+"""What is wrong with a pool's way of setting up its nodes: key, and what to write instead."""
+
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from schemas.settings import PoolSpec
+from services.settings import placeholders
+
+CLOUD_CONFIG: Final = "#cloud-config"
+KINDS: Final = (CLOUD_CONFIG, "#!", "Content-Type:", "MIME-Version:", "#include", "#cloud-boothook")
+"""How user data must begin for cloud-init to take it."""
+
+Problem = tuple[tuple[str | int, ...], str]
+
+
+def birth_problem(spec: PoolSpec, directory: Path) -> Problem | None:
+    """The key that is wrong and why; None where all is right. `directory`: of the configuration."""
+    for number, command in enumerate(spec.setup_commands):
+        if wrong := placeholders.problem("the command", command, placeholders.SETUP_NAMES):
+            return ("setup_commands", number), wrong
+    if spec.setup_commands and not spec.ssh_private_key_path:
+        return ("setup_commands",), (
+            "they run over SSH, and the pool has no `ssh_private_key_path`; name the private "
+            "key's file"
+        )
+    if spec.user_data not in ("", placeholders.AUTO):
+        wrong = template_problem(directory / spec.user_data)
+        return (("user_data",), wrong) if wrong else None
+    return None
+
+
+def template_problem(file: Path) -> str:
+    """What is wrong with a template of user data."""
+    try:
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(placeholders.TEMPLATE_BYTES_MAX + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        return f"{file} cannot be read ({reason}); write `auto`, or a template's file"
+    if len(text.encode()) > placeholders.TEMPLATE_BYTES_MAX:
+        return f"{file} is longer than {placeholders.TEMPLATE_BYTES_MAX} bytes"
+    if wrong := placeholders.unknown(text, placeholders.USER_DATA_NAMES):
+        there = ", ".join(f"{{{{.{each}}}}}" for each in placeholders.USER_DATA_NAMES)
+        return f"{file}:{wrong[0]}: {wrong[1]} is not there to ask for; there are {there}"
+    if not text.startswith(KINDS):
+        return f"{file}:1: cloud-init takes what begins with {CLOUD_CONFIG} or #!"
+    if text.startswith(CLOUD_CONFIG):
+        return _yaml_problem(file, text)
+    return ""
+
+
+def _yaml_problem(file: Path, text: str) -> str:
+    """Whether it is YAML once it is filled in; two lines stand for what has several."""
+    values = dict.fromkeys(placeholders.USER_DATA_NAMES, "x")
+    values |= dict.fromkeys(placeholders.LONG_NAMES, "x\nx")
+    try:
+        told = yaml.safe_load(placeholders.fill(text, values))
+    except yaml.MarkedYAMLError as error:
+        return f"{file}: is not YAML when it is filled in: {error.problem}"
+    except yaml.YAMLError as error:
+        return f"{file}: is not YAML when it is filled in: {error}"
+    return "" if isinstance(told, dict) else f"{file}: is no mapping; see cloud-init's examples"

@@ -1,0 +1,361 @@
+"""Machines of a stage: simulated hardware under the agent's own code.
+
+What breaks is written into a kernel log or shows in an NVML sample, and the agent's own reporter
+makes a fault of it, with its merging, echoes and ids. These agents also answer what real ones do:
+diagnose, reset-gpu, reboot. A failure stays until it is recovered or cured, and comes again where
+a remedy did not help.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from agent.delivery.spool import Outgoing
+from agent.fault_reporter import Reporter
+from schemas import subjects
+from schemas.headers import TRACEPARENT
+from schemas.messages import encode
+from schemas.node_events import (
+    BootChecked,
+    CheckResult,
+    GpuSample,
+    Registered,
+    Telemetry,
+)
+from schemas.requests import Acted, DiagnoseRequest, Diagnosis, RebootRequest, ResetRequest
+from services.bus.port import Headers
+from services.primitives.errors import BusError
+from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.failure_reports import gpu_of, reporter_of, tell
+from services.simulator.engine.hardware_failures import CURES, Failure, Kind
+from services.simulator.engine.scripted_agents import AGAIN_SECONDS, BOOT_SECONDS, Agents
+from services.simulator.engine.simulated_machine import Machine, gpus_of, notice_of
+from services.simulator.engine.simulated_process import Life
+from services.simulator.engine.simulation_context import World
+
+SAMPLE_SECONDS: Final = 15.0
+COOL_CELSIUS: Final = 45
+RESET_SECONDS: Final = 4.0
+GOING_DOWN_SECONDS: Final = 0.5
+AGAIN_BROKEN_SECONDS: Final = 5.0
+"""After a remedy that did not help."""
+DIAGNOSE_SECONDS: Final = 2.0
+
+
+class Machines(Agents):
+    """Every machine of a stage."""
+
+    def __init__(self, world: World, kind_of: Callable[[Instance], Kind]) -> None:
+        """Make machines in `world` that are as `kind_of` says."""
+        super().__init__(world)
+        self._kind_of = kind_of
+        self.loads: dict[str, float] = {}
+        """Pool -> what its GPUs are used, in percent."""
+        self.faulty = 0
+        """So many machines to come do not pass their boot checks."""
+        self.known = 0
+        """So many machines to come are the one that was given back last."""
+        self._given_back = ""
+        self.sample_seconds = SAMPLE_SECONDS
+        self.booting: Callable[[Instance], float] | None = None
+        """How long a machine takes until its agent speaks; None: a few seconds."""
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def appear(self, instance: Instance) -> None:
+        """A machine was made: it boots."""
+        life = self._life(instance.provider_id)
+        machine = Machine(instance, life, self._kind_of(instance))
+        self.nodes[instance.provider_id] = machine
+        if self.known and self._given_back:
+            self.known -= 1
+            machine.hardware = self._given_back
+        if self.stillborn:
+            self.stillborn -= 1
+            self._world.note(f"{instance.name} never boots")
+            machine.out = True
+            return
+        if self.faulty:
+            self.faulty -= 1
+            now = self._world.clock.now()
+            failure = Failure(
+                kind="boot_failure", at=self._world.now(), began=now, message="faulty as delivered"
+            )
+            machine.failures[failure.name] = failure
+            machine.broken = True
+        self._start(machine)
+
+    def vanish(self, instance: Instance) -> None:
+        """A machine is gone; the cloud may hand it out again."""
+        machine = self.nodes.get(instance.provider_id)
+        if machine is not None:
+            self._given_back = machine.hardware or instance.provider_id
+        super().vanish(instance)
+
+    def _life(self, name: str) -> Life:
+        """What an agent's process is."""
+        return Life(self._world, name)
+
+    def _start(self, machine: Machine) -> None:
+        booting = self.booting
+        seconds = booting(machine.instance) if booting else self._chance.uniform(*BOOT_SECONDS)
+        machine.out = False
+        machine.life.spawn(self._live(machine, seconds))
+        if machine.instance.pool in self.loads:
+            self._sample_from_now(machine)
+
+    def restart(self, machine: Machine) -> None:
+        """Boot a machine that is out, or anew."""
+        if not machine.life.dead:
+            machine.life.crash()
+        machine.life = self._life(machine.instance.provider_id)
+        machine.boots += 1
+        machine.ready = 0.0
+        machine.lines = 0
+        machine.reporter = None
+        machine.samples = {}
+        machine.sampling = False
+        self._start(machine)
+
+    def reboot(self, instance: Instance) -> None:
+        """A machine's provider switches it off and on."""
+        machine = self.nodes.get(instance.provider_id)
+        if machine is not None:
+            boots = machine.boots
+            self._cure(machine, "reboot")
+            if machine.boots == boots:
+                self.restart(machine)
+
+    async def _live(self, node: Machine, boot_seconds: float) -> None:
+        await asyncio.sleep(boot_seconds)
+        self._begin_to_beat(node)
+        name, pool = node.name, node.instance.pool
+        for verb, endpoint in (
+            ("diagnose", self._diagnose),
+            ("reset-gpu", self._reset),
+            ("reboot", self._reboot),
+        ):
+            subject = subjects.node_command(pool, name, verb)
+            await node.life.bus.answer(subject, partial(endpoint, node))
+        await self._boot(node)
+        while True:
+            await self._send(node, await node.outbox.get())
+
+    async def _boot(self, node: Machine) -> None:
+        await self._say(
+            node,
+            Registered(
+                id=f"{node.boot_id}.registered",
+                instance=node.name,
+                hostname=node.name,
+                boot_id=node.boot_id,
+                gpus=gpus_of(node),
+                rack=node.kind.rack,
+                driver_version="580.65.06",
+                **self._about(node),
+            ),
+        )
+        await asyncio.sleep(self._chance.random())
+        bad = next((e for e in node.failures.values() if e.kind == "boot_failure"), None)
+        check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
+        await self._say(
+            node,
+            BootChecked(
+                id=f"{node.boot_id}.boot-checked",
+                ok=check.ok,
+                checks=(check,),
+                boot_id=node.boot_id,
+                **self._about(node),
+            ),
+        )
+        node.ready = self._world.now()
+        for failure in list(node.failures.values()):
+            if failure.kind != "boot_failure":
+                asyncio.get_running_loop().call_later(
+                    AGAIN_BROKEN_SECONDS, self._show, node, failure
+                )
+
+    async def _send(self, node: Machine, outgoing: Outgoing) -> None:
+        headers = {TRACEPARENT: outgoing.trace} if outgoing.trace else {}
+        while True:
+            await self._awake(node)
+            try:
+                await node.life.bus.publish(
+                    outgoing.subject, outgoing.data, msg_id=outgoing.msg_id, headers=headers
+                )
+            except BusError:
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                if outgoing not in node.told:
+                    node.told.append(outgoing)
+                return
+
+    def repeat(self, machine: Machine, count: int) -> None:
+        """Its agent tells again what it has told last, in any order."""
+        again = list(machine.told)[-count:]
+        self._chance.shuffle(again)
+        self._world.note(f"{machine.name} tells {len(again)} facts again")
+        for each in again:
+            machine.outbox.put_nowait(each)
+
+    # --- what breaks ----------------------------------------------------------------------------
+
+    def fail(self, machine: Machine, failure: Failure) -> None:
+        """Something breaks, and stays so."""
+        code = f" {failure.xid_code}" if failure.kind == "xid_error" else ""
+        self._world.note(f"{machine.name}: {failure.kind}{code} {failure.message}".rstrip())
+        machine.failures[failure.name] = failure
+        machine.broken = True
+        self._show(machine, failure)
+
+    def show_again(self, name: str) -> None:
+        """What is wrong with a machine that stands shows once more."""
+        machine = self.named(name)
+        if machine is not None and machine.ready:
+            for failure in list(machine.failures.values()):
+                self._show(machine, failure)
+
+    def recover(self, machine: Machine, name: str = "") -> None:
+        """A failure is over, or all of them."""
+        for each in [name] if name else list(machine.failures):
+            failure = machine.failures.pop(each, None)
+            if failure is None:
+                continue
+            self._world.note(f"{machine.name}: {each} is over")
+            self._undo(machine, failure)
+        machine.broken = machine.unfit
+
+    def _undo(self, machine: Machine, failure: Failure) -> None:
+        match failure.kind:
+            case "temperature":
+                machine.hot.pop(gpu_of(machine, failure), None)
+                for each in machine.failures.values():
+                    if each.kind == "temperature":
+                        machine.hot[gpu_of(machine, each)] = each.temperature
+            case "network":
+                if not any(each.kind == "network" for each in machine.failures.values()):
+                    self._world.weather.cut.pop(machine.life.name, None)
+                    machine.life.connection_changed()
+            case "power_off":
+                if machine.out:
+                    self.restart(machine)
+            case "preemption":
+                self._report(machine).notice_over(notice_of(machine, failure).digest)
+
+    def _show(self, machine: Machine, failure: Failure) -> None:
+        """Let the agent see what is broken."""
+        if machine.failures.get(failure.name) is not failure or machine.life.dead:
+            return
+        match failure.kind:
+            case "temperature":
+                machine.hot[gpu_of(machine, failure)] = failure.temperature
+                self._sample_from_now(machine)
+            case "network":
+                self._world.weather.cut[machine.life.name] = 1
+                machine.life.connection_changed()
+            case "power_off":
+                self.power_off(machine)
+            case _:
+                tell(self._report(machine), machine, failure)
+
+    def _report(self, machine: Machine) -> Reporter:
+        """The agent's own reporter, of this boot."""
+        if machine.reporter is None:
+            machine.reporter = reporter_of(machine, self._world.clock_of(machine.name))
+        return machine.reporter
+
+    # --- samples --------------------------------------------------------------------------------
+
+    def load(self, pool: str, percent: float) -> None:
+        """The GPUs of a pool are used so much from now on."""
+        self.loads[pool] = percent
+        for node in self.nodes.values():
+            if node.instance.pool == pool:
+                self._sample_from_now(node)
+
+    def _sample_from_now(self, machine: Machine) -> None:
+        if not machine.sampling:
+            machine.sampling = True
+            machine.life.spawn(self._sample_for_ever(machine))
+
+    async def _sample_for_ever(self, machine: Machine) -> None:
+        subject = subjects.telemetry(machine.instance.pool, machine.name)
+        while True:
+            await self._awake(machine)
+            if machine.ready:
+                machine.sequence += 1
+                try:
+                    await machine.life.bus.publish(subject, encode(self._sample(machine)))
+                except BusError:
+                    self._world.note(f"a sample of {machine.name} is lost")
+            await asyncio.sleep(self.sample_seconds)
+
+    def _sample(self, machine: Machine) -> Telemetry:
+        used = self.loads.get(machine.instance.pool, 0.0)
+        gpus = tuple(
+            GpuSample(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                utilization_percent=round(used),
+                temperature_celsius=machine.hot.get(gpu.index, COOL_CELSIUS),
+            )
+            for gpu in gpus_of(machine)
+        )
+        return Telemetry(
+            id=f"{machine.boot_id}.{machine.sequence}",
+            gpus=gpus,
+            sequence=machine.sequence,
+            **self._about(machine),
+        )
+
+    # --- what is asked of it --------------------------------------------------------------------
+
+    async def _diagnose(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+        del headers
+        asked = msgspec.json.decode(data, type=DiagnoseRequest)
+        await asyncio.sleep(DIAGNOSE_SECONDS)
+        wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in self._wrong(machine))
+        checks = tuple(
+            CheckResult(name=name, ok=not wrong, detail=wrong) for name in asked.checks or ("boot",)
+        )
+        return encode(Diagnosis(ok=not wrong, checks=checks))
+
+    def _wrong(self, machine: Machine) -> list[Failure]:
+        """What a test of the hardware finds."""
+        return [each for each in machine.failures.values() if each.kind != "preemption"]
+
+    async def _reset(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+        del headers
+        msgspec.json.decode(data, type=ResetRequest)
+        await asyncio.sleep(RESET_SECONDS)
+        self._world.note(f"{machine.name} resets its GPUs")
+        self._cure(machine, "reset_gpu")
+        at = self._world.clock_of(machine.name).now()
+        return encode(Acted(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
+
+    async def _reboot(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+        del headers
+        asked = msgspec.json.decode(data, type=RebootRequest)
+        at = self._world.clock_of(machine.name).now()
+        if asked.boot_id == machine.boot_id:
+            self._world.note(f"{machine.name} reboots")
+            loop = asyncio.get_running_loop()
+            loop.call_later(GOING_DOWN_SECONDS, self._go_down, machine)
+        return encode(Acted(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
+
+    def _go_down(self, machine: Machine) -> None:
+        if self.nodes.get(machine.instance.provider_id) is machine and not machine.life.dead:
+            self._cure(machine, "reboot")
+            self.restart(machine)
+
+    def _cure(self, machine: Machine, remedy: str) -> None:
+        """A remedy was tried: what it does not help against comes again."""
+        for name, failure in list(machine.failures.items()):
+            if CURES.index(remedy) >= CURES.index(failure.cured_by):
+                self.recover(machine, name)
+            elif remedy == "reset_gpu":
+                loop = asyncio.get_running_loop()
+                loop.call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)

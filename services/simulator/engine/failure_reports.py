@@ -1,0 +1,69 @@
+"""What a simulated machine's agent makes of a failure: its own reporter, told what it would see.
+
+An XID is a line of the kernel log, a memory error a counter that has grown: the fault that comes
+of it, with its merging, its echoes and its id, is made by the agent's code and by none of ours.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from agent.fault_reporter import Reporter, Sources
+from agent.faults.fault_builder import GpuMap, NodeIdentity
+from agent.faults.sample_changes import Change, changes
+from agent.maintenance.diagnostics.findings import Finding
+from agent.sources.kernel_log_parser import Line
+from schemas.node_events import GpuSample
+from services.primitives.clock import Clock
+from services.simulator.engine.hardware_failures import Failure, kernel_line
+from services.simulator.engine.simulated_machine import Machine, Outbox, gpus_of, notice_of, pci_of
+
+UNKNOWN_ERROR: Final = 999
+"""What NVML returns when it knows no better."""
+
+
+def reporter_of(machine: Machine, clock: Clock) -> Reporter:
+    """The agent's reporter, of the machine's present boot."""
+    who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
+    gpus = GpuMap(gpus_of(machine))
+    outbox: Any = Outbox(machine.outbox.put_nowait)
+    sources = Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: machine.job)
+    return Reporter(who, outbox, clock, sources)
+
+
+def tell(report: Reporter, machine: Machine, failure: Failure) -> None:
+    """Let the reporter see a failure; what only shows in samples, or in silence, it does not."""
+    index = gpu_of(machine, failure)
+    match failure.kind:
+        case "xid_error":
+            machine.lines += 1
+            machine.job = failure.job
+            text = kernel_line(pci_of(index), failure)
+            report.line(Line(text, sequence=machine.lines))
+        case "memory_error" | "nvlink_error":
+            counter = "ecc_dbe_volatile" if failure.kind == "memory_error" else "nvlink_errors"
+            _count(report, machine, index, counter, failure.count)
+        case "backend_error":
+            text = failure.message or "NVML does not answer: unknown error"
+            report.change(Change("probe_failed", -1, text, metrics={"nvml_code": UNKNOWN_ERROR}))
+        case "boot_failure":
+            if machine.ready:
+                report.finding(Finding("boot", ok=False, detail=failure.message))
+        case "preemption":
+            report.notice(notice_of(machine, failure))
+
+
+def gpu_of(machine: Machine, failure: Failure) -> int:
+    """Which GPU a failure is about."""
+    return min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
+
+
+def _count(report: Reporter, machine: Machine, index: int, counter: str, count: int) -> None:
+    gpu = gpus_of(machine)[index]
+    new = GpuSample(index=index, uuid=gpu.uuid, ecc_dbe_volatile=0, nvlink_errors=0)
+    was = machine.samples.get(index, new)
+    total = (getattr(was, counter) or 0) + count
+    now = msgspec.structs.replace(was, **{counter: total})
+    machine.samples[index] = now
+    for change in changes({gpu.uuid: was}, {gpu.uuid: now}):
+        report.change(change)

@@ -1,0 +1,66 @@
+"""What a simulated machine is like, and what can be wrong with it, as values. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from services.simulator.inputs.fuzz.fuzz_campaign import CURES as CURES
+
+KNOWN_LINES: Final = {
+    13: "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
+    31: "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f_4e000000",
+    48: "DBE (double bit error) ECC Error",
+    63: "Row Remapper: New row marked for remapping",
+    74: "NVLink: fatal error detected on link 0",
+    79: "GPU has fallen off the bus.",
+    94: "Contained: SM (0x1)",
+    95: "Uncontained: LTC TAG (0x2,0x0)",
+}
+"""XID -> what a driver writes after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a machine is like, and where it stands; empty: as the launch asks."""
+
+    region: str = ""
+    zone: str = ""
+    rack: str = ""
+    instance_type: str = ""
+    gpu_count: int = 8
+    gpu_type: str = "NVIDIA H100 80GB HBM3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Something that is wrong with a machine."""
+
+    kind: str
+    """A failure type of the scenario format."""
+    number: int = 0
+    """Tells several of a kind on one machine apart; 0: there is one of each."""
+    at: float
+    """When it began, in virtual seconds."""
+    began: datetime
+    xid_code: int = 79
+    gpu_index: int = 0
+    message: str = ""
+    job: str = ""
+    temperature: int = 96
+    count: int = 1
+    cured_by: str = "reset_gpu"
+    seconds: float = 120.0
+    """Of an announcement: how long before the cloud takes the machine."""
+    lasting: bool = False
+    """Nothing but a remedy ends it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called among a machine's failures."""
+        return f"{self.kind}/{self.number}" if self.number else self.kind
+
+
+def kernel_line(pci: str, failure: Failure) -> str:
+    """The kernel log line of an XID."""
+    text = failure.message or KNOWN_LINES.get(failure.xid_code, "")
+    return f"NVRM: Xid (PCI:{pci}): {failure.xid_code}, pid=4242, name=python3, {text}".rstrip(", ")

@@ -1,0 +1,255 @@
+"""Simulated agents in real time, against a real nats-server and the services behind it.
+
+For load and for demonstrations. Whatever instance the provisioner records as running gets an agent:
+it boots, registers, beats, samples, answers, and breaks to order, as machines of a scenario do. It
+decides nothing, and writes only what agents write.
+"""
+
+import asyncio
+import contextvars
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemas.records import InstanceRecord, decoder
+from schemas.settings import AgentSettings
+from schemas.topology import INSTANCES, BucketSpec
+from services.bus.port import Bus, Endpoint, Headers
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Unavailable
+from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.agent_machines import Machines
+from services.simulator.engine.hardware_failures import Failure, Kind
+from services.simulator.engine.simulated_machine import Machine
+from services.simulator.engine.simulated_process import Life
+from services.simulator.engine.simulation_context import World
+
+log = logging.getLogger(__name__)
+
+STANDING: Final = frozenset({"running"})
+FAULT_XIDS: Final = (79, 79, 48, 95, 13, 31)
+"""What breaks: of six faults two are of programs, and do no harm."""
+HARMLESS: Final = frozenset({13, 31})
+UTILIZATION: Final = 70.0
+HOUR_SECONDS: Final = 3_600.0
+
+_instances: Final = decoder(InstanceRecord)
+
+
+class LiveWorld(World):
+    """Surroundings in real time: its server is elsewhere, its clock is the machine's."""
+
+    def __init__(self, seed: str, say: Callable[[str], None]) -> None:
+        """Draw from `seed`; tell what happens with `say`."""
+        super().__init__(seed)
+        self.clock: Any = SystemClock()
+        self._say = say
+
+    def clock_of(self, name: str) -> Any:
+        """The machine's clock: all hosts are on it."""
+        del name
+        return self.clock
+
+    def note(self, what: str) -> None:
+        """Tell what happens."""
+        self._say(what)
+
+
+class LiveBus:
+    """An agent's connection, as far as agents speak; cut off where its node is."""
+
+    def __init__(self, bus: Bus, life: "LiveLife") -> None:
+        """Speak over `bus`, which other agents share."""
+        self._bus = bus
+        self._life = life
+
+    def _up(self) -> None:
+        if not self._life.up:
+            raise Unavailable("the node's network is cut")
+
+    async def publish(
+        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
+    ) -> None:
+        """Store a message."""
+        self._up()
+        await self._bus.publish(subject, data, msg_id=msg_id, headers=headers or {})
+
+    async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
+        """Write a key."""
+        self._up()
+        return await self._bus.put(bucket, key, value, ttl_seconds=ttl_seconds)
+
+    async def answer(self, subject: str, endpoint: Endpoint) -> None:
+        """Answer, as long as the node lives."""
+
+        async def reply(data: bytes, headers: Headers) -> bytes:
+            if not self._life.up:
+                await asyncio.Event().wait()  # nobody is there to answer
+            return await endpoint(data, headers)
+
+        await self._bus.answer(subject, reply)
+
+
+class LiveLife(Life):
+    """An agent, as tasks of this process."""
+
+    def __init__(self, world: World, name: str, bus: Bus) -> None:  # no `super`: its bus is ours
+        """Live in `world` as `name`."""
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.world = world
+        self.name = name
+        self.dead = False
+        self.context = contextvars.copy_context()
+        self.bus: Any = LiveBus(bus, self)
+
+    def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
+        """Do work as this agent."""
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self.adopt(task)
+        return task
+
+    def crash(self) -> None:
+        """End now."""
+        self.dead = True
+        for task in list(self.tasks):
+            task.cancel()
+
+    def connection_changed(self) -> None:
+        """Nobody needs to be told: each call looks."""
+
+
+class LiveMachines(Machines):
+    """Agents over a few real connections."""
+
+    def __init__(self, world: LiveWorld, buses: Sequence[Bus], settings: AgentSettings) -> None:
+        """Share `buses` among them; beat and sample as the fleet's agents are told to."""
+        super().__init__(world, kind_of)
+        self._buses = buses
+        self._lives = 0
+        self.beat_seconds = float(settings.heartbeat_interval)
+        self.beat_ttl_seconds = int(settings.heartbeat_ttl)
+        self.sample_seconds = float(settings.telemetry_interval)
+
+    def _life(self, name: str) -> Life:
+        self._lives += 1
+        return LiveLife(self._world, name, self._buses[self._lives % len(self._buses)])
+
+    def appear(self, instance: Instance) -> None:
+        """A machine was made: it boots, and samples from then on."""
+        self.loads.setdefault(instance.pool, UTILIZATION)
+        super().appear(instance)
+
+    async def close(self) -> None:
+        """End all of them."""
+        lives = [node.life for node in self.nodes.values()]
+        for life in lives:
+            life.crash()
+        left = [task for life in lives for task in life.tasks]
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+def kind_of(instance: Instance) -> Kind:
+    """What a machine is like, as its provider says."""
+    count = int(instance.tags.get("gpus", "8"))
+    return Kind(
+        region=instance.region,
+        zone=instance.zone,
+        instance_type=instance.instance_type,
+        gpu_count=count,
+    )
+
+
+def instance_of(record: InstanceRecord) -> Instance:
+    """The machine that a record is about."""
+    return Instance(
+        name=record.instance,
+        provider_id=record.provider_id or record.instance,
+        status="running",
+        pool=record.pool,
+        token=record.token,
+        instance_type=record.launch.instance_type,
+        region=record.region,
+        zone=record.zone,
+        tags={"gpus": str(record.launch.gpu_count or 8)},
+    )
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has been done so far."""
+
+    booted: int = 0
+    gone: int = 0
+    faults: int = 0
+    fatal: int = 0
+
+
+class LiveFleet:
+    """The agents of one bus, following what the provisioner records."""
+
+    def __init__(self, machines: LiveMachines, bus: Bus, pool: str, seed: str) -> None:
+        """Follow `bus`; of `pool` alone where one is named."""
+        self.machines = machines
+        self._bus = bus
+        self.pool = pool
+        self._chance = random.Random(f"{seed}/faults")  # noqa: S311 - repeatable is the point
+        self._known: dict[str, str] = {}
+        """Record -> the provider's id of its machine."""
+        self.counts = Counts()
+
+    async def follow(self) -> None:
+        """Give every running instance an agent, for ever."""
+        async for entry in self._bus.watch(INSTANCES):
+            if entry.removed:
+                self._end(entry.key)
+                continue
+            record: InstanceRecord = _instances.decode(entry.value)
+            if self.pool and record.pool != self.pool:
+                continue
+            if record.state in STANDING:
+                self._begin(entry.key, instance_of(record))
+            else:
+                self._end(entry.key)
+
+    def _begin(self, key: str, instance: Instance) -> None:
+        if self._known.get(key) == instance.provider_id:
+            return
+        self._end(key)
+        self._known[key] = instance.provider_id
+        self.counts.booted += 1
+        self.machines.appear(instance)
+
+    def _end(self, key: str) -> None:
+        provider_id = self._known.pop(key, "")
+        node = self.machines.nodes.get(provider_id)
+        if node is not None:
+            self.counts.gone += 1
+            self.machines.vanish(node.instance)
+
+    async def break_things(self, per_hour: float) -> None:
+        """Break GPUs at random moments, for ever; 0: never."""
+        while per_hour:
+            await asyncio.sleep(self._chance.expovariate(per_hour / HOUR_SECONDS))
+            well = [node for node in self.machines.nodes.values() if node.ready and not node.broken]
+            if well:
+                self.break_one(self._chance.choice(well))
+
+    def break_one(self, node: Machine) -> None:
+        """Break one GPU of a node; what a program brings about is over at once."""
+        code = self._chance.choice(FAULT_XIDS)
+        failure = Failure(
+            kind="xid_error",
+            at=time.monotonic(),
+            began=SystemClock().now(),
+            xid_code=code,
+            gpu_index=self._chance.randrange(max(node.kind.gpu_count, 1)),
+        )
+        self.counts.faults += 1
+        self.counts.fatal += code not in HARMLESS
+        self.machines.fail(node, failure)
+        if code in HARMLESS:
+            self.machines.recover(node, failure.name)

@@ -1,0 +1,68 @@
+"""What happened, line by line, and the hash that tells two runs of one seed apart.
+
+Every byte that was stored goes into the hash. The lines that people read leave out what repeats all
+the time (beats, leases); they are kept up to a bound, the newest ones.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from schemas.topology import HEARTBEATS, LEASES, TELEMETRY
+from services.bus.port import Stored
+
+LINES_MAX: Final = 200_000
+QUIET: Final = frozenset({f"KV_{LEASES.name}", f"KV_{HEARTBEATS.name}", TELEMETRY.name})
+
+
+class History:
+    """The story of one run."""
+
+    def __init__(
+        self, lines_max: int = LINES_MAX, told: Callable[[float, str], None] | None = None
+    ) -> None:
+        """Begin with nothing; keep the newest lines, and have each `told` as it comes."""
+        self._hash = hashlib.sha256()
+        self._lines: deque[tuple[float, str]] = deque(maxlen=lines_max)
+        self._told = told
+        self.events = 0
+
+    def note(self, at: float, what: str) -> None:
+        """Add a line."""
+        self._line(at, what)
+        self._add(at, what.encode())
+
+    def stored(self, at: float, stream: str, stored: Stored) -> None:
+        """Add what the server has stored."""
+        headers = ",".join(f"{name}={value}" for name, value in sorted(stored.headers.items()))
+        text = f"{stream} {stored.sequence} {stored.subject} {headers} "
+        self._add(at, text.encode() + stored.data)
+        if stream not in QUIET:
+            self._line(at, f"stored {stored.subject} #{stored.sequence}")
+
+    def _line(self, at: float, what: str) -> None:
+        self._lines.append((at, what))
+        if self._told is not None:
+            self._told(at, what)
+
+    def _add(self, at: float, what: bytes) -> None:
+        self.events += 1
+        self._hash.update(b"%.6f %d %b" % (at, len(what), what))
+
+    @property
+    def digest(self) -> str:
+        """The hash of everything so far."""
+        return self._hash.hexdigest()
+
+    def tail(self, count: int, about: Iterable[str] = ()) -> list[str]:
+        """The last lines; of those that name one of `about`, where any are named."""
+        named = tuple(each for each in about if each)
+        found: list[str] = []
+        for at, what in reversed(self._lines):
+            always = not what.startswith("stored ")
+            if not named or always or any(each in what for each in named):
+                found.append(f"{at:10.3f}  {what}")
+            if len(found) == count:
+                break
+        return found[::-1]

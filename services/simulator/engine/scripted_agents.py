@@ -1,0 +1,104 @@
+"""Agents of machines that exist for one simulation: what a node says on the bus, and its truth.
+
+Like real ones they lose no fact: what the bus does not take now is said again until it does, in
+order. What a node's hardware is really like stands here too, for the checks to compare with.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import FACTS, NodeEvent
+from schemas.records import HeartbeatRecord, node_key
+from schemas.topology import HEARTBEATS
+from services.primitives.errors import BusError
+from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.simulated_machine import Machine
+from services.simulator.engine.simulation_context import World
+
+AGAIN_SECONDS: Final = 0.5
+BEAT_SECONDS: Final = 3.0
+BEAT_TTL_SECONDS: Final = 9
+BOOT_SECONDS: Final = (3.0, 15.0)
+GPUS: Final = 8
+
+
+class Agents:
+    """Every agent of the fleet: the half of `Machines` that speaks."""
+
+    def __init__(self, world: World) -> None:
+        """Speak in `world`."""
+        self._world = world
+        self._chance = world.chance("agents")
+        self.nodes: dict[str, Machine] = {}
+        """Provider id -> node."""
+        self.stillborn = 0
+        """So many machines to come never boot."""
+        self.beat_seconds = BEAT_SECONDS
+        self.beat_ttl_seconds = BEAT_TTL_SECONDS
+
+    def vanish(self, instance: Instance) -> None:
+        """A machine is ended: its agent says nothing more."""
+        node = self.nodes.pop(instance.provider_id, None)
+        if node is not None:
+            node.life.crash()
+
+    def serving(self) -> list[Machine]:
+        """Nodes whose boot check has passed and that are not known to be broken, oldest first."""
+        return [each for each in self.nodes.values() if each.ready and not each.broken]
+
+    def named(self, name: str) -> Machine | None:
+        """The node of a name."""
+        return next((each for each in self.nodes.values() if each.name == name), None)
+
+    # --- what a node says ---------------------------------------------------------------------
+
+    def _about(self, node: Machine) -> dict[str, Any]:
+        now = self._world.clock_of(node.name).now()
+        return {"time": now, "pool": node.instance.pool, "node": node.name}
+
+    def _begin_to_beat(self, node: Machine) -> None:
+        """Its agent is up."""
+        node.life.spawn(self._beat_for_ever(node))
+
+    async def _beat_for_ever(self, node: Machine) -> None:
+        key = node_key(node.instance.pool, node.name)
+        while True:
+            await self._awake(node)
+            beat = HeartbeatRecord(instance=node.name, **self._about(node))
+            try:
+                ttl = self.beat_ttl_seconds
+                await node.life.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=ttl)
+                node.spoken_at = self._world.now()
+            except BusError:
+                pass  # the next beat says the same
+            await asyncio.sleep(self.beat_seconds)
+
+    async def _awake(self, node: Machine) -> None:
+        while (left := node.hung_until - self._world.now()) > 0:  # noqa: ASYNC110 - a moment
+            await asyncio.sleep(left)
+
+    async def _say(self, node: Machine, event: NodeEvent) -> None:
+        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        while True:
+            await self._awake(node)
+            try:
+                await node.life.bus.publish(subject, encode(event), msg_id=event.id)
+            except BusError:
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
+
+    # --- what happens to a node ---------------------------------------------------------------
+
+    def hang(self, node: Machine, seconds: float) -> None:
+        """A node says nothing for a while."""
+        self._world.note(f"{node.name} says nothing for {seconds:.0f} s")
+        node.hung_until = self._world.now() + seconds
+
+    def power_off(self, node: Machine) -> None:
+        """A node is dead; its instance stands."""
+        self._world.note(f"{node.name} is dead")
+        node.broken = node.out = True
+        node.life.crash()

@@ -1,0 +1,269 @@
+"""A cloud that exists for one simulation, and the provider plugin through which it is asked.
+
+It keeps the contract of `services.provisioner.provider_client.provider` exactly, and its machines
+exist whether or not any record names them. The campaign makes it fail: before an effect, after it,
+or for a while.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import msgspec
+
+from schemas.launch_offers import Offering
+from schemas.reasons import ProviderErrorKind
+from schemas.settings import Setting
+from services.provisioner.instances.instance_tags import made_for
+from services.provisioner.provider_client.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    ProvisionRequest,
+)
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.simulator.engine.offering_selector import ANYWHERE, Place
+from services.simulator.engine.simulated_process import Life
+from services.simulator.engine.simulation_context import WORLD, World
+from services.simulator.engine.virtual_time import MEMBER
+
+CALL_SECONDS_MAX: Final = 1.5
+"""Of an ordinary call, half of it before its effect."""
+STOPPING_SECONDS_MAX: Final = 5.0
+
+Call = Literal["provision", "terminate", "list"]
+How = Literal["before", "after", "hang", "hang-after", "cut-off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One call, or all for a while, fail."""
+
+    call: Call
+    kind: ProviderErrorKind = "TRANSIENT"
+    how: How = "before"
+    """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes; `cut-off`:
+    whoever asks is cut off from the bus, until it takes effect."""
+    seconds: float = 0.0
+    """Until then, of `cut-off`."""
+    until: float = 0.0
+    """0: the next call alone."""
+    place: Place = ANYWHERE
+    """Launches there alone."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """What stands and costs money."""
+
+    instance: Instance
+    shown_at: float
+    """From when on it is listed."""
+    provider: str = ""
+    """Whose account it is in: no other provider lists it."""
+    offering: Offering | None = None
+    """What was asked for."""
+    stopping: bool = False
+
+
+@dataclass(slots=True)
+class Cloud:
+    """Every machine there is."""
+
+    world: World
+    idempotent: bool
+    list_lag_seconds: float
+    machines: dict[str, Machine] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)
+    """Token -> the machine that was made for it last."""
+    troubles: list[Trouble] = field(default_factory=list)
+    asked: Counter[tuple[str, Offering]] = field(default_factory=Counter)
+    """Pool and offering -> how many launches have asked for it, whatever came of that."""
+    on_made: Callable[[Instance], None] = lambda _: None
+    on_ending: Callable[[Instance], None] = lambda _: None
+    on_gone: Callable[[Instance], None] = lambda _: None
+    dress: Callable[[Instance], Instance] = lambda made: made
+    """Says where a machine stands, and what it is, beyond what was asked."""
+    on_cut_off: Callable[[str, float], None] = lambda *_: None
+    """Is to cut a member off from the bus, for so many seconds."""
+    on_rebooted: Callable[[Instance], None] | None = None
+    """Set where the cloud can reboot a machine."""
+    made: int = 0
+    prefix: str = "sim"
+    """Of its machines' ids."""
+    chance: Any = None
+
+    def __post_init__(self) -> None:
+        """Draw from the world's seed."""
+        self.chance = self.world.chance("cloud")
+
+    def standing(self) -> list[Instance]:
+        """What costs money now."""
+        return [each.instance for each in self.machines.values()]
+
+    def trouble(self, call: Call, about: Offering | None = None) -> Trouble | None:
+        """What is wrong with a call that is made now; `about`: what a launch asks for."""
+        now = self.world.now()
+        self.troubles = [each for each in self.troubles if not each.until or each.until > now]
+        for each in self.troubles:
+            if each.call == call and (about is None or each.place.covers(about)):
+                if not each.until:
+                    self.troubles.remove(each)
+                return each
+        return None
+
+    def make(self, request: ProvisionRequest) -> Instance:
+        """Make a machine, or return the one that this token has made, also while it is ended."""
+        if self.idempotent:
+            known = self.machines.get(self.tokens.get(request.token, ""))
+            if known is not None:
+                return known.instance
+        self.made += 1
+        now = self.world.now()
+        plain = made_for(request, f"{self.prefix}-{self.made:05d}")
+        instance = self.dress(
+            msgspec.structs.replace(plain, status="running", created_at=self.world.clock.now())
+        )
+        lag = self.chance.random() * self.list_lag_seconds
+        self.machines[instance.provider_id] = Machine(instance, now + lag)
+        self.tokens[request.token] = instance.provider_id
+        self.world.note(f"cloud made {instance.name} as {instance.provider_id}")
+        self.on_made(instance)
+        return instance
+
+    def end(self, provider_id: str) -> None:
+        """Begin to remove a machine."""
+        machine = self.machines.get(provider_id)
+        if machine is None or machine.stopping:
+            return
+        machine.stopping = True
+        self.world.note(f"cloud ends {machine.instance.name} ({provider_id})")
+        self.on_ending(machine.instance)
+        seconds = self.chance.random() * STOPPING_SECONDS_MAX
+        asyncio.get_running_loop().call_later(seconds, self.vanish, provider_id)
+
+    def vanish(self, provider_id: str) -> None:
+        """A machine is gone."""
+        machine = self.machines.pop(provider_id, None)
+        if machine is not None:
+            if self.tokens.get(machine.instance.token) == provider_id:
+                del self.tokens[machine.instance.token]
+            self.world.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
+            self.on_gone(machine.instance)
+
+    def listed(self, provider: str = "") -> list[Instance]:
+        """What a provider's list shows; empty: what any does."""
+        now = self.world.now()
+        return [
+            msgspec.structs.replace(each.instance, status="stopping")
+            if each.stopping
+            else each.instance
+            for each in self.machines.values()
+            if each.shown_at <= now and provider in ("", each.provider)
+        ]
+
+    def order(self, trouble: Trouble, seconds: float) -> None:
+        """Have a call fail: the next one, or all for so many seconds."""
+        until = self.world.now() + seconds if seconds else 0.0
+        self.troubles.append(replace(trouble, until=until))
+
+
+class SimulatedProvider:
+    """The provider plugin: one provisioner's way to the cloud."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """None: the campaign decides."""
+
+    def __init__(self, *, options: Options, environment: Environment) -> None:
+        """Find the cloud of this world."""
+        del options
+        self._name = environment.name
+        parts = WORLD.get().parts
+        self._cloud: Cloud = parts.get(f"cloud/{environment.name}") or parts["cloud"]
+        life = MEMBER.get()
+        assert isinstance(life, Life)
+        self._life = life
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As this simulation's cloud is."""
+        return Capabilities(
+            idempotency_token=self._cloud.idempotent,
+            spot=True,
+            list_lag_seconds=self._cloud.list_lag_seconds,
+            reboot=self._cloud.on_rebooted is not None,
+        )
+
+    async def _take_time(self) -> None:
+        await asyncio.sleep(self._cloud.chance.random() * CALL_SECONDS_MAX / 2)
+        await self._life.alive()
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Make a machine, or return the one that this token has made."""
+        await self._take_time()
+        offering = Offering(
+            provider=self._name,
+            region=request.region,
+            zone=request.zone,
+            instance_type=request.instance_type,
+            market=request.market or self.capabilities.market,
+        )
+        self._cloud.asked[request.pool, offering] += 1
+        trouble = self._cloud.trouble("provision", offering)
+        await self._fail(trouble, "before", "hang")
+        if trouble is not None and trouble.how == "cut-off":
+            self._cloud.on_cut_off(self._life.name, trouble.seconds)
+            await asyncio.sleep(trouble.seconds)
+            await self._life.alive()
+        made = self._cloud.make(request)
+        machine = self._cloud.machines[made.provider_id]
+        machine.provider, machine.offering = self._name, offering
+        await self._life.effect("a launch")
+        await self._take_time()
+        await self._fail(trouble, "after", "hang-after")
+        return made
+
+    async def terminate(self, provider_id: str) -> None:
+        """Begin to remove a machine."""
+        await self._take_time()
+        trouble = self._cloud.trouble("terminate")
+        await self._fail(trouble, "before", "hang")
+        self._cloud.end(provider_id)
+        await self._life.effect("a termination")
+        await self._take_time()
+        await self._fail(trouble, "after", "hang-after")
+
+    async def reboot(self, instance: Instance) -> None:
+        """Switch a machine off and on."""
+        await self._take_time()
+        standing = {each.provider_id for each in self._cloud.standing()}
+        if self._cloud.on_rebooted is None or instance.provider_id not in standing:
+            raise ProviderError("INVALID", f"there is no instance {instance.provider_id} to reboot")
+        self._cloud.on_rebooted(instance)
+        await self._life.effect("a reboot")
+        await self._take_time()
+
+    async def list(self) -> list[Instance]:
+        """What stands, but what is too new to show."""
+        await self._take_time()
+        await self._fail(self._cloud.trouble("list"), "before", "hang")
+        return self._cloud.listed(self._name)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _fail(self, trouble: Trouble | None, failing: How, hanging: How) -> None:
+        if trouble is None:
+            return
+        if trouble.how == hanging:
+            await asyncio.Event().wait()
+        if trouble.how == failing:
+            where = f" ({trouble.place})" if str(trouble.place) else ""
+            raise ProviderError(trouble.kind, f"simulated{where}, {failing} its effect")

@@ -1,0 +1,119 @@
+"""One simulated machine: what it is like, what is wrong with it, how its GPUs are called."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from agent.delivery.spool import Outgoing
+from agent.fault_reporter import Reporter
+from agent.sources.cloud.notice_parsers import Notice
+from schemas.node_events import GpuIdentity, GpuSample
+from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.hardware_failures import Failure, Kind
+from services.simulator.engine.simulated_process import Life
+
+TOLD_MAX: Final = 16
+"""What an agent may tell once more."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """One machine: its agent, what it is like, and what is wrong with it."""
+
+    instance: Instance
+    life: Life
+    """Its agent's process."""
+    kind: Kind = field(default_factory=Kind)
+    ready: float = 0.0
+    """When its boot check had passed; 0: not yet."""
+    broken: bool = False
+    """It has told of something that cannot stay."""
+    hung_until: float = 0.0
+    """Its agent says nothing until then."""
+    spoken_at: float = 0.0
+    """When a beat of it was stored last."""
+    boots: int = 1
+    outbox: "asyncio.Queue[Outgoing]" = field(default_factory=asyncio.Queue)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """Name -> the failure that stands."""
+    lines: int = 0
+    """Of the kernel log of this boot."""
+    samples: dict[int, GpuSample] = field(default_factory=dict)
+    """GPU -> its counters, where they are no longer those of a new one."""
+    hot: dict[int, int] = field(default_factory=dict)
+    """GPU -> its temperature, where it is too hot."""
+    sampling: bool = False
+    """Whether it publishes samples: nobody looks at those of an idle machine that is well."""
+    sequence: int = 0
+    reporter: Reporter | None = None
+    told: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=TOLD_MAX))
+    """What it has told last, oldest first."""
+    out: bool = False
+    """It is dead."""
+    hardware: str = ""
+    """Of which machine that was given back its GPUs are; empty: they are new."""
+    job: str = ""
+    """Whose processes its GPUs' errors name."""
+
+    @property
+    def name(self) -> str:
+        """Its node's name."""
+        return self.instance.name
+
+    @property
+    def boot_id(self) -> str:
+        """Of this boot; ids of faults hold its beginning, so that tells boots apart."""
+        boot = f"{self.instance.provider_id}/{self.boots}"
+        return hashlib.sha256(boot.encode()).hexdigest()[:16]
+
+    @property
+    def unfit(self) -> bool:
+        """Whether anything is wrong with its hardware now."""
+        return bool(self.failures)
+
+
+class Outbox:
+    """Where the agent's reporter puts what is to be told."""
+
+    def __init__(self, put: Callable[[Outgoing], None]) -> None:
+        """Hand everything on to `put`."""
+        self.put = put
+
+    def take_dropped(self) -> int:
+        """Nothing ever is."""
+        return 0
+
+
+def pci_of(index: int) -> str:
+    """Where a GPU is, as the kernel log writes it."""
+    return f"0000:{0x10 + index * 0x0B:02x}:00"
+
+
+def gpus_of(machine: Machine) -> tuple[GpuIdentity, ...]:
+    """The GPUs of a machine."""
+    return tuple(
+        GpuIdentity(
+            index=i,
+            uuid=f"GPU-{machine.hardware or machine.instance.provider_id}-{i}",
+            pci=pci_of(i),
+            name=machine.kind.gpu_type,
+        )
+        for i in range(machine.kind.gpu_count)
+    )
+
+
+def notice_of(machine: Machine, failure: Failure) -> Notice:
+    """What the cloud announces."""
+    return Notice(
+        "preemption",
+        f"simulated.{machine.instance.provider_id}.{failure.at:.0f}",
+        "terminate",
+        failure.message or "the cloud takes the instance back",
+        failure.began + timedelta(seconds=failure.seconds),
+        {"action": "terminate"},
+        takes=True,
+    )

@@ -1,0 +1,152 @@
+"""A simulated process: its connection, its effects one after the other, its sudden end.
+
+A crash ends every task of the process between two effects: what was stored before stands, nothing
+comes after it. A process that is dead reaches nobody, whatever its last tasks still try.
+"""
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Any, Final
+
+from schemas.topology import LEASES
+from services.bus.memory.memory_bus import MemoryBus
+from services.primitives.errors import Unavailable
+from services.simulator.engine.simulation_context import WORLD, World
+from services.simulator.engine.virtual_time import MEMBER, Member
+
+LATENCY_SECONDS_MAX: Final = 0.004
+"""Of an ordinary call, each way."""
+TIMEOUT_SECONDS: Final = 5.0
+"""How long a caller waits for what never arrives."""
+RENEWALS: Final = f"$KV.{LEASES.name}."
+"""Leases are renewed every second: to die right after that is to die at any time."""
+STEP_SECONDS: Final = 0.000_001
+"""Between two deliveries over one connection: they stay in order."""
+
+
+class Life(Member):
+    """One process from its start to its end."""
+
+    def __init__(self, world: World, name: str) -> None:
+        """Live in `world` as `name`."""
+        super().__init__()
+        self.world = world
+        self.name = name
+        self.dead = False
+        self.effects = 0
+        self.dies_after: int | None = None
+        """The effect that is its last."""
+        self.died: Callable[[], None] | None = None
+        """Called at its sudden end."""
+        self._number = world.server.number()
+        self._arrival = 0.0
+        self._was_up = self.up
+        context = contextvars.copy_context()
+        context.run(MEMBER.set, self)
+        context.run(WORLD.set, world)
+        self.context = context
+        self.bus: MemoryBus = context.run(MemoryBus, world.server, self)
+
+    @cached_property
+    def _chance(self) -> random.Random:
+        """Of its connection; a process whose connection is perfect needs none."""
+        return self.world.chance(f"link/{self.name}/{self._number}")
+
+    def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
+        """Do work as this process."""
+        return asyncio.get_running_loop().create_task(_awaited(work), context=self.context)
+
+    def crash(self) -> None:
+        """End now, in the middle of everything."""
+        if self.dead:
+            return
+        self.dead = True
+        self.bus.disconnected()
+        self.world.server.silence(self.bus.context)
+        for task in list(self.tasks):
+            task.cancel()
+        if self.died is not None:
+            self.died()
+
+    async def effect(self, what: str) -> None:
+        """Something took place outside of the process; it may have been its last deed."""
+        self.effects += 1
+        if self.dies_after is not None and self.effects >= self.dies_after and not self.dead:
+            self.world.note(f"{self.name} dies after {what}")
+            self.crash()
+        await self.alive()
+
+    async def alive(self) -> None:
+        """Go no further where the process is dead."""
+        self._alive()
+
+    def _alive(self) -> None:
+        if self.dead:
+            raise asyncio.CancelledError
+
+    def connection_changed(self) -> None:
+        """The connection was cut, or stands again."""
+        if self.up != self._was_up:
+            self._was_up = self.up
+            if self.up:
+                self.bus.reconnected()
+            else:
+                self.bus.disconnected()
+
+    # --- the link -----------------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        """Whether the server can be reached now."""
+        return not self.dead and not self.world.weather.is_cut(self.name)
+
+    async def there(self, call: str, about: str) -> None:
+        """Bring a request to the server; Unavailable where it never arrives."""
+        del call
+        self._alive()
+        weather, chance = self.world.weather, self._chance
+        seconds = chance.random() * LATENCY_SECONDS_MAX
+        if slow := weather.slow.get(self.name):
+            seconds += chance.random() * slow
+        await asyncio.sleep(seconds)
+        self._alive()
+        if (share := weather.lost_requests.get(self.name)) and chance.random() < share:
+            await self._in_vain(about)
+        if not self.up:
+            raise Unavailable(f"{about}: the connection was lost")
+
+    async def back(self, call: str, about: str) -> None:
+        """Bring the answer back; Unavailable where it is lost."""
+        if call == "store" and not about.startswith(RENEWALS):
+            await self.effect(about)
+        weather, chance = self.world.weather, self._chance
+        if not self.up:
+            raise Unavailable(f"{about}: the connection was lost")
+        if (share := weather.lost_answers.get(self.name)) and chance.random() < share:
+            await self._in_vain(about)
+
+    async def _in_vain(self, about: str) -> None:
+        await asyncio.sleep(TIMEOUT_SECONDS)
+        await self.alive()
+        raise Unavailable(f"{about}: no answer in {TIMEOUT_SECONDS:g} s")
+
+    def settles(self, word: str, about: str) -> bool:
+        """Whether an acknowledgement, which nobody waits for, arrives."""
+        del word, about
+        share = self.world.weather.lost_acks.get(self.name, 0.0)
+        return not share or self._chance.random() >= share
+
+    def arrives(self, about: str, hand_over: Callable[[], None]) -> None:
+        """Hand a delivery over a little later, after those before it."""
+        del about
+        loop = asyncio.get_running_loop()
+        at = loop.time() + self._chance.random() * LATENCY_SECONDS_MAX
+        self._arrival = max(at, self._arrival + STEP_SECONDS)
+        loop.call_at(self._arrival, hand_over, context=self.context)
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work

@@ -1,0 +1,152 @@
+"""A workload system that exists for one simulation, and the notifier plugin that speaks to it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from schemas.settings import Setting
+from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
+from services.primitives.clock import Clock
+from services.simulator.engine.simulated_process import Life
+from services.simulator.engine.simulation_context import WORLD, World
+from services.simulator.engine.virtual_time import MEMBER
+
+CALL_SECONDS_MAX: Final = 0.3
+DRAIN_SECONDS_MAX: Final = 12.0
+
+
+@dataclass(slots=True)
+class Workload:
+    """What the workload system believes of nodes."""
+
+    world: World
+    cordoned: dict[str, str] = field(default_factory=dict)
+    """Node -> why."""
+    drained_at: dict[str, float] = field(default_factory=dict)
+    """Node -> when its work will have left."""
+    ordered_at: dict[str, float] = field(default_factory=dict)
+    away_until: float = 0.0
+    """Until then no call is answered."""
+    endless_until: float = 0.0
+    """Drains that begin before this never end."""
+    loads: dict[str, Load] = field(default_factory=dict)
+    """Pool -> its queue."""
+    on_uncordoned: Callable[[str], None] = lambda _: None
+    chance: Any = None
+
+    def __post_init__(self) -> None:
+        """Draw from the world's seed."""
+        self.chance = self.world.chance("workload")
+
+    def cordon(self, node: str, reason: str) -> None:
+        """Place nothing new on a node."""
+        if node not in self.cordoned:
+            self.world.note(f"workload system cordons {node}")
+        self.cordoned[node] = reason
+
+    def uncordon(self, node: str) -> None:
+        """Use a node again."""
+        if self.cordoned.pop(node, None) is not None:
+            self.world.note(f"workload system uncordons {node}")
+        self.on_uncordoned(node)
+        self.drained_at.pop(node, None)
+        self.ordered_at.pop(node, None)
+
+    def drain(self, node: str) -> None:
+        """Begin to move the work off a node."""
+        if node in self.drained_at:
+            return
+        now = self.world.now()
+        seconds = self.chance.random() * DRAIN_SECONDS_MAX
+        endless = now < self.endless_until
+        self.drained_at[node] = float("inf") if endless else now + seconds
+        self.ordered_at[node] = now
+        self.world.note(f"workload system drains {node}{' without end' if endless else ''}")
+
+    def let_go(self) -> None:
+        """What has drained without end ends now."""
+        for node, at in self.drained_at.items():
+            if at == float("inf"):
+                self.drained_at[node] = self.world.now()
+
+    def is_drained(self, node: str) -> bool:
+        """Whether no work is left."""
+        return self.world.now() >= self.drained_at.get(node, float("inf"))
+
+
+class SimulatedMetrics:
+    """The metrics source plugin: how many jobs wait, as `set_load` says."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """None: the scenario decides."""
+
+    def __init__(self, *, options: Options) -> None:
+        """Find the workload system of this world."""
+        del options
+        self._workload: Workload = WORLD.get().parts["workload"]
+
+    async def load(self, pool: str) -> Load:
+        """Say it."""
+        workload = self._workload
+        if workload.world.now() < workload.away_until:
+            raise SourceError("the workload system is away")
+        return workload.loads.get(pool, Load())
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class SimulatedNotifier:
+    """The notifier plugin: one notifier's way to the workload system."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """None: the campaign decides."""
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Find the workload system of this world."""
+        del options, clock
+        self._workload: Workload = WORLD.get().parts["workload"]
+        life = MEMBER.get()
+        assert isinstance(life, Life)
+        self._life = life
+
+    @property
+    def name(self) -> str:
+        """What logs call it."""
+        return "simulated"
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(self._workload.chance.random() * CALL_SECONDS_MAX)
+        await self._life.alive()
+        if self._workload.world.now() < self._workload.away_until:
+            raise ConnectionError("the workload system is away")
+
+    async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
+        """Place nothing new on the node."""
+        del idempotency_key
+        await self._reach()
+        self._workload.cordon(node, reason)
+        await self._life.effect("a cordon")
+
+    async def uncordon(self, node: str, *, idempotency_key: str) -> None:
+        """The node may be used again."""
+        del idempotency_key
+        await self._reach()
+        self._workload.uncordon(node)
+        await self._life.effect("an uncordon")
+
+    async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
+        """Begin to move the work off the node."""
+        del reason, idempotency_key
+        await self._reach()
+        self._workload.drain(node)
+        await self._life.effect("a drain")
+
+    async def is_drained(self, node: str) -> bool:
+        """Whether no work is left on the node."""
+        await self._reach()
+        return self._workload.is_drained(node)
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,79 @@
+"""What a scenario begins with: which pool has which nodes, and where those stand. Pure.
+
+The nodes of a scenario have the names that its file gives them. For that a pool begins with a
+record in which the launches of these nodes are decided already; everything after that decision is
+the services' own work, as is every node beyond them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from schemas.records import OpenSaga, PoolRecord
+from schemas.settings import Settings
+from services.simulator.engine.hardware_failures import Kind
+from services.simulator.inputs.scenario import scenario_format as f
+from services.simulator.inputs.scenario.scenario_pools import pool_of
+
+BEGIN_REASON = "the scenario's fleet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a stage is set up with."""
+
+    configuration: Settings
+    records: tuple[PoolRecord, ...]
+    kinds: Mapping[str, Kind]
+    """Node -> what its machine is like."""
+    others: Mapping[str, Kind]
+    """Pool -> what the machines are like that nobody has named."""
+
+
+def beginning(scenario: f.Scenario, now: datetime) -> Beginning:
+    """How a scenario begins."""
+    named: dict[str, list[f.FleetNode]] = {name: [] for name in scenario.configuration.pools}
+    for node in scenario.fleet:
+        named[pool_of(node)].append(node)
+    return Beginning(
+        configuration=scenario.configuration,
+        records=tuple(
+            first_record(scenario.configuration, pool, [each.id for each in nodes], now)
+            for pool, nodes in named.items()
+        ),
+        kinds={node.id: kind_of(node) for node in scenario.fleet},
+        others={
+            name: kind_of(nodes[0]) if nodes else Kind(gpu_count=spec.gpu_count or 8)
+            for (name, nodes), spec in zip(
+                named.items(), scenario.configuration.pools.values(), strict=True
+            )
+        },
+    )
+
+
+def kind_of(node: f.FleetNode) -> Kind:
+    """What the machine of a node is like."""
+    return Kind(
+        region=node.region,
+        zone=node.zone,
+        rack=node.rack or node.labels.get("rack", ""),
+        instance_type=node.instance_type,
+        gpu_count=node.gpu_count,
+        gpu_type=node.gpu_type,
+    )
+
+
+def first_record(settings: Settings, pool: str, nodes: list[str], now: datetime) -> PoolRecord:
+    """A pool's record in which the launches of these nodes are decided."""
+    spec = settings.pools[pool]
+    open_ = {
+        f"scale-up-{node}": OpenSaga(kind="scale-up", new_node=node, reason=BEGIN_REASON, since=now)
+        for node in nodes
+    }
+    return PoolRecord(
+        name=pool,
+        spec=spec,
+        desired=max(len(nodes), spec.min_nodes),
+        serial=len(nodes),
+        open=open_,
+    )

@@ -1,0 +1,57 @@
+"""How a node and a pool stand, in a scenario's words. Pure.
+
+A node's status is what Navarch has decided: unhealthy stands until it is uncordoned or replaced.
+Its health is what the hardware is like now, so it may be healthy again while the status is not.
+"""
+
+from dataclasses import dataclass
+
+from schemas.reasons import HealthStatus
+from schemas.records import HealthRecord, NodeRecord
+from services.simulator.inputs.scenario.scenario_format import NodeStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a node stands."""
+
+    node: str
+    pool: str
+    status: NodeStatus
+    health: HealthStatus
+    reason: str = ""
+
+
+def standing(record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | None) -> Standing:
+    """How a node stands; `unfit`: whether its hardware is broken now, None where it has none."""
+    return Standing(
+        node=record.node,
+        pool=record.pool,
+        status=status_of(record),
+        health=health_of(judged, unfit=unfit),
+        reason=(judged.reason if judged else "") or record.reason,
+    )
+
+
+def status_of(record: NodeRecord) -> NodeStatus:
+    """Name what is most of all true of a node."""
+    if record.state == "terminated" or record.provider_says == "gone":
+        return "terminated"
+    if record.state in ("launching", "registered"):
+        return "provisioning"
+    if record.health == "unhealthy":
+        return "unhealthy"
+    if record.lost:
+        return "lost"
+    if record.state == "leaving" or record.drained or record.saga.startswith("drain-"):
+        return "draining"
+    if record.spare:
+        return "spare"
+    return "cordoned" if record.cordoned else "active"
+
+
+def health_of(judged: HealthRecord | None, *, unfit: bool | None) -> HealthStatus:
+    """What the hardware is like now, as far as the policy minds it."""
+    if unfit is None or judged is None:
+        return "unknown"
+    return judged.status if unfit else "healthy"

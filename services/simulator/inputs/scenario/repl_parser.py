@@ -1,0 +1,118 @@
+"""Words that somebody types become a scenario's events: `inject node-1 xid_error`. Pure.
+
+The same actions, parameters and checks as in a file; only the spelling is shorter.
+"""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import yaml
+
+from schemas.duration import Duration
+from services.primitives.errors import ConfigurationError
+from services.settings.yaml_document import Document
+from services.simulator.inputs.scenario import scenario_format as f
+from services.simulator.inputs.scenario.scenario_file import read_event
+from services.simulator.inputs.scenario.scenario_validation import VERBS, event_problems
+
+SHORT: Final[dict[str, f.Action]] = {
+    "start": "start_fleet",
+    "stop": "stop_fleet",
+    "inject": "inject_failure",
+    "recover": "recover_failure",
+    "command": "issue_command",
+    "wait": "wait_for_status",
+    "step": "wait",
+    "load": "set_load",
+}
+"""What is typed -> the action; an action's own name is understood as well."""
+SECOND: Final[dict[f.Action, str]] = {
+    "inject_failure": "failure_type",
+    "recover_failure": "failure_type",
+    "issue_command": "command_type",
+    "wait_for_status": "expected_status",
+    "assert": "expected_status",
+    "request": "verb",
+}
+"""Action -> the parameter that the word after the target is."""
+INSIDE: Final[dict[f.Action, str]] = {"issue_command": "command_args", "request": "body"}
+"""Action -> the parameter that `key=value` goes into."""
+TYPED: Final = "(typed)"
+
+
+class TypedError(Exception):
+    """What was typed is no event; the message says what would be."""
+
+
+def event_of(line: str, ids: Collection[str], pools: Collection[str]) -> f.Event:
+    """Read what was typed; TypedError where it makes no sense."""
+    words = line.split()
+    action: Any = SHORT.get(words[0], words[0])
+    if action not in f.PARAMS:
+        raise TypedError(f"{words[0]!r} is not understood; type help")
+    positional = [word for word in words[1:] if "=" not in word]
+    named = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    values = {key: _value(text) for key, text in named.items()}
+    target = ""
+    if action == "wait":
+        values.setdefault("duration", positional[0] if positional else "10s")
+    elif action == "log":
+        values = {"message": " ".join(words[1:])}
+    elif positional:
+        target, rest = positional[0], positional[1:]
+        if rest and action in SECOND:
+            values[SECOND[action]] = rest[0]
+    text = f.EventText(action=action, at=Duration(0), target=target, params=_nested(action, values))
+    try:
+        event = read_event(Document(TYPED, {}), text)
+    except ConfigurationError as error:
+        raise TypedError(_plain(str(error).removeprefix(f"{TYPED}:1: "))) from error
+    wrong = [
+        _plain(f"{'.'.join(map(str, place))}: {problem}".removeprefix(": "))
+        for place, problem in event_problems(event, ids, pools)
+    ]
+    if wrong:
+        raise TypedError("; ".join(wrong))
+    return event
+
+
+def _plain(problem: str) -> str:
+    """A problem without the places that are a file's alone."""
+    for place in ("params.command_args: ", "params.body: ", "params: ", "params.", "target: "):
+        problem = problem.removeprefix(place)
+    return problem
+
+
+def _nested(action: f.Action, values: dict[str, Any]) -> dict[str, Any]:
+    """Put what is an argument of a command or a request where it belongs."""
+    inside = INSIDE.get(action)
+    if inside is None:
+        return values
+    own = {"command_type", "verb", "reason"} if action == "issue_command" else {"verb"}
+    outer = {key: value for key, value in values.items() if key in own}
+    return {**outer, inside: {k: value for k, value in values.items() if k not in own}}
+
+
+def _value(text: str) -> Any:
+    """A number, a word or a list, as YAML has it."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+HELP: Final = f"""\
+start                                 start the fleet (again: what was stopped of it)
+step 30s                              let time pass; an empty line: ten seconds
+inject node-1 xid_error xid_code=48   break something, for good or with duration=1m; types:
+                                      {", ".join(sorted(f.NODE_FAILURES))}
+inject cloud no_capacity market=spot  cloud: {", ".join(sorted(f.CLOUD_FAILURES))}
+                                      broker, workload or a service: network; a service: crash
+recover node-1                        whatever is wrong with it is over
+command node-1 drain timeout=1m       {", ".join((*VERBS, "run_diagnostic"))}
+request training scale nodes=5        what an operator asks of a pool
+load training utilization=95          how a pool is used: pending_jobs=3 queue_depth=12 too
+wait node-1 active timeout=1m         let time pass until it is so
+nodes, pools, story, why node-1       how things stand, why, and what has happened so far
+stop                                  every agent of the fleet falls silent
+quit                                  end"""

@@ -1,0 +1,383 @@
+"""Reads a scenario file; whatever is wrong with it is told at once, with file, line and key.
+
+Nothing is run here: references to nodes, pools, actions and requests are checked against what the
+file itself says, so that a scenario that is found right can be played.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.launch_offers import Offering
+from schemas.names import InvalidNameError, token
+from schemas.requests import REQUESTS
+from schemas.settings import Settings
+from services.pool_manager.autoscaling.autoscaler_plugins import Found
+from services.primitives.errors import ConfigurationError
+from services.settings.settings_file import settings_of
+from services.settings.yaml_document import Document, Path_, convert, read_document
+from services.simulator.inputs.scenario import scenario_format as f
+from services.simulator.inputs.scenario.scenario_offerings import offered
+from services.simulator.inputs.scenario.scenario_pools import named_providers, own_pools, pool_text
+from services.simulator.inputs.scenario.scenario_validation import Known, problems
+
+FILE_BYTES_MAX: Final = 4 * 1_048_576
+PROVIDER_TYPE: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
+NOTIFIER_TYPE: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
+AGENT: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
+"""A few nodes beat often, so that little time passes until something is seen."""
+FLEET: Final = "simulated"
+KEYS: Final = (
+    *("name", "description", "seed", "duration", "replace_fatal", "fleet", "pools", "settings"),
+    *("events", "assertions", "stress"),
+)
+
+
+class ScenarioError(ConfigurationError):
+    """A file is no scenario; `problems` are all that is wrong with it, in the order of lines."""
+
+    def __init__(self, found: list[str]) -> None:
+        """Say all of it."""
+        super().__init__("\n".join(found))
+        self.problems = found
+
+
+def read_file(path: Path) -> f.Scenario:
+    """Read a file; ScenarioError with everything that is wrong with it."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ScenarioError([f"{path}: larger than {FILE_BYTES_MAX} bytes"])
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError([f"{path}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError([f"{path}: is not UTF-8: {error}"]) from error
+    return read_text(str(path), text)
+
+
+def read_text(file: str, text: str) -> f.Scenario:
+    """The same, from text; `file` is what errors call it, and what paths in it are relative to."""
+    try:
+        document = read_document(file, text)
+    except ConfigurationError as error:
+        raise ScenarioError([str(error)]) from error
+    return _Reading(document).scenario()
+
+
+class _Reading:
+    """One file as it is read: what was found, and what was found wrong."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._wrong: list[ConfigurationError] = []
+        self._numbers: dict[str, list[int]] = {}
+        """Section -> places in the file of what could be read of it."""
+        self._known: frozenset[str] = frozenset()
+        """Every pool that the file names, readable or not."""
+
+    def scenario(self) -> f.Scenario:
+        """Everything, or ScenarioError."""
+        raw = self._document.value
+        if not isinstance(raw, dict):
+            raise ScenarioError([str(self._error((), "must be a mapping: name, fleet, events …"))])
+        for key in raw:
+            if key not in KEYS:
+                self._wrong.append(self._error((key,), f"unknown key; known: {', '.join(KEYS)}"))
+        self._fold_pools(raw)
+        fleet = tuple(self._fleet(raw.get("fleet")))
+        configuration, own = self._configuration(raw, fleet)
+        events = tuple(self._events(raw.get("events")))
+        assertions = tuple(self._assertions(raw.get("assertions")))
+        head = {key: raw[key] for key in KEYS[:5] if key in raw}
+        found = self._try(partial(convert, self._document, head, _Head, ()))
+        if found is None:
+            self._raise()
+        scenario = f.Scenario(
+            **{name: getattr(found, name) for name in _Head.__struct_fields__},
+            file=self._document.file,
+            fleet=fleet,
+            own_pools=own,
+            configuration=configuration,
+            events=events,
+            assertions=assertions,
+            stress=self._stress(raw.get("stress")),
+        )
+        if raw.get("stress") is not None and scenario.stress is None:
+            self._raise()  # what stands beside it cannot be judged
+        self._refer(scenario, raw)
+        self._raise()
+        return scenario
+
+    def _refer(self, scenario: f.Scenario, raw: dict[str, Any]) -> None:
+        """Look at what refers to something else; what could not be read may be referred to."""
+        fleet, events = raw.get("fleet") or [], raw.get("events") or []
+        if not (isinstance(fleet, list) and isinstance(events, list) and self._shaped(raw)):
+            return  # everything would refer to nothing
+        whole = len(scenario.events) == len(events)
+        named = [each.get("id") for each in fleet if isinstance(each, dict)]
+        ids = {each for each in named if isinstance(each, str)}
+        known = Known(
+            ids=ids, pools=self._known, started=not whole, offered=self._offered(scenario)
+        )
+        if scenario.stress is None:
+            found = problems(scenario, known)
+        else:
+            from services.simulator.inputs.stress import stress_validation as stress  # noqa: PLC0415 - rarely there
+
+            found = stress.beside(scenario, raw)
+        for path, text in found:
+            if len(path) > 1 and isinstance(path[1], int):
+                path = (path[0], self._numbers[str(path[0])][path[1]], *path[2:])  # noqa: PLW2901
+            self._wrong.append(self._error(path, text))
+
+    def _offered(self, scenario: f.Scenario) -> tuple[Offering, ...]:
+        try:
+            return offered(scenario.configuration, scenario.fleet)
+        except ConfigurationError as error:
+            key, _, problem = (str(error).partition(": ")[2]).partition(": ")
+            self._wrong.append(self._error(("settings", *key.split(".")), problem))
+            return ()
+
+    @staticmethod
+    def _shaped(raw: dict[str, Any]) -> bool:
+        """Whether the pools are a mapping of mappings."""
+        pools = raw.get("pools") or {}
+        return isinstance(pools, dict) and all(isinstance(each, dict) for each in pools.values())
+
+    def _fold_pools(self, raw: dict[str, Any]) -> None:
+        """Pools as a list, each with its `name`, are the same as a mapping, here too."""
+        listed = raw.get("pools")
+        if not isinstance(listed, list):
+            return
+        raw["pools"] = pools = {}
+        places: dict[int, str] = {}
+        for number, each in enumerate(listed):
+            name = each.get("name") if isinstance(each, dict) else None
+            if not isinstance(name, str):
+                text = "a pool in a list needs a `name`; add it"
+                self._wrong.append(self._error(("pools", number), text))
+            elif name in pools:
+                text = f"pool {name!r} stands twice; rename one"
+                self._wrong.append(self._error(("pools", number), text))
+            else:
+                places[number] = name
+                pools[name] = {key: value for key, value in each.items() if key != "name"}
+        for path, line in list(self._document.lines.items()):
+            if len(path) > 1 and path[0] == "pools" and isinstance(path[1], int):
+                self._document.lines[("pools", places.get(path[1], path[1]), *path[2:])] = line
+
+    def _stress(self, raw: Any) -> Any:
+        if raw is None:
+            return None
+        from services.simulator.inputs.stress import stress_validation as stress  # noqa: PLC0415 - rarely there
+        from services.simulator.inputs.stress.stress_format import StressSpec  # noqa: PLC0415
+
+        spec = self._try(partial(convert, self._document, raw, StressSpec, ("stress",)))
+        if spec is not None:
+            self._wrong += stress.errors(self._document, spec, ("stress",))
+        return spec
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _fleet(self, raw: Any) -> Iterator[f.FleetNode]:
+        seen: dict[str, int] = {}
+        for number, node in self._numbered("fleet", raw, f.FleetNode, f.FLEET_MAX):
+            path: Path_ = ("fleet", number, "id")
+            try:
+                token(node.id, "node")
+            except InvalidNameError as error:
+                self._wrong.append(self._error(path, str(error)))
+            if node.id in (f.ALL, f.BROKER, f.CLOUD, f.WORKLOAD, *f.SERVICES):
+                self._wrong.append(self._error(path, f"{node.id!r} means something else; rename"))
+            if node.id in seen:
+                first = seen[node.id] + 1
+                text = f"{node.id!r} stands twice (it is node {first} of the fleet); rename one"
+                self._wrong.append(self._error(path, text))
+            seen[node.id] = number
+            yield node
+
+    def _events(self, raw: Any) -> Iterator[f.Event]:
+        at = Duration(0)
+        for number, text in self._numbered("events", raw, f.EventText, f.EVENTS_MAX):
+            at = at if text.at is None else text.at
+            event = msgspec.structs.replace(text, at=at)
+            found = self._try(partial(read_event, self._document, event, ("events", number)))
+            if found is None:
+                self._numbers["events"].remove(number)
+            else:
+                yield found
+
+    def _assertions(self, raw: Any) -> Iterator[f.Assertion]:
+        for _, each in self._numbered("assertions", raw, f.Assertion, f.EVENTS_MAX):
+            written = each.expected
+            if each.type in f.COUNTS and isinstance(written, str) and written.isdecimal():
+                # A number in quotes is what older files have.
+                yield msgspec.structs.replace(each, expected=int(written))
+            else:
+                yield each
+
+    def _numbered(
+        self, key: str, raw: Any, kind: type[Any], most: int
+    ) -> Iterator[tuple[int, Any]]:
+        if raw is None:
+            return
+        if not isinstance(raw, list) or len(raw) > most:
+            self._wrong.append(self._error((key,), f"must be a list (`- …`) of at most {most:,}"))
+            return
+        for number, each in enumerate(raw):
+            path: Path_ = (key, number)
+            made = self._try(partial(convert, self._document, each, kind, path))
+            if made is not None:
+                self._numbers.setdefault(key, []).append(number)
+                yield number, made
+
+    # --- the configuration of the services ------------------------------------------------------
+
+    def _configuration(
+        self, raw: dict[str, Any], fleet: tuple[f.FleetNode, ...]
+    ) -> tuple[Settings, tuple[str, ...]]:
+        """What the services are given; and the names of the scenario's own pools."""
+        sections = self._mapping(raw, "settings")
+        for key in sections:
+            if key not in f.SECTIONS:
+                known = ", ".join(sorted(f.SECTIONS))
+                text = f"is not a section that a scenario can set; those are {known}"
+                self._wrong.append(self._error(("settings", key), text))
+        pools = {
+            name: pool_text(spec) if isinstance(spec, dict) else spec
+            for name, spec in self._mapping(raw, "pools").items()
+        }
+        providers = {f.CLOUD, *(node.provider for node in fleet)}
+        for spec in pools.values():
+            providers.update(named_providers(spec))
+        base: dict[str, Any] = {
+            "fleet": FLEET,
+            "providers": {name: {"type": PROVIDER_TYPE} for name in sorted(providers)},
+            "notifier": {"type": NOTIFIER_TYPE},
+            **({"agent": AGENT} if raw.get("stress") is None else {}),
+            **{key: value for key, value in sections.items() if key in f.SECTIONS},
+        }
+        own = own_pools(fleet, replace=raw.get("replace_fatal") is True)
+        for name in set(own) & set(pools):
+            text = f"is what the nodes' own pool is called that name no `pool`; rename {name!r}"
+            self._wrong.append(self._error(("pools", name), text))
+        self._known = frozenset((*own, *pools))
+        good = {
+            name: spec
+            for name, spec in pools.items()
+            if self._try(partial(self._pool, name, {**base, "pools": {name: spec}}))
+        }
+        read = self._try(partial(self._settings, {**base, "pools": {**own, **good}}))
+        return read or Settings(), tuple(own)
+
+    def _pool(self, name: str, value: dict[str, Any]) -> Settings:
+        """One pool's configuration, its plugins included."""
+        settings = self._settings(value)
+        try:
+            Found(settings.pools[name], name, None, make=False)
+        except ConfigurationError as error:
+            key, _, problem = (str(error).partition(": ")[2] or str(error)).partition(": ")
+            path: Path_ = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+            if path[:1] != ("pools",):
+                path, problem = ("pools", name, "autoscaling"), f"{key}: {problem}"
+            raise self._error(path, problem) from error
+        return settings
+
+    def _settings(self, value: dict[str, Any]) -> Settings:
+        lines = {
+            path: line for path, line in self._document.lines.items() if path[:1] == ("pools",)
+        }
+        for path, line in self._document.lines.items():
+            if path[:1] == ("settings",):
+                lines[path[1:]] = line
+        document = Document(self._document.file, value, lines)
+        try:
+            return settings_of(document, {})
+        except ConfigurationError as error:
+            text = str(error)
+            if " is not set; export " not in text:
+                raise
+            # What a scenario says is the same wherever it is played.
+            text = text.partition(" is not set")[0] + " has no value in a scenario; write the value"
+            raise ConfigurationError(text) from error
+
+    def _mapping(self, raw: dict[str, Any], key: str) -> dict[str, Any]:
+        value = raw.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self._wrong.append(self._error((key,), "must be a mapping of names"))
+            return {}
+        return value
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def _try(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except ConfigurationError as error:
+            self._wrong.append(error)
+            return None
+
+    def _error(self, path: Path_, text: str) -> ConfigurationError:
+        return self._document.error(path, text)
+
+    def _raise(self) -> None:
+        if self._wrong:
+            raise ScenarioError(sorted(dict.fromkeys(map(str, self._wrong)), key=_line))
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    description: str = ""
+    seed: int = 1
+    duration: Duration | None = None
+    replace_fatal: bool = False
+
+
+def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Event:
+    """Read an event's parameters, as its action has them."""
+    params = {f.PARAM_ALIASES.get(key, key): value for key, value in text.params.items()}
+    failure = params.get("failure_type")
+    if isinstance(failure, str):
+        params["failure_type"] = f.FAILURE_ALIASES.get(failure, failure)
+    read = convert(document, params, f.PARAMS[text.action], (*path, "params"))
+    _check_params(document, text, params, path)
+    if text.action == "request" and read.verb not in REQUESTS:
+        known = ", ".join(REQUESTS)
+        raise document.error((*path, "params", "verb"), f"no such request; known: {known}")
+    at = text.at if text.at is not None else Duration(0)
+    return f.Event(at=at, action=text.action, target=text.target, params=read)
+
+
+def _check_params(
+    document: Document, text: f.EventText, params: dict[str, Any], path: Path_
+) -> None:
+    """Refuse what says nothing where it stands: its writer means something by it."""
+    action = text.action
+    if action == "assert" and "timeout" in params:
+        told = "an assert looks once; write `action: wait_for_status`, or take it out"
+        raise document.error((*path, "params", "timeout"), told)
+    if action != "inject_failure":
+        return
+    for key, failures in f.PARAM_OF.items():
+        if key in params and params["failure_type"] not in failures:
+            told = f"says nothing about {params['failure_type']}, but about "
+            raise document.error((*path, "params", key), told + ", ".join(sorted(failures)))
+    of_cloud = (*f.PLACE_KEYS, "count") if params["failure_type"] == "preemption" else f.PLACE_KEYS
+    for key in of_cloud:
+        if key in params and text.target != f.CLOUD:
+            told = f"says nothing about {text.target or 'no target'}, but about {f.CLOUD!r}"
+            raise document.error((*path, "params", key), told)
+
+
+def _line(problem: str) -> tuple[int, str]:
+    """The line that a problem names, for sorting."""
+    for part in problem.split(":"):
+        if part.isdecimal():
+            return int(part), problem
+    return 0, problem

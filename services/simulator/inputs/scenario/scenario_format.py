@@ -1,0 +1,380 @@
+"""What a scenario file may say: its sections, its actions and their parameters. Pure data.
+
+The words are those of the original Navarch's scenarios, and a few more of our own; `reading` turns
+a file into these structs and says what is wrong with it.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from schemas.autoscaling_advice import KeptBy
+from schemas.duration import Duration
+from schemas.launch_offers import Market
+from schemas.reasons import BreakerState, HealthStatus, SagaKind
+from schemas.settings import Percent, Setting, Settings
+from services.simulator.engine.offering_selector import Place
+
+FLEET_MAX: Final = 10_000
+EVENTS_MAX: Final = 10_000
+TEXT_CHARS_MAX: Final = 1_000
+TIME_SECONDS_MAX: Final = 30 * 86_400.0
+"""Of virtual time, for one scenario."""
+
+ALL: Final = "all"
+BROKER: Final = "broker"
+CLOUD: Final = "cloud"
+WORKLOAD: Final = "workload"
+SERVICES: Final = ("health-monitor", "pool-manager", "provisioner", "notifier")
+
+NodeFailure = Literal[
+    "xid_error",
+    "temperature",
+    "memory_error",
+    "nvlink_error",
+    "backend_error",
+    "boot_failure",
+    "network",
+    "power_off",
+    "preemption",
+    "deleted",
+]
+"""power_off: the machine is dead and its instance stands; preemption: the cloud announces that it
+takes the node; deleted: somebody ends its instance at the cloud."""
+CloudFailure = Literal[
+    "no_capacity",
+    "no_quota",
+    "launch_error",
+    "lost_answer",
+    "terminate_error",
+    "list_error",
+    "stillborn",
+    "boot_failure",
+    "old_hardware",
+    "preemption",
+]
+"""lost_answer: a launch takes effect, and nobody is told; stillborn: machines that are made next
+never boot; boot_failure: their boot checks fail; old_hardware: they are the machine that was given
+back last; preemption: the cloud announces that it takes some of its machines."""
+FailureType = Literal[
+    NodeFailure,
+    CloudFailure,
+    "endless_drain",
+    "crash",
+]
+FAILURE_ALIASES: Final = {"nvml_failure": "backend_error"}
+NODE_FAILURES: Final[frozenset[str]] = frozenset(NodeFailure.__args__)  # type: ignore[attr-defined]
+CLOUD_FAILURES: Final[frozenset[str]] = frozenset(CloudFailure.__args__)  # type: ignore[attr-defined]
+FAILURES_OF: Final[dict[str, frozenset[str]]] = {
+    BROKER: frozenset({"network"}),
+    CLOUD: CLOUD_FAILURES,
+    WORKLOAD: frozenset({"network", "endless_drain"}),
+    **dict.fromkeys(SERVICES, frozenset({"crash", "network"})),
+}
+"""What can go wrong with what is no node."""
+COUNTED: Final = frozenset(
+    {"memory_error", "nvlink_error", "boot_failure", "stillborn", "preemption"}
+    | {"launch_error", "lost_answer", "terminate_error", "list_error", "old_hardware"}
+)
+PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption"})
+"""What may befall a part of the cloud alone: a provider's, a region's, a zone's, a market's."""
+PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")
+PARAM_OF: Final[dict[str, frozenset[str]]] = {
+    "xid_code": frozenset({"xid_error"}),
+    "job": frozenset({"xid_error"}),
+    "temperature": frozenset({"temperature"}),
+    "count": COUNTED,
+    "cured_by": NODE_FAILURES - {"network", "power_off", "preemption", "deleted"},
+    **dict.fromkeys(PLACE_KEYS, PLACED),
+}
+"""Parameter -> the failures that it says something about; the other parameters fit all."""
+OF_A_GPU: Final = frozenset({"xid_error", "temperature", "memory_error", "nvlink_error"})
+
+SECTIONS: Final = frozenset(
+    {"agent", "alerts", "budget", "defaults", "health_policy", "instance_types", "mode", "server"}
+    | {"spend_cap"}
+)
+"""Of the configuration: what `settings` may hold. The rest is the simulation's own."""
+
+CommandType = Literal[
+    "cordon",
+    "uncordon",
+    "drain",
+    "terminate",
+    "replace",
+    "reset_gpu",
+    "reboot",
+    "hold",
+    "release",
+    "run_diagnostic",
+]
+NodeStatus = Literal[
+    "provisioning",
+    "active",
+    "spare",
+    "cordoned",
+    "draining",
+    "unhealthy",
+    "lost",
+    "terminated",
+]
+"""Of a node that several are true of, the last of this list is told."""
+
+
+class FleetNode(Setting, frozen=True, kw_only=True):
+    """A node that the scenario names."""
+
+    id: str
+    pool: str = ""
+    """One of `pools`; empty: the scenario's own, in which sick nodes are left alone."""
+    provider: str = "fake"
+    region: str = ""
+    zone: str = ""
+    rack: str = ""
+    instance_type: str = "gpu_8x"
+    gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
+    gpu_type: str = "NVIDIA H100 80GB HBM3"
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class NoParams(Setting, frozen=True, kw_only=True):
+    """Of an action that takes none."""
+
+
+class Placed(Setting, frozen=True, kw_only=True):
+    """Which offerings are meant; what is empty may be anything."""
+
+    provider: str = ""
+    region: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    """As the provider calls it."""
+    market: Market | Literal[""] = ""
+
+    @property
+    def place(self) -> Place:
+        """The same, by itself."""
+        return Place(**{key: getattr(self, key) for key in PLACE_KEYS})
+
+
+class FailureParams(Placed, frozen=True, kw_only=True):
+    """Of `inject_failure`: what breaks, and for how long."""
+
+    failure_type: FailureType
+    xid_code: Annotated[int, msgspec.Meta(ge=1, le=999)] = 79
+    gpu_index: Annotated[int, msgspec.Meta(ge=0, le=63)] = 0
+    message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)] = ""
+    job: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """Whose process the kernel's line names: what befalls one job on several nodes is the job's."""
+    temperature: Annotated[int, msgspec.Meta(ge=0, le=200)] = 96
+    count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    """Of what is counted: errors, the cloud's calls that fail, the machines that it takes."""
+    duration: Duration | None = None
+    """After it the failure is over by itself; absent: it stays until `recover_failure`. Of
+    `preemption`: how long before the cloud takes the node."""
+    cured_by: Literal["reset_gpu", "reboot", "replace"] = "reset_gpu"
+    """The gentlest remedy that helps; after a gentler one the failure comes again."""
+
+
+class RecoverParams(Setting, frozen=True, kw_only=True):
+    """Of `recover_failure`."""
+
+    failure_type: FailureType | Literal[""] = ""
+    """Empty: everything that is wrong with the target."""
+
+
+class CommandParams(Setting, frozen=True, kw_only=True):
+    """Of `issue_command`: what an operator asks of a node."""
+
+    command_type: CommandType
+    command_args: dict[str, Any] = msgspec.field(default_factory=dict)
+    """As the request of that name takes them: `{timeout: 10m}` for drain."""
+    reason: str = ""
+    refused: bool = False
+    """Whether it is to be refused; what is refused otherwise fails the scenario."""
+
+
+class RequestParams(Setting, frozen=True, kw_only=True):
+    """Of `request`: what an operator asks of a pool."""
+
+    verb: str
+    body: dict[str, Any] = msgspec.field(default_factory=dict)
+    refused: bool = False
+    """As of a command."""
+
+
+class LoadParams(Setting, frozen=True, kw_only=True):
+    """Of `set_load`: what a pool's GPUs and queue look like from now on."""
+
+    utilization: Percent | None = None
+    pending_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    queue_depth: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class WaitParams(Setting, frozen=True, kw_only=True):
+    """Of `wait`."""
+
+    duration: Duration = Duration(0)
+    """Beyond the event's `at`; absent: none."""
+
+
+class LogParams(Setting, frozen=True, kw_only=True):
+    """Of `log`."""
+
+    message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
+
+
+class ExpectParams(Setting, frozen=True, kw_only=True):
+    """Of `assert`, which looks once, and of `wait_for_status`, which looks until `timeout`."""
+
+    expected_status: NodeStatus | Literal[""] = ""
+    expected_health: HealthStatus | Literal[""] = ""
+    timeout: Duration = Duration(300)
+    """Of `wait_for_status` alone."""
+
+
+Action = Literal[
+    "start_fleet",
+    "stop_fleet",
+    "inject_failure",
+    "recover_failure",
+    "issue_command",
+    "wait_for_status",
+    "wait",
+    "log",
+    "assert",
+    "request",
+    "set_load",
+]
+Params = (
+    NoParams
+    | FailureParams
+    | RecoverParams
+    | CommandParams
+    | RequestParams
+    | LoadParams
+    | WaitParams
+    | LogParams
+    | ExpectParams
+)
+PARAMS: Final[dict[str, type[Any]]] = {
+    "start_fleet": NoParams,
+    "stop_fleet": NoParams,
+    "inject_failure": FailureParams,
+    "recover_failure": RecoverParams,
+    "issue_command": CommandParams,
+    "wait_for_status": ExpectParams,
+    "wait": WaitParams,
+    "log": LogParams,
+    "assert": ExpectParams,
+    "request": RequestParams,
+    "set_load": LoadParams,
+}
+"""Action -> the struct of its `params`."""
+PARAM_ALIASES: Final[dict[str, str]] = {"log_message": "message"}
+
+
+class EventText(Setting, frozen=True, kw_only=True):
+    """An event as it stands in the file; its params are read by its action."""
+
+    action: Action
+    at: Duration | None = None
+    """Absent: right after the event before it."""
+    target: str = ""
+    params: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Event(Setting, frozen=True, kw_only=True):
+    """Something that happens, or is waited or looked for."""
+
+    at: Duration
+    action: Action
+    target: str = ""
+    params: Params
+
+
+AssertionType = Literal[
+    "node_status",
+    "health_status",
+    "node_count",
+    "instance_count",
+    "launch_count",
+    "desired",
+    "dollars",
+    "breaker",
+    "advice",
+    "saga_count",
+    "event_count",
+    "why",
+    "job_wait",
+]
+
+
+class Assertion(Placed, frozen=True, kw_only=True):
+    """What must hold: `expected`, or a number of at least or at most so much."""
+
+    type: AssertionType
+    at: Duration | None = None
+    """When it is looked at, after what happens at that moment; absent: at the end."""
+    target: str = ALL
+    """A node, a pool, or `all`."""
+    expected: str | int | None = None
+    at_least: int | None = None
+    at_most: int | None = None
+    status: NodeStatus | Literal[""] = ""
+    """Of `node_count`: nodes of this status alone; empty: every node that is not terminated."""
+    health: HealthStatus | Literal[""] = ""
+    saga: SagaKind | Literal[""] = ""
+    """Of `saga_count`: of this kind alone."""
+    event: str = ""
+    """Of `event_count`: the fact, as in the event's subject: `node-replaced`."""
+    contains: str = ""
+    """Of `why`: words that the answer has in it."""
+    message: str = ""
+    """What it means when it does not hold."""
+
+
+COUNTS: Final[frozenset[str]] = frozenset(
+    {"node_count", "instance_count", "launch_count", "desired", "dollars", "saga_count"}
+    | {"event_count", "job_wait"}
+)
+WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "node_status": NodeStatus.__args__,  # type: ignore[attr-defined]
+    "health_status": HealthStatus.__args__,  # type: ignore[attr-defined]
+    "breaker": BreakerState.__args__,  # type: ignore[attr-defined]
+    "advice": ("followed", *KeptBy.__args__),  # type: ignore[attr-defined]
+}
+"""What may be expected of what is no count."""
+ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {
+    "status": frozenset({"node_count"}),
+    "health": frozenset({"node_count"}),
+    "saga": frozenset({"saga_count"}),
+    "event": frozenset({"event_count"}),
+    "contains": frozenset({"why"}),
+    **dict.fromkeys(PLACE_KEYS, frozenset({"instance_count", "launch_count"})),
+    "at_least": COUNTS,
+    "at_most": COUNTS,
+}
+"""Key -> the assertions that it says something about; the others fit all."""
+
+
+class Scenario(Setting, frozen=True, kw_only=True):
+    """A whole file, read and found right."""
+
+    name: str
+    description: str = ""
+    file: str = ""
+    seed: int = 1
+    duration: Duration | None = None
+    """So long it lasts at least, before the assertions; absent: until its last event."""
+    replace_fatal: bool = False
+    """Whether sick nodes of the scenario's own fleet are replaced."""
+    fleet: tuple[FleetNode, ...] = ()
+    own_pools: tuple[str, ...] = ()
+    """Names of the pools that hold the nodes which name none."""
+    configuration: Settings = Settings()
+    """As its services read it: the file's `pools` and `settings`, and what a simulation needs."""
+    events: tuple[Event, ...] = ()
+    assertions: tuple[Assertion, ...] = ()
+    stress: Any = None
+    """The `stress` section's own struct."""

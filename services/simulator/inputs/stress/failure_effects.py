@@ -1,0 +1,118 @@
+"""What a failure of the plan is on a machine, and whether the policy takes a node for it. Pure.
+
+The policy is asked about the very fault that the machine's agent, or the watch over levels, would
+tell: so what is called fatal here is what the services will make of it.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from schemas.node_events import Fault, node_codec
+from services.health_monitor.rules.health_policy import Policy
+from services.health_monitor.rules.health_state import TELEMETRY_SOURCE
+from services.health_monitor.rules.xid_catalogues import XidCatalog
+from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine import hardware_failures
+from services.simulator.engine.failure_reports import reporter_of, tell
+from services.simulator.engine.simulated_machine import Machine
+from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.inputs.stress.stress_format import FailureType
+
+HOT_CELSIUS: Final = 92
+CURES_OF_ACTIONS: Final = {
+    "RESTART_BM": "reboot",
+    "RESTART_VM": "reboot",
+    "CHECK_MECHANICALS": "replace",
+    "CONTACT_SUPPORT": "replace",
+}
+"""NVIDIA's action for an XID -> the gentlest remedy that helps; of any other a reset does."""
+CURES_OF_TYPES: Final[dict[str, str]] = {
+    "backend_error": "reboot",
+    "boot_failure": "replace",
+    "memory_error": "reset_gpu",
+    "network": "replace",
+    "nvlink_error": "reset_gpu",
+    "temperature": "replace",
+}
+PROBED_AT: Final = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class _StandingClock:
+    """A clock for what happens at one moment."""
+
+    def now(self) -> datetime:
+        """Always the same moment."""
+        return PROBED_AT
+
+    def monotonic(self) -> float:
+        """No time passes."""
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        """Nobody waits here."""
+        raise NotImplementedError(seconds)
+
+
+def cures(catalog: XidCatalog) -> dict[int, str]:
+    """XID -> the gentlest remedy that helps against it."""
+    return {each.code: CURES_OF_ACTIONS.get(each.action, "reset_gpu") for each in catalog.codes}
+
+
+def on_machine(
+    failure: Failure, gpu: int, at: float, began: datetime, cures: Mapping[int, str]
+) -> hardware_failures.Failure:
+    """What is wrong with the machine that a failure strikes."""
+    return hardware_failures.Failure(
+        kind=failure.type,
+        number=failure.number,
+        at=at,
+        began=began,
+        xid_code=failure.xid,
+        gpu_index=gpu,
+        temperature=HOT_CELSIUS,
+        cured_by=CURES_OF_TYPES.get(failure.type) or cures.get(failure.xid, "reset_gpu"),
+        lasting=failure.fatal,
+    )
+
+
+def judged_fatal(policy: Policy, type_: FailureType, xid: int) -> bool:
+    """Whether one such failure takes a node out of service, by this policy."""
+    if type_ == "temperature":
+        faults = _of_levels(policy)
+    else:
+        planned = Failure(number=1, at=0.0, slot=0, type=type_, xid=xid)
+        faults = _told(on_machine(planned, 0, 0.0, PROBED_AT, {}))
+    return any(policy.judge(each, {}, PROBED_AT).result == "unhealthy" for each in faults)
+
+
+def _told(failure: hardware_failures.Failure) -> list[Fault]:
+    """The faults that an agent makes of it."""
+    nobody: Any = None
+    instance = Instance(name="probe", provider_id="probe", pool="probe")
+    machine = Machine(instance, nobody, ready=1.0)
+    tell(reporter_of(machine, _StandingClock()), machine, failure)
+    told = []
+    while not machine.outbox.empty():
+        message = node_codec.decode(machine.outbox.get_nowait().data)
+        told += [message] if isinstance(message, Fault) else []
+    return told
+
+
+def _of_levels(policy: Policy) -> list[Fault]:
+    """The faults that come of a GPU which stays as hot as a failure makes it."""
+    return [
+        Fault(
+            id="probe",
+            time=PROBED_AT,
+            pool="probe",
+            node="probe",
+            kind=level.kind,
+            subcode=level.name,
+            gpu_index=0,
+            metrics={level.reading: HOT_CELSIUS, "temperature": HOT_CELSIUS},
+            source=TELEMETRY_SOURCE,
+        )
+        for level in policy.levels
+        if level.reading == "temperature_celsius" and level.begins()(HOT_CELSIUS)
+    ]

@@ -1,0 +1,275 @@
+"""What befalls a stress run's fleet, from its seed: every failure, what it brings about. Pure.
+
+The timeline is a list of values, drawn whole before the run begins; nothing that the services do
+changes it. A failure names a slot: it strikes the machine that stands there at that moment.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import Final, Literal
+
+from services.primitives.errors import ConfigurationError
+from services.simulator.inputs.stress.stress_fleet import Fleet, Slot
+from services.simulator.inputs.stress.stress_format import (
+    OLDER_WORDS,
+    PERCENT,
+    ChaosSpec,
+    CorrelationSpec,
+    FailureType,
+    OutageSpec,
+    StressSpec,
+    affected_share,
+)
+
+CASCADE_WIDTH_MAX: Final = 3
+"""So many nodes at most does one failure take with it directly."""
+RECOVERY_SECONDS_MIN: Final = 1.0
+DEFAULT_XID: Final = 79
+FAILURES_MAX: Final = 1_000_000
+
+Cause = Literal["chance", "cascade", "correlated", "outage"]
+Fatal = Callable[[FailureType, int], bool]
+"""Whether a failure of a type, and of an XID where it is one, makes a node unfit for good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failure of one slot's machine."""
+
+    number: int
+    """Counted from 1, in the order of drawing."""
+    at: float
+    slot: int
+    type: FailureType
+    xid: int = 0
+    fatal: bool = False
+    recovers_after: float | None = None
+    """Seconds until it passes by itself; None: it does not."""
+    cause: Cause = "chance"
+    of: str = ""
+    """The outage's or the correlation's name."""
+    parent: int = 0
+    """The failure that brought it about; 0: none did."""
+    root: int = 0
+    """The failure at the chain's beginning; its own number where it is that."""
+    depth: int = 0
+    """Links from the chain's beginning."""
+
+
+class TooManyError(ConfigurationError):
+    """The specification makes more failures than anybody can look at."""
+
+    def __init__(self) -> None:
+        """Say what makes fewer."""
+        super().__init__(
+            f"stress.chaos: more than {FAILURES_MAX:,} failures with all that follows from them; "
+            "lower failure_rate, or cascading.probability"
+        )
+
+
+def draw(spec: StressSpec, fleet: Fleet, seed: str, fatal: Fatal) -> tuple[Failure, ...]:
+    """Draw the whole timeline, in order of time."""
+    if not spec.chaos.enabled:
+        return ()
+    drawing = _Drawing(spec, fleet, seed, fatal)
+    return tuple(sorted(drawing.all(), key=lambda each: (each.at, each.number)))
+
+
+class _Weighted:
+    """Draws from a few things by weight."""
+
+    def __init__(self, weights: dict[str, float]) -> None:
+        self._names = list(weights)
+        self._ends = list(accumulate(weights.values()))
+
+    def draw(self, chance: Random) -> str:
+        place = bisect_right(self._ends, chance.random() * self._ends[-1])
+        return self._names[min(place, len(self._names) - 1)]
+
+
+class _Drawing:
+    """One timeline as it is drawn; each use of chance has a source of its own."""
+
+    def __init__(self, spec: StressSpec, fleet: Fleet, seed: str, fatal: Fatal) -> None:
+        self._chaos: ChaosSpec = spec.chaos
+        self._seconds = float(spec.duration)
+        self._fleet = fleet
+        self._seed = seed
+        self._fatal = fatal
+        chaos = spec.chaos
+        self._types = _Weighted(
+            {OLDER_WORDS.get(e.type, e.type): e.weight for e in chaos.failure_types}
+            or {"xid_error": 1.0}
+        )
+        self._xids = _Weighted(chaos.xid_distribution or {str(DEFAULT_XID): 1.0})
+        self._number = 0
+
+    def all(self) -> Iterator[Failure]:
+        for root in (*self._by_chance(), *self._outages()):
+            yield root
+            yield from self._chain(root)
+
+    def _chance(self, what: str) -> Random:
+        return Random(f"{self._seed}/{what}")  # noqa: S311 - repeatable is the point
+
+    def _by_chance(self) -> Iterator[Failure]:
+        """Failures that come one by one, at the rate that the file says."""
+        chance = self._chance("failures")
+        slots = self._fleet.slots
+        per_second = self._chaos.failure_rate * len(slots) / 1_000 / 60
+        at = 0.0
+        while per_second:
+            at += chance.expovariate(per_second)
+            if at >= self._seconds:
+                return
+            slot = chance.choice(slots)
+            kind = self._types.draw(chance)
+            # Drawn for all, so that the rate is one of nodes that are up.
+            if slot.up_at <= at:
+                yield self._make(at, slot.number, kind, chance)
+
+    def _outages(self) -> Iterator[Failure]:
+        for place, outage in enumerate(self._chaos.scheduled_outages):
+            chance = self._chance(f"outages/{place}")
+            kind = OLDER_WORDS.get(outage.failure_type, outage.failure_type)
+            for slot in self._struck(outage, chance):
+                yield self._make(
+                    float(outage.start_time),
+                    slot,
+                    kind,
+                    chance,
+                    cause="outage",
+                    of=outage.name,
+                    lasts=float(outage.duration),
+                )
+
+    def _struck(self, outage: OutageSpec, chance: Random) -> Sequence[int]:
+        if outage.scope != "percentage":
+            return self._fleet.groups.get((outage.scope, outage.target), ())
+        everybody = self._fleet.groups["random", ""]
+        share = float(outage.target.removesuffix("%")) / PERCENT
+        return sorted(chance.sample(everybody, round(len(everybody) * share)))
+
+    def _make(
+        self,
+        at: float,
+        slot: int,
+        kind: str,
+        chance: Random,
+        *,
+        cause: Cause = "chance",
+        of: str = "",
+        parent: Failure | None = None,
+        lasts: float | None = None,
+    ) -> Failure:
+        self._number += 1
+        if self._number > FAILURES_MAX:
+            raise TooManyError
+        type_: FailureType = kind  # type: ignore[assignment]
+        xid = int(self._xids.draw(chance)) if type_ == "xid_error" else 0
+        fatal = self._fatal(type_, xid)
+        passes = None if fatal else self._passes(chance) if lasts is None else lasts
+        return Failure(
+            number=self._number,
+            at=at,
+            slot=slot,
+            type=type_,
+            xid=xid,
+            fatal=fatal,
+            recovers_after=passes,
+            cause=cause,
+            of=of,
+            parent=parent.number if parent else 0,
+            root=parent.root if parent else self._number,
+            depth=parent.depth + 1 if parent else 0,
+        )
+
+    def _passes(self, chance: Random) -> float | None:
+        recovery = self._chaos.recovery
+        if not recovery.enabled or chance.random() >= recovery.probability:
+            return None
+        return max(chance.gauss(recovery.mean_time, recovery.std_dev), RECOVERY_SECONDS_MIN)
+
+    # --- what follows -------------------------------------------------------------------------
+
+    def _chain(self, root: Failure) -> Iterator[Failure]:
+        """Everything that one failure brings about, directly and further on."""
+        chance = self._chance(f"chain/{root.number}")
+        struck = {root.slot}
+        left = self._most(root)
+        waiting = deque([(root, frozenset[str]())])
+        while waiting:
+            failure, told = waiting.popleft()
+            for follower in self._cascade(failure, struck, left, chance):
+                left -= 1
+                waiting.append((follower, told))
+                yield follower
+            for name, follower in self._correlated(failure, told, chance):
+                waiting.append((follower, told | {name}))
+                yield follower
+
+    def _most(self, root: Failure) -> int:
+        """How many nodes a chain may take with it, the first left out."""
+        cascading = self._chaos.cascading
+        slot = self._fleet.slots[root.slot]
+        return int(len(self._near(slot, cascading.scope)) * affected_share(cascading))
+
+    def _near(self, slot: Slot, scope: str) -> Sequence[int]:
+        name = "" if scope == "random" else getattr(slot, scope)
+        return self._fleet.groups[scope, name]
+
+    def _cascade(
+        self, failure: Failure, struck: set[int], left: int, chance: Random
+    ) -> Iterator[Failure]:
+        cascading = self._chaos.cascading
+        if not cascading.enabled or failure.depth >= cascading.max_depth or left <= 0:
+            return
+        if chance.random() >= cascading.probability:
+            return
+        near = self._near(self._fleet.slots[failure.slot], cascading.scope)
+        width = chance.randint(1, min(CASCADE_WIDTH_MAX, left))
+        for slot in chance.sample(near, min(width, len(near))):
+            at = failure.at + chance.uniform(cascading.min_delay, cascading.max_delay)
+            if slot in struck or at >= self._seconds:
+                continue
+            struck.add(slot)
+            kind = self._types.draw(chance)
+            yield self._make(at, slot, kind, chance, cause="cascade", parent=failure)
+
+    def _correlated(
+        self, failure: Failure, told: frozenset[str], chance: Random
+    ) -> Iterator[tuple[str, Failure]]:
+        for each in self._chaos.correlated_failures:
+            # Once in a chain's line: else two that trigger each other never end.
+            if each.name in told or not _triggers(each, failure):
+                continue
+            at = failure.at + each.delay
+            if chance.random() >= each.probability or at >= self._seconds:
+                continue
+            slot = self._correlated_slot(failure, each, chance)
+            if slot is None:
+                continue
+            kind = OLDER_WORDS.get(each.response, each.response)
+            made = self._make(
+                at, slot, kind, chance, cause="correlated", of=each.name, parent=failure
+            )
+            yield each.name, made
+
+    def _correlated_slot(
+        self, failure: Failure, each: CorrelationSpec, chance: Random
+    ) -> int | None:
+        if each.scope == "same_node":
+            return failure.slot
+        near = self._near(self._fleet.slots[failure.slot], each.scope.removeprefix("same_"))
+        others = [slot for slot in near if slot != failure.slot]
+        return chance.choice(others) if others else None
+
+
+def _triggers(each: CorrelationSpec, failure: Failure) -> bool:
+    if each.trigger.isdigit():
+        return failure.xid == int(each.trigger)
+    return OLDER_WORDS.get(each.trigger, each.trigger) == failure.type

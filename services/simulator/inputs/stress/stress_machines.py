@@ -1,0 +1,315 @@
+"""The machines of a stress run: those of any simulation, thousands of them, each in its place.
+
+Hardware, failures and agents come from `services.simulator.engine.agent_machines`. Here
+is what a fleet of thousands needs besides: the plan says where each stands and how long it boots,
+connections take no time, and beats and samples of all agents run off one timer, because a task for
+each would be half of the whole work.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from schemas import headers as h
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import GpuSample, Telemetry
+from schemas.records import HeartbeatRecord, node_key
+from schemas.settings import AgentSettings
+from schemas.topology import HEARTBEATS, TELEMETRY
+from services.primitives.errors import Unavailable
+from services.provisioner.provider_client.provider import Instance, ProvisionRequest
+from services.simulator.engine.agent_machines import COOL_CELSIUS, Machines
+from services.simulator.engine.hardware_failures import Kind
+from services.simulator.engine.scripted_agents import BOOT_SECONDS
+from services.simulator.engine.simulated_cloud import Cloud
+from services.simulator.engine.simulated_machine import Machine, gpus_of
+from services.simulator.engine.simulated_process import Life
+from services.simulator.engine.simulation_context import World
+from services.simulator.inputs.stress import failure_effects
+from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.inputs.stress.stress_fleet import Fleet, Slot, replacement_cold_start
+from services.simulator.inputs.stress.stress_format import StressSpec
+
+TICK_SECONDS: Final = 1.0
+"""Agents speak at most so often, and at whole multiples of it."""
+UTILIZATION_PERCENT: Final = 70
+SAMPLES_KEPT: Final = 1
+"""Of each node: nobody in a stress run reads older ones, and all would be half of its memory."""
+
+
+@dataclass(slots=True)
+class _Voice:
+    """What an agent says again and again, but for the moment of it."""
+
+    beat_subject: str
+    sample_subject: str
+    gpus: msgspec.Raw
+    hot: dict[int, int]
+    """Of which GPUs `gpus` tells that they are hot."""
+    used: int
+    """How busy it tells that they are, in percent."""
+
+
+class PlacedCloud(Cloud):
+    """A provider whose machines stand where the plan says."""
+
+    place: Callable[[ProvisionRequest], Slot]
+
+    def make(self, request: ProvisionRequest) -> Instance:
+        """Make a machine in the next free slot of its pool."""
+        slot = self.place(request)
+        return Cloud.make(
+            self, msgspec.structs.replace(request, region=slot.region, zone=slot.zone)
+        )
+
+
+class NearLife(Life):
+    """An agent whose connection takes no time, and is cut or perfect."""
+
+    async def there(self, call: str, about: str) -> None:
+        """Arrive at once."""
+        del call
+        self._alive()
+        if not self.up:
+            raise Unavailable(f"{about}: the connection was lost")
+
+    async def back(self, call: str, about: str) -> None:
+        """Nothing is in the way."""
+
+
+class Turns:
+    """Whose turn it is: each machine once in an interval, spread evenly over it."""
+
+    def __init__(self, seconds: float) -> None:
+        """Come round in `seconds`."""
+        self._ticks = max(round(seconds / TICK_SECONDS), 1)
+        self._buckets: list[dict[str, Machine]] = [{} for _ in range(self._ticks)]
+        self._joined = 0
+
+    def join(self, machine: Machine) -> None:
+        """Take part."""
+        self._joined += 1
+        self._buckets[self._joined % self._ticks][machine.name] = machine
+
+    def leave(self, machine: Machine) -> None:
+        """Take part no more."""
+        for bucket in self._buckets:
+            if bucket.pop(machine.name, None) is not None:
+                return
+
+    def at(self, tick: int) -> Sequence[Machine]:
+        """Those whose turn it is."""
+        return list(self._buckets[tick % self._ticks].values())
+
+
+class PlacedMachines(Machines):
+    """Every machine of the run, in the slots of a fleet."""
+
+    def __init__(
+        self,
+        world: World,
+        spec: StressSpec,
+        fleet: Fleet,
+        agent: AgentSettings,
+        cures: Mapping[int, str],
+    ) -> None:
+        """Stand in the slots of `fleet`; speak as often as `agent` says.
+
+        `cures`: XID -> the gentlest remedy that helps against it.
+        """
+        super().__init__(world, self._as_planned)
+        self._cures = cures
+        self._spec = spec
+        self._fleet = fleet
+        self._starts: Random = world.chance("machines")
+        self._free = {pool: list(fleet.of_pool(pool)) for pool in fleet.pools}
+        for each in self._free.values():
+            heapq.heapify(each)
+        self._first = set(range(len(fleet.slots)))
+        """Slots that no machine has stood in."""
+        self._placed: dict[str, Slot] = {}
+        """Instance name -> its slot, from the launch on."""
+        self._over: dict[str, list[Machine]] = {}
+        """Machines that stand beside the plan: they came before the one that they replace left."""
+        self.at: dict[int, Machine] = {}
+        """Slot -> the machine that stands there."""
+        self.booting = self._cold_start
+        self._beats = Turns(agent.heartbeat_interval)
+        self._samples = Turns(agent.telemetry_interval)
+        self._beat_headers = {h.TTL: f"{agent.heartbeat_ttl:.0f}s"}
+        self._voices: dict[str, _Voice] = {}
+        """Node -> what its agent says."""
+        self.used: Callable[[str], int] = lambda _: UTILIZATION_PERCENT
+        """How much a node's GPUs are used, in percent."""
+        self._tick = 0
+
+    # --- coming and going ---------------------------------------------------------------------
+
+    def place(self, request: ProvisionRequest) -> Slot:
+        """Where a machine is to stand; a pool without a free slot has it beside the others."""
+        known = self._placed.get(request.name)
+        if known is None:
+            free = self._free[request.pool]
+            number = heapq.heappop(free) if free else self._fleet.of_pool(request.pool)[0]
+            known = self._placed[request.name] = self._fleet.slots[number]
+        return known
+
+    def _as_planned(self, instance: Instance) -> Kind:
+        slot, template = self._placed[instance.name], self._fleet.pools[instance.pool]
+        kind = Kind(
+            region=slot.region,
+            zone=slot.zone,
+            rack=slot.rack,
+            instance_type=instance.instance_type,
+            gpu_count=template.gpu_count,
+        )
+        gpu_type = template.gpu_type
+        return replace(kind, gpu_type=gpu_type) if gpu_type else kind
+
+    def _cold_start(self, instance: Instance) -> float:
+        """How long a machine takes until its agent speaks."""
+        slot = self._placed[instance.name]
+        if self.nodes[instance.provider_id].boots > 1:
+            return self._starts.uniform(*BOOT_SECONDS)
+        if slot.number in self._first:
+            self._first.discard(slot.number)
+            return slot.cold_start_seconds
+        startup, recovery = self._spec.fleet_gen.startup, self._spec.chaos.recovery
+        return replacement_cold_start(startup, recovery, self._starts)
+
+    def appear(self, instance: Instance) -> None:
+        """A machine was made: it boots."""
+        super().appear(instance)
+        machine, number = self.nodes[instance.provider_id], self._placed[instance.name].number
+        if number in self.at:
+            self._over.setdefault(instance.pool, []).append(machine)
+        else:
+            self.at[number] = machine
+
+    def vanish(self, instance: Instance) -> None:
+        """A machine is ended: its agent says nothing more, and its slot is free."""
+        machine = self.nodes.get(instance.provider_id)
+        super().vanish(instance)
+        if machine is None:
+            return
+        self._silence(machine)
+        slot = self._placed.pop(machine.name)
+        over = self._over.get(instance.pool, [])
+        if machine in over:
+            over.remove(machine)
+        elif self.at.get(slot.number) is machine:
+            if over:
+                heir = over.pop(0)
+                self._placed[heir.name] = slot
+                self.at[slot.number] = heir
+            else:
+                del self.at[slot.number]
+                heapq.heappush(self._free[instance.pool], slot.number)
+
+    def restart(self, machine: Machine) -> None:
+        """Boot a machine that is out, or anew; until its agent is up it says nothing."""
+        self._silence(machine)
+        super().restart(machine)
+
+    def _silence(self, machine: Machine) -> None:
+        self._beats.leave(machine)
+        self._samples.leave(machine)
+        self._voices.pop(machine.name, None)
+
+    def _life(self, name: str) -> Life:
+        return NearLife(self._world, name)
+
+    # --- what agents say ----------------------------------------------------------------------
+
+    def _begin_to_beat(self, node: Machine) -> None:
+        pool, name = node.instance.pool, node.name
+        self._voices[name] = _Voice(
+            f"$KV.{HEARTBEATS.name}.{node_key(pool, name)}",
+            subjects.telemetry(pool, name),
+            _read(node, used := self.used(name)),
+            dict(node.hot),
+            used,
+        )
+        self._beats.join(node)
+        self._samples.join(node)
+        self._beat(node)
+
+    def _sample_from_now(self, machine: Machine) -> None:
+        """It samples from its boot on; what has changed shows when its turn comes."""
+
+    def speak_for_ever(self) -> None:
+        """Beat and sample for every machine whose turn it is, once a second."""
+        self._tick += 1
+        for machine in self._beats.at(self._tick):
+            self._beat(machine)
+        for machine in self._samples.at(self._tick):
+            self._publish_sample(machine)
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self.speak_for_ever)
+
+    def _beat(self, machine: Machine) -> None:
+        if not machine.life.up:
+            return
+        beat = HeartbeatRecord(instance=machine.name, **self._about(machine))
+        subject = self._voices[machine.name].beat_subject
+        self._world.server.publish(subject, encode(beat), self._beat_headers)
+        machine.spoken_at = self._world.now()
+
+    def _publish_sample(self, machine: Machine) -> None:
+        if not machine.ready or not machine.life.up:
+            return
+        voice, used = self._voices[machine.name], self.used(machine.name)
+        if (voice.hot, voice.used) != (machine.hot, used):
+            voice.gpus, voice.hot, voice.used = _read(machine, used), dict(machine.hot), used
+        machine.sequence += 1
+        gpus: Any = voice.gpus
+        sample = Telemetry(
+            id=f"{machine.boot_id}.{machine.sequence}",
+            gpus=gpus,
+            sequence=machine.sequence,
+            **self._about(machine),
+        )
+        server, subject = self._world.server, voice.sample_subject
+        server.publish(subject, encode(sample), {})
+        server.state.purge(TELEMETRY.name, subject, keep=SAMPLES_KEPT, before=0)
+
+    # --- what happens to them -----------------------------------------------------------------
+
+    def strike(self, failure: Failure, gpu: int) -> Machine | None:
+        """Have a failure; None where nothing stands there that could fail."""
+        machine = self.at.get(failure.slot)
+        if machine is None or not machine.ready or machine.life.dead:
+            return None
+        if any(each.lasting for each in machine.failures.values()):
+            return None
+        now = self._world.clock.now()
+        broken = failure_effects.on_machine(failure, gpu, self._world.now(), now, self._cures)
+        self.fail(machine, broken)
+        return machine
+
+    def pass_by(self, machine: Machine, failure: Failure) -> bool:
+        """Have a failure pass; False where the machine, or the failure, is gone by then."""
+        found = [each for each in machine.failures.values() if each.number == failure.number]
+        if not found or self.nodes.get(machine.instance.provider_id) is not machine:
+            return False
+        self.recover(machine, found[0].name)
+        return True
+
+
+def _read(machine: Machine, used: int) -> msgspec.Raw:
+    """What a machine's GPUs show, encoded: it is nearly always the same as before."""
+    gpus = [
+        GpuSample(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            utilization_percent=used,
+            temperature_celsius=machine.hot.get(gpu.index, COOL_CELSIUS),
+        )
+        for gpu in gpus_of(machine)
+    ]
+    return msgspec.Raw(msgspec.json.encode(gpus))

@@ -1,0 +1,390 @@
+"""What no decoder sees in a `stress:` section, and in what stands beside it. Pure.
+
+References to what is not there, times that do not fit, keys that would mean nothing: each with its
+place in the file and with what to write instead. A file that is found right here can be run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from schemas.names import InvalidNameError, pool_name
+from schemas.settings import ALIASES, PoolSpec
+from services.pool_manager.autoscaling.autoscaler_plugins import Found
+from services.primitives.errors import ConfigurationError
+from services.settings.yaml_document import Document, Path_, convert
+from services.simulator.inputs.scenario import scenario_format as f
+from services.simulator.inputs.stress import job_demand
+from services.simulator.inputs.stress.failure_schedule import FAILURES_MAX
+from services.simulator.inputs.stress.stress_fleet import generate
+from services.simulator.inputs.stress.stress_format import (
+    AUTOSCALING,
+    NODES_MAX,
+    PERCENT,
+    ChaosSpec,
+    FailureType,
+    FleetSpec,
+    OutageSpec,
+    StartupSpec,
+    StressSpec,
+    WorkloadSpec,
+    autoscaling_of,
+    zones_of,
+)
+
+DURATION_SECONDS_MAX: Final = 24 * 3_600.0
+SAMPLES_MAX: Final = 20_000
+"""Of `metrics_interval` within `duration`."""
+XID_MAX: Final = 1_000
+RACKS_SHOWN_MAX: Final = 3
+
+POOL_OWN: Final = frozenset(
+    {"provider", "instance_type", "min_nodes", "max_nodes", "gpu_count", "labels"}
+)
+"""Of a pool's configuration, what a stress run decides by itself; with an autoscaler, all of it but
+`min_nodes`."""
+MOVED: Final = {
+    "seed": "stress.seed",
+    "duration": "stress.duration",
+    "replace_fatal": "stress.chaos.recovery.replace_fatal",
+    "pools": "stress.fleet_gen.pool, which is what all its pools have in common",
+    "fleet": "stress.fleet_gen",
+}
+"""Key of a scenario that means nothing beside `stress` -> where the same is said."""
+ASSERTIONS: Final = ("node_count", "job_wait", "dollars")
+SETTINGS: Final = frozenset({"agent", "budget", "health_policy", "mode", "server"})
+"""Of the configuration, what counts in a stress run."""
+
+Problem = tuple[Path_, str]
+
+
+def read(document: Document, value: Any, path: Path_ = ()) -> StressSpec:
+    """Read a `stress:` section that stands at `path`; ConfigurationError says what is wrong."""
+    spec: StressSpec = convert(document, value, StressSpec, path)
+    if found := errors(document, spec, path):
+        raise ConfigurationError("\n".join(map(str, found)))
+    return spec
+
+
+def errors(document: Document, spec: StressSpec, path: Path_) -> list[ConfigurationError]:
+    """Everything that is wrong with a section, each with its line."""
+    found = [document.error((*path, *place), problem) for place, problem in problems(spec)]
+    here = (*path, "fleet_gen", "pool")
+    pool = spec.fleet_gen.pool
+    scales = autoscaling_of(spec.fleet_gen) is not None
+    for key in sorted((POOL_OWN - {"min_nodes"} if scales else POOL_OWN) & set(pool)):
+        problem = "a stress run says this itself, from its templates and `startup`; take it out"
+        found.append(document.error((*here, key), problem))
+    needed = {"provider": "any", "instance_type": "any", "min_nodes": 0, "max_nodes": NODES_MAX}
+    kept = {"min_nodes"} if scales else set()
+    rest = {
+        key: value
+        for key, value in pool.items()
+        if key in kept or key not in POOL_OWN.union(AUTOSCALING)
+    }
+    try:
+        convert(document, needed | _plain(rest), PoolSpec, here)
+    except ConfigurationError as error:
+        found.append(error)
+    if scales and not found:
+        found += _of_autoscaler(document, spec, path)
+    return found
+
+
+def _of_autoscaler(
+    document: Document, spec: StressSpec, path: Path_
+) -> Iterator[ConfigurationError]:
+    """What is wrong with the pools' autoscaler, or with what stands beside it."""
+    here = (*path, "fleet_gen")
+    written = next(key for key in AUTOSCALING if key in spec.fleet_gen.pool)
+    for key in ("pattern", "duration", "batch_size", "jitter_percent"):
+        if (*here, "startup", key) in document.lines:
+            text = "means nothing beside an autoscaler, which says when nodes are wanted"
+            yield document.error((*here, "startup", key), f"{text}; take it out")
+    autoscaling = autoscaling_of(spec.fleet_gen)
+    if not isinstance(autoscaling, dict):
+        yield document.error((*here, "pool", written), "must be a mapping with a `type`")
+        return
+    pool = PoolSpec(
+        min_nodes=0,
+        max_nodes=0,
+        autoscaling=_renamed(autoscaling),
+        metrics=spec.fleet_gen.pool.get("metrics"),
+    )
+    try:
+        Found(pool, "any", None, make=False)
+    except ConfigurationError as error:
+        told = str(error).partition(": ")[2] if str(error).startswith("(") else str(error)
+        key, _, problem = told.partition(": ")
+        parts = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+        inside = parts[2:] if parts[:2] == ("pools", "any") else ("autoscaling",)
+        inside = (written, *inside[1:]) if inside[:1] == ("autoscaling",) else inside
+        yield document.error((*here, "pool", *inside), problem or told)
+
+
+def _plain(pool: dict[str, Any]) -> dict[str, Any]:
+    """A pool as its struct has it, of one as a configuration may write it."""
+    found: dict[str, Any] = _renamed(pool)
+    health = found.get("health")
+    if isinstance(health, dict) and "remediation" in health:
+        found["health"] = health | {"remediation": _named(health["remediation"])}
+    if "strategy" in found:
+        found["strategy"] = _named(found["strategy"])
+    return found
+
+
+def _named(plugin: Any) -> Any:
+    """A plugin with its options, of a mere name or of both in one."""
+    if isinstance(plugin, str):
+        return {"type": plugin}
+    if not isinstance(plugin, dict) or "type" not in plugin:
+        return plugin
+    options = {key: value for key, value in plugin.items() if key != "type"}
+    return {"type": plugin["type"], "options": options}
+
+
+def _renamed(value: Any) -> Any:
+    """What is written, in the words of today."""
+    if isinstance(value, dict):
+        return {ALIASES.get(key, key): _renamed(inner) for key, inner in value.items()}
+    return [_renamed(each) for each in value] if isinstance(value, list) else value
+
+
+def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
+    """What stands beside `stress` and would mean nothing there; `raw` is the file as it is."""
+    for key, there in MOVED.items():
+        if raw.get(key):
+            yield (key,), f"means nothing beside `stress`; write it as {there}"
+    sections = raw.get("settings")
+    for key in sections if isinstance(sections, dict) else ():
+        if key in f.SECTIONS and key not in SETTINGS:
+            known = ", ".join(sorted(SETTINGS))
+            yield ("settings", key), f"means nothing beside `stress`; those that do are {known}"
+    for number, event in enumerate(scenario.events):
+        if event.action != "log":
+            text = f"a stress run fails as `stress.chaos` says; {event.action} cannot be ordered"
+            yield ("events", number), f"{text} (log can)"
+        elif event.at > scenario.stress.duration:
+            yield ("events", number, "at"), "is after the run's end"
+    for number, each in enumerate(scenario.assertions):
+        for place, text in _of_assertion(each, scenario.stress):
+            yield ("assertions", number, *place), text
+
+
+def _of_assertion(each: f.Assertion, spec: StressSpec) -> Iterator[Problem]:
+    if each.type not in ASSERTIONS:
+        known = ", ".join(ASSERTIONS)
+        yield ("type",), f"{each.type} cannot be asserted of a stress run; what can: {known}"
+        return
+    if each.type == "job_wait" and spec.workload is None:
+        yield ("type",), "no jobs come; add `stress.workload`"
+    if each.type != "node_count" and each.expected is not None:
+        yield ("expected",), "is hardly met to the second or cent; write `at_most`, or `at_least`"
+    if each.at is not None:
+        yield ("at",), "a stress run is looked at when it is over; take it out"
+    if each.target != f.ALL:
+        yield ("target",), f"a stress run counts all nodes; write {f.ALL!r}, or leave it out"
+    for key in ("status", "health"):
+        if getattr(each, key):
+            yield (key,), "a stress run counts the nodes in service; take it out"
+    if each.expected is None and each.at_least is None and each.at_most is None:
+        yield (), "expects nothing; add `at_least` or `at_most`"
+    elif not isinstance(each.expected, int | None):
+        yield ("expected",), f"{each.expected!r} is no number"
+
+
+def problems(spec: StressSpec) -> Iterator[Problem]:
+    """What is wrong, each with its place in the section."""
+    if not 0 < spec.duration <= DURATION_SECONDS_MAX:
+        yield ("duration",), "must be more than 0s, and 24h at most"
+    if spec.metrics_interval <= 0:
+        yield ("metrics_interval",), "must be more than 0s"
+    elif spec.duration / spec.metrics_interval > SAMPLES_MAX:
+        yield ("metrics_interval",), f"makes more than {SAMPLES_MAX:,} samples; make it longer"
+    files = ("report_file", "html_report_file", "log_file")
+    for number, key in enumerate(files):
+        same = next((e for e in files[:number] if getattr(spec, e) == getattr(spec, key)), "")
+        if same and getattr(spec, key):
+            yield (key,), f"is where {same} goes, too; name another file"
+    wrong = list(_of_fleet(spec.fleet_gen))
+    yield from ((("fleet_gen", *place), text) for place, text in wrong)
+    yield from ((("chaos", *place), text) for place, text in _of_chaos(spec))
+    if spec.workload is not None:
+        found = _of_workload(spec.workload, float(spec.duration))
+        yield from ((("workload", *place), text) for place, text in found)
+    if not wrong:
+        yield from ((("chaos", *place), text) for place, text in _of_racks(spec))
+        yield from ((("fleet_gen", *place), text) for place, text in _of_sizes(spec))
+
+
+def _of_workload(workload: WorkloadSpec, seconds: float) -> Iterator[Problem]:
+    last = -1.0
+    for number, each in enumerate(workload.demand):
+        if each.at <= last:
+            yield ("demand", number, "at"), "must be later than the one before it"
+        elif each.at >= seconds:
+            yield ("demand", number, "at"), "is after the run's end"
+        last = each.at
+    if workload.job_mean <= 0:
+        yield ("job_mean",), "must be more than 0s"
+    if (jobs := job_demand.expected(workload, seconds)) > job_demand.JOBS_MAX:
+        text = f"makes about {jobs:,.0f} jobs; {job_demand.JOBS_MAX:,} are the most"
+        yield ("demand",), text
+
+
+def _of_sizes(spec: StressSpec) -> Iterator[Problem]:
+    """Every pool must be able to have its least size."""
+    least = spec.fleet_gen.pool.get("min_nodes", 0)
+    if autoscaling_of(spec.fleet_gen) is None or not isinstance(least, int) or not least:
+        return
+    fleet = generate(spec.fleet_gen, str(spec.seed))
+    for pool in fleet.pools:
+        if len(fleet.of_pool(pool)) < least:
+            text = f"pool {pool} has {len(fleet.of_pool(pool))} of total_nodes; make those more"
+            yield ("pool", "min_nodes"), text
+            return
+
+
+def _of_fleet(fleet: FleetSpec) -> Iterator[Problem]:
+    yield from _twice("templates", (each.name for each in fleet.templates))
+    for number, template in enumerate(fleet.templates):
+        for provider in fleet.providers:
+            try:
+                pool_name(f"{template.name}-{provider}")
+            except InvalidNameError as error:
+                yield ("templates", number, "name"), f"with provider {provider!r}: {error}"
+    if not sum(each.weight for each in fleet.templates):
+        yield ("templates",), "all weights are 0; give one of them more"
+    for key, weights in (("providers", fleet.providers), ("regions", fleet.regions)):
+        if not sum(weights.values()):
+            yield (key,), "must name at least one, with a weight of more than 0"
+    for region, zones in fleet.zones.items():
+        if region not in fleet.regions:
+            yield ("zones", region), f"no such region; there are {', '.join(fleet.regions)}"
+        if not zones:
+            yield ("zones", region), "must name at least one zone; or leave the region out"
+    yield from _of_zones(fleet)
+    yield from ((("startup", *place), text) for place, text in _of_startup(fleet.startup))
+
+
+def _of_zones(fleet: FleetSpec) -> Iterator[Problem]:
+    """Zones are told apart by their names alone."""
+    homes: dict[str, str] = {}
+    for region in fleet.regions:
+        for zone in zones_of(fleet, region):
+            if zone in homes:
+                where = "twice" if homes[zone] == region else f"in {homes[zone]}, too"
+                yield ("zones", region), f"{zone!r} stands {where}; a zone is of one region, once"
+            homes[zone] = region
+
+
+def _of_startup(startup: StartupSpec) -> Iterator[Problem]:
+    low, high, mean = startup.cold_start_min, startup.cold_start_max, startup.cold_start_mean
+    if startup.pattern == "instant":
+        for key in ("duration", "jitter_percent"):
+            if getattr(startup, key):
+                text = "means nothing where all come at once; add `pattern: linear`"
+                yield (key,), f"{text}, exponential or wave"
+    if startup.pattern != "wave" and startup.batch_size is not None:
+        yield ("batch_size",), "means nothing without `pattern: wave`; add that"
+    if low is not None and high is not None and low > high:
+        yield ("cold_start_max",), "is less than cold_start_min"
+    if mean is None and startup.cold_start_stddev:
+        yield ("cold_start_stddev",), "means nothing without cold_start_mean; add it"
+    if mean is None and (low is None) != (high is None):
+        key = "cold_start_max" if high is None else "cold_start_min"
+        yield (key,), "is missing beside its twin; add it"
+
+
+def _of_chaos(spec: StressSpec) -> Iterator[Problem]:
+    chaos, fleet = spec.chaos, spec.fleet_gen
+    minutes = float(spec.duration) / 60
+    if chaos.failure_rate * minutes * fleet.total_nodes / 1_000 > FAILURES_MAX:
+        yield ("failure_rate",), f"makes more than {FAILURES_MAX:,} failures in all; lower it"
+    for code in chaos.xid_distribution:
+        if not _is_xid(code):
+            yield ("xid_distribution", code), f"is not an XID code: a number up to {XID_MAX}"
+    if chaos.xid_distribution and not sum(chaos.xid_distribution.values()):
+        yield ("xid_distribution",), "all weights are 0; give one of them more"
+    if chaos.failure_types and not sum(each.weight for each in chaos.failure_types):
+        yield ("failure_types",), "all weights are 0; give one of them more"
+    if chaos.cascading.min_delay > chaos.cascading.max_delay:
+        yield ("cascading", "max_delay"), "is less than min_delay"
+    yield from _of_outages(spec)
+    yield from _of_correlations(chaos)
+
+
+def _of_outages(spec: StressSpec) -> Iterator[Problem]:
+    outages = spec.chaos.scheduled_outages
+    yield from _twice("scheduled_outages", (each.name for each in outages))
+    for number, outage in enumerate(outages):
+        here: Path_ = ("scheduled_outages", number)
+        if problem := _of_outage(outage, spec.fleet_gen):
+            yield (*here, "target"), problem
+        if outage.start_time >= spec.duration:
+            yield (*here, "start_time"), "is after the run's end"
+        if outage.duration <= 0:
+            yield (*here, "duration"), "must be more than 0s"
+
+
+def _of_correlations(chaos: ChaosSpec) -> Iterator[Problem]:
+    yield from _twice("correlated_failures", (each.name for each in chaos.correlated_failures))
+    for number, each in enumerate(chaos.correlated_failures):
+        if each.trigger not in _TYPES and not _is_xid(each.trigger):
+            words = ", ".join(sorted(_TYPES))
+            yield (
+                ("correlated_failures", number, "trigger"),
+                f"{each.trigger!r} is neither an XID code nor one of {words}",
+            )
+
+
+_TYPES: Final = frozenset(FailureType.__args__)  # type: ignore[attr-defined]
+
+
+def _twice(key: str, names: Iterable[str]) -> Iterator[Problem]:
+    seen: Counter[str] = Counter()
+    for number, name in enumerate(names):
+        seen[name] += 1
+        if seen[name] > 1:
+            yield (key, number, "name"), f"{name!r} stands twice; rename one"
+
+
+def _is_xid(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) <= XID_MAX
+
+
+def _of_outage(outage: OutageSpec, fleet: FleetSpec) -> str:
+    """Why its target is none; empty where it is one."""
+    if outage.scope == "percentage":
+        try:
+            number = float(outage.target.removesuffix("%"))
+        except ValueError:
+            number = -1.0
+        fits = 0 < number <= PERCENT
+        return "" if fits else f"{outage.target!r} is no percentage: write 10"
+    known = {
+        "provider": set(fleet.providers),
+        "region": set(fleet.regions),
+        "zone": {zone for region in fleet.regions for zone in zones_of(fleet, region)},
+    }.get(outage.scope)
+    if known is None or outage.target in known:
+        return ""
+    return f"no such {outage.scope}: there are {', '.join(sorted(known))}"
+
+
+def _of_racks(spec: StressSpec) -> Iterator[Problem]:
+    """Racks are numbered as they fill: the fleet says which there are."""
+    wanted = [
+        (number, each.target)
+        for number, each in enumerate(spec.chaos.scheduled_outages)
+        if each.scope == "rack"
+    ]
+    if not wanted:
+        return
+    fleet = generate(spec.fleet_gen, str(spec.seed))
+    racks = [name for scope, name in fleet.groups if scope == "rack"]
+    for number, target in wanted:
+        if target not in racks:
+            some = ", ".join(sorted(racks)[:RACKS_SHOWN_MAX])
+            text = f"no such rack: there are {len(racks)}, as {some}"
+            yield ("scheduled_outages", number, "target"), text

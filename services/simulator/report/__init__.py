@@ -1,0 +1,1 @@
+"""The report of a stress run, as JSON and as one HTML page."""

@@ -1,0 +1,235 @@
+"""A stress run's report as one HTML file that needs nothing else: for eyes, and to be sent on."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from services.simulator.report import svg_charts
+from services.simulator.report.report_format import Named, Report, Spread, Stage
+from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series
+
+BARS_MAX: Final = 12
+SHOWN_SECONDS_MIN: Final = 0.1
+"""Parts of repairs that never last so long are left out."""
+STATES: Final = (
+    ("healthy", "in service, healthy"),
+    ("degraded", "in service, degraded"),
+    ("starting", "starting"),
+    ("out", "out of service"),
+)
+STAGES: Final = {
+    "detect": "failure until noticed",
+    "wait": "noticed, waiting",
+    "begin": "begin",
+    "cordon": "cordon",
+    "vacate": "drain",
+    "drain": "drain",
+    "terminate": "terminate",
+    "provision": "launch",
+    "bootstrap": "bootstrap",
+    "setup": "set up",
+    "register": "boot",
+    "admit": "admit",
+    "reset": "reset",
+    "reboot": "reboot",
+    "return": "come back",
+    "check": "check",
+    "uncordon": "uncordon",
+}
+"""Step -> what people call it."""
+TYPES: Final = {
+    "xid_error": "XID",
+    "temperature": "temperature",
+    "memory_error": "memory error",
+    "nvlink_error": "NVLink error",
+    "backend_error": "driver does not answer",
+    "boot_failure": "GPU missing",
+    "network": "network, silent",
+}
+CAUSES: Final = {
+    "chance": "by chance",
+    "cascade": "cascades",
+    "correlated": "correlated",
+    "outage": "outages",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A line of a bar chart."""
+
+    name: str
+    count: int
+    percent: float
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stage's part of a bar."""
+
+    name: str
+    style: str
+    seconds: float
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart in both widths."""
+
+    wide: Markup
+    narrow: Markup
+
+
+def render(report: Report) -> str:
+    """Make the page."""
+    return _template().render(
+        report=report,
+        summary=report.summary,
+        states=STATES,
+        health=_health(report),
+        sizes=_sizes(report) if report.scaling else None,
+        jobs=_jobs(report) if report.demand is not None else None,
+        failures=_failures(report),
+        types=_bars({TYPES.get(k, k): n for k, n in report.failures.by_type.items()}),
+        causes=_bars({CAUSES.get(k, k): n for k, n in report.failures.by_cause.items()}),
+        xids=_named(report.failures.top_xids),
+        rules=_named(report.rules),
+        stages=_stages(report.stage_seconds),
+        stories=[(story, _parts(story.stages)) for story in report.slowest],
+        outages=report.outages,
+        configuration=json.dumps(report.configuration, indent=2, ensure_ascii=False),
+        clock=svg_charts.clock,
+        seconds=seconds,
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
+    return environment.from_string(text)
+
+
+def seconds(value: float) -> str:
+    """Write `0.4 s`, `12 s` or `3 min 20 s`."""
+    if value < 10:  # noqa: PLR2004 - where a tenth still matters
+        return f"{value:.1f} s"
+    if value < 120:  # noqa: PLR2004 - two minutes
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def _health(report: Report) -> Chart:
+    moments = [point["at"] for point in report.timeline]
+    series = [
+        Series(words, name, [point[name] for point in report.timeline]) for name, words in STATES
+    ]
+    drawn = [
+        svg_charts.areas(moments, series, _bands(report), width, "Nodes by state over time")
+        for width in (WIDE, NARROW)
+    ]
+    return Chart(*drawn)
+
+
+def _bands(report: Report) -> list[Band]:
+    return [Band(each.name, each.at, each.at + each.seconds) for each in report.outages]
+
+
+def _sizes(report: Report) -> Chart:
+    moments = [point["at"] for point in report.timeline]
+    serving = [point["healthy"] + point["degraded"] for point in report.timeline]
+    series = [
+        Series("in service", "serving", serving),
+        Series("wanted", "wanted", [point["wanted"] for point in report.timeline]),
+    ]
+    name = "Nodes wanted and in service over time"
+    drawn = [
+        svg_charts.lines(moments, series, _bands(report), width, name) for width in (WIDE, NARROW)
+    ]
+    return Chart(*drawn)
+
+
+def _jobs(report: Report) -> Chart:
+    moments = [point["at"] for point in report.timeline]
+    series = [
+        Series("running", "running", [point["running"] for point in report.timeline]),
+        Series("waiting", "waiting", [point["waiting"] for point in report.timeline]),
+    ]
+    name = "Jobs that run and wait over time"
+    drawn = [
+        svg_charts.areas(moments, series, _bands(report), width, name) for width in (WIDE, NARROW)
+    ]
+    return Chart(*drawn)
+
+
+def _failures(report: Report) -> Chart:
+    moments = [point["at"] for point in report.timeline]
+
+    def of(name: str, style: str, key: str) -> Series:
+        return Series(name, style, [point[key] for point in report.timeline])
+
+    up = [of("failures", "out", "failures")]
+    down = [
+        of("passed by themselves", "degraded", "recoveries"),
+        of("repaired", "healthy", "repaired"),
+    ]
+    drawn = [
+        svg_charts.mirrored(moments, up, down, width, "Failures, recoveries and repairs over time")
+        for width in (WIDE, NARROW)
+    ]
+    return Chart(*drawn)
+
+
+def _bars(counts: Mapping[str, int]) -> list[Bar]:
+    return _named([Named(name=name, count=count) for name, count in counts.items()])
+
+
+def _named(found: Sequence[Named]) -> list[Bar]:
+    """The longest bars; the rest together in one."""
+    shown, rest = list(found[:BARS_MAX]), sum(each.count for each in found[BARS_MAX:])
+    most = max((each.count for each in shown), default=1) or 1
+    bars = [Bar(each.name, each.count, 100 * each.count / most, each.text) for each in shown]
+    if rest:
+        bars.append(Bar(f"{len(found) - BARS_MAX} more", rest, min(100 * rest / most, 100)))
+    return bars
+
+
+def _stages(spreads: Mapping[str, Spread]) -> list[tuple[str, str, Spread]]:
+    return [
+        (STAGES.get(name, name), _style(name), each)
+        for name, each in spreads.items()
+        if each.max >= SHOWN_SECONDS_MIN
+    ]
+
+
+def _parts(stages: Sequence[Stage]) -> list[Part]:
+    whole = sum(each.seconds for each in stages) or 1.0
+    return [
+        Part(
+            STAGES.get(each.name, each.name),
+            _style(each.name),
+            each.seconds,
+            100 * each.seconds / whole,
+        )
+        for each in stages
+        if each.seconds / whole > 1 / 500
+    ]
+
+
+def _style(step: str) -> str:
+    return (
+        f"stage-{list(dict.fromkeys(STAGES.values())).index(STAGES[step])}"
+        if step in STAGES
+        else "stage-other"
+    )

@@ -1,0 +1,327 @@
+"""Makes a stress run's report of what was recorded. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.inputs.stress.job_queues import Jobs
+from services.simulator.inputs.stress.recorded_values import Budget, Repair, Sample
+from services.simulator.inputs.stress.scaling_recorder import Scaling
+from services.simulator.inputs.stress.stress_fleet import Fleet
+from services.simulator.inputs.stress.stress_format import StressSpec
+from services.simulator.inputs.stress.stress_recorder import Recording
+from services.simulator.report.report_format import (
+    Cascades,
+    Demand,
+    Failures,
+    Moment,
+    Named,
+    Outage,
+    PoolBudget,
+    PoolScaling,
+    Repairs,
+    Report,
+    Spread,
+    Stage,
+    Story,
+    Summary,
+)
+
+SLOWEST_MAX: Final = 20
+SECONDS_PER_HOUR: Final = 3_600
+UP_SHARE: Final = 0.95
+"""A fleet has come up when so much of it is in service: something always fails meanwhile."""
+
+
+def compose(
+    name: str,
+    description: str,
+    spec: StressSpec,
+    fleet: Fleet,
+    recording: Recording,
+    *,
+    history: str,
+    machines: int,
+    jobs: Jobs | None = None,
+    xid_names: Mapping[int, str],
+    defects: Sequence[str] = (),
+) -> Report:
+    """Make the report."""
+    rules = sorted(recording.rules.items(), key=lambda each: (-each[1], each[0]))
+    ended = [each for each in recording.repairs if each.outcome == "done"]
+    return Report(
+        name=name,
+        description=description,
+        seed=spec.seed,
+        history=history,
+        seconds=float(spec.duration),
+        summary=_summary(fleet, recording, machines),
+        scaling=[_scaling(each, spec, fleet) for each in recording.scaling.values()],
+        demand=_demand(jobs, fleet, recording) if jobs is not None else None,
+        failures=_failures(recording, xid_names),
+        cascades=cascades(recording.done),
+        outages=_outages(spec, recording.done),
+        repairs=_repairs(recording),
+        repair_seconds=spread(each.seconds for each in ended if each.seconds is not None),
+        stage_seconds=_stage_seconds(ended),
+        rules=[Named(name=rule, count=count) for rule, count in rules],
+        verdicts=dict(sorted(recording.verdicts.items())),
+        budget=[_budget(each) for each in recording.budgets.values()],
+        slowest=_slowest(recording, float(spec.duration)),
+        timeline=[_point(each) for each in recording.samples],
+        defects=list(defects),
+        configuration=msgspec.to_builtins(spec, enc_hook=float, str_keys=True),
+    )
+
+
+def spread(seconds: Iterable[float]) -> Spread:
+    """How seconds are spread."""
+    found = sorted(seconds)
+    if not found:
+        return Spread()
+
+    def at(share: float) -> float:
+        return _round(found[min(int(share * len(found)), len(found) - 1)])
+
+    return Spread(
+        count=len(found),
+        mean=_round(sum(found) / len(found)),
+        p50=at(0.5),
+        p90=at(0.9),
+        p99=at(0.99),
+        max=_round(found[-1]),
+    )
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 3)
+
+
+def up_at(samples: Sequence[Sample], wanted: Sequence[int]) -> float | None:
+    """When nearly everything that was wanted was in service first; `wanted`: at each sample."""
+    return next(
+        (
+            each.at
+            for each, nodes in zip(samples, wanted, strict=True)
+            if each.healthy + each.degraded >= nodes * UP_SHARE and nodes
+        ),
+        None,
+    )
+
+
+def _summary(fleet: Fleet, recording: Recording, machines: int) -> Summary:
+    samples = recording.samples
+    scales = bool(recording.scaling)
+    wanted = [each.wanted if scales else len(fleet.slots) for each in samples]
+    came_up = up_at(samples, wanted)
+    steady = [each for each in samples if came_up is not None and each.at >= came_up] or samples
+    wanted = wanted[len(wanted) - len(steady) :]
+    serving = [
+        # What is on its way out serves as well, and makes up for nothing that is missing.
+        min(each.healthy + each.degraded, nodes) if scales else each.healthy + each.degraded
+        for each, nodes in zip(steady, wanted, strict=True)
+    ]
+    paid = _dollars(fleet, recording.standing_seconds)
+    outcomes = Counter(each.outcome for each in recording.repairs)
+    last = samples[-1] if samples else None
+    return Summary(
+        nodes_wanted=max((each.wanted for each in samples), default=0)
+        if scales
+        else len(fleet.slots),
+        nodes_at_end=last.healthy if last else 0,
+        healthy_least=min((each.healthy for each in steady), default=0),
+        healthy_mean=round(sum(each.healthy for each in steady) / max(len(steady), 1), 1),
+        availability=round(sum(serving) / max(sum(wanted), 1), 5),
+        up_at=came_up,
+        failures=sum(recording.struck.values()),
+        recoveries=sum(recording.recovered.values()),
+        repairs=outcomes["done"],
+        repairs_failed=outcomes["unwound"],
+        repairs_open=outcomes[""],
+        replacements=sum(e.outcome == "done" and e.kind == "replace" for e in recording.repairs),
+        machines_made=machines,
+        lost=recording.lost,
+        returned=recording.returned,
+        dollars=round(paid, 2),
+        dollars_out_of_service=round(paid - _dollars(fleet, recording.serving_seconds), 2),
+    )
+
+
+def _scaling(scaling: Scaling, spec: StressSpec, fleet: Fleet) -> PoolScaling:
+    return PoolScaling(
+        pool=scaling.pool,
+        nodes_min=int(spec.fleet_gen.pool.get("min_nodes", 1)),
+        nodes_max=len(fleet.of_pool(scaling.pool)),
+        least=scaling.least or 0,
+        most=scaling.most,
+        ups=scaling.ups,
+        downs=scaling.downs,
+        kept_seconds={name: _round(each) for name, each in sorted(scaling.kept_seconds.items())},
+    )
+
+
+def _demand(jobs: Jobs, fleet: Fleet, recording: Recording) -> Demand:
+    serving = sum(recording.serving_seconds.values())
+    return Demand(
+        arrived=jobs.arrived,
+        finished=jobs.finished,
+        running=jobs.running,
+        waiting=jobs.waiting,
+        waiting_seconds_max=_round(jobs.longest()),
+        interrupted=jobs.interrupted,
+        wait_seconds=spread(jobs.waits),
+        idle_share=round(sum(recording.idle_seconds.values()) / max(serving, 1.0), 5),
+        dollars_idle=round(_dollars(fleet, recording.idle_seconds), 2),
+    )
+
+
+def _dollars(fleet: Fleet, seconds: Mapping[str, float]) -> float:
+    """What machines cost that stood for so long, by pool."""
+    return sum(
+        fleet.pools[pool].price_per_hour * each / SECONDS_PER_HOUR for pool, each in seconds.items()
+    )
+
+
+def _repairs(recording: Recording) -> dict[str, Repairs]:
+    found: dict[str, Counter[str]] = {}
+    for each in recording.repairs:
+        found.setdefault(each.kind, Counter())[each.outcome] += 1
+    return {
+        kind: Repairs(done=counts["done"], unwound=counts["unwound"], open=counts[""])
+        for kind, counts in sorted(found.items())
+    }
+
+
+def _failures(recording: Recording, xid_names: Mapping[int, str]) -> Failures:
+    xids = sorted(recording.xids.items(), key=lambda each: (-each[1], each[0]))
+    return Failures(
+        by_type=_ordered(recording.struck),
+        by_xid={str(code): count for code, count in sorted(recording.xids.items())},
+        by_cause=_ordered(recording.causes),
+        recovered_by_type=_ordered(recording.recovered),
+        missed=_ordered(recording.missed),
+        top_xids=[
+            Named(name=str(code), count=count, text=xid_names.get(code, "")) for code, count in xids
+        ],
+    )
+
+
+def _ordered(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def cascades(done: Sequence[Failure]) -> Cascades:
+    """What failures brought about."""
+    followers = [each for each in done if each.parent]
+    sizes = Counter(each.root for each in followers)
+    return Cascades(
+        chains=len(sizes),
+        nodes=len(followers),
+        depth_max=max((each.depth for each in followers), default=0),
+        size_max=max(sizes.values(), default=-1) + 1,
+    )
+
+
+def _outages(spec: StressSpec, done: Sequence[Failure]) -> list[Outage]:
+    struck = Counter(each.of for each in done if each.cause == "outage")
+    return [
+        Outage(
+            name=each.name,
+            scope=each.scope,
+            target=each.target,
+            type=each.failure_type,
+            at=float(each.start_time),
+            seconds=float(each.duration),
+            struck=struck[each.name],
+        )
+        for each in spec.chaos.scheduled_outages
+    ]
+
+
+def _budget(budget: Budget) -> PoolBudget:
+    return PoolBudget(
+        pool=budget.pool,
+        nodes=budget.nodes,
+        limit=budget.limit,
+        most=budget.most,
+        begun=budget.begun,
+        full_seconds=_round(budget.full_seconds),
+        breaker_opened=_ordered(budget.opened),
+        breaker_open_seconds=_round(budget.open_seconds),
+    )
+
+
+def _point(sample: Sample) -> dict[str, float]:
+    return {name: getattr(sample, name) for name in Sample.__dataclass_fields__}
+
+
+# --- repairs -------------------------------------------------------------------------------------
+
+
+def stages(repair: Repair, end: float) -> list[Stage]:
+    """The parts of a repair: what each began with lasts until the next."""
+    marks: list[tuple[float, str]] = []
+    if repair.failed_at is not None:
+        marks.append((repair.failed_at, "detect"))
+    if repair.noticed_at is not None and repair.noticed_at <= repair.began_at:
+        marks.append((repair.noticed_at, "wait"))
+    marks.append((repair.began_at, "begin"))
+    marks += [(at, step) for at, step, status in repair.steps if step and status == "started"]
+    marks.sort(key=lambda each: each[0])
+    until = repair.ended_at if repair.ended_at is not None else end
+    ends = [*(at for at, _ in marks[1:]), until]
+    return [
+        Stage(name=name, at=_round(at), seconds=_round(max(stop - at, 0.0)))
+        for (at, name), stop in zip(marks, ends, strict=True)
+    ]
+
+
+def _stage_seconds(ended: Sequence[Repair]) -> dict[str, Spread]:
+    found: dict[str, list[float]] = {}
+    for repair in ended:
+        sums: Counter[str] = Counter()
+        for stage in stages(repair, 0.0):
+            sums[stage.name] += stage.seconds  # type: ignore[assignment]
+        for name, seconds in sums.items():
+            found.setdefault(name, []).append(seconds)
+    return {name: spread(each) for name, each in found.items()}
+
+
+def _slowest(recording: Recording, end: float) -> list[Story]:
+    """The repairs that took longest; what is under way at the end has lasted till then."""
+
+    def lasted(repair: Repair) -> float:
+        until = repair.ended_at if repair.ended_at is not None else end
+        return until - repair.ill_since
+
+    ranked = sorted(recording.repairs, key=lambda each: (-lasted(each), each.saga))
+    return [_story(each, lasted(each), end) for each in ranked[:SLOWEST_MAX]]
+
+
+def _story(repair: Repair, lasted: float, end: float) -> Story:
+    moments = []
+    if repair.failed_at is not None:
+        moments.append(Moment(at=_round(repair.failed_at), text="the machine fails"))
+    if repair.noticed_at is not None:
+        moments.append(Moment(at=_round(repair.noticed_at), text="judged unhealthy, or lost"))
+    moments.append(Moment(at=_round(repair.began_at), text=f"{repair.kind} begins"))
+    moments += [
+        Moment(at=_round(at), text=f"{step or repair.kind} {status}")
+        for at, step, status in repair.steps
+    ]
+    return Story(
+        saga=repair.saga,
+        node=repair.node,
+        new_node=repair.new_node,
+        pool=repair.pool,
+        sickness=repair.sickness,
+        reason=repair.reason,
+        at=_round(repair.ill_since),
+        seconds=_round(lasted),
+        outcome=repair.outcome,
+        stages=stages(repair, end),
+        moments=sorted(moments, key=lambda each: each.at),
+    )
