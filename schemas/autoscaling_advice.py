@@ -4,7 +4,7 @@ from typing import Literal
 
 from schemas.messages import Record, UtcTime
 
-KeptBy = Literal["cooldown", "limits", "observe", "failed", "source"]
+LimitedBy = Literal["cooldown", "limits", "observe", "failed", "source"]
 """cooldown: the last change of size is too recent; limits: min_nodes or max_nodes; observe: the
 pool's mode; failed: the autoscaler raised; source: the pool's metrics source does not answer."""
 
@@ -14,7 +14,7 @@ class Advice(Record, frozen=True, kw_only=True):
 
     autoscaler: str
     """Its type."""
-    kept_by: KeptBy
+    limited_by: LimitedBy
     since: UtcTime
     nodes: int | None = None
     """How many it asks for; None: nobody knows."""

@@ -19,7 +19,7 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     fault: str = ""
     """Of the first node."""
     scope: IncidentScope = "pool"
-    """What the nodes share; `pool`: the sickness."""
+    """What the nodes share; `pool`: the fault signature."""
     within: str = ""
     """Which rack, zone, driver version or provider it is."""
     released: bool = False
@@ -56,7 +56,7 @@ class Breaker(Record, frozen=True, kw_only=True):
     """Repairs begun from here on count against the ramp."""
 
 
-class Would(Record, frozen=True, kw_only=True):
+class ObservedAction(Record, frozen=True, kw_only=True):
     """What a pool that only observes would have begun."""
 
     kind: SagaKind

@@ -7,8 +7,8 @@ import msgspec
 from schemas.reasons import Refusal
 
 
-class RehearsalRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks what a request would come to (`query.rehearse`)."""
+class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks what a request would come to (`query.dry_run`)."""
 
     verb: str
     """drain, replace, reset-gpu, reboot, cordon or uncordon."""
@@ -27,19 +27,19 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """It holds back what begins by itself, and not what a person asks for."""
 
 
-class RehearsedStep(msgspec.Struct, frozen=True, kw_only=True):
+class DryRunStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the saga that would begin."""
 
     step: str
     deadline_seconds: float | None = None
     """None: it waits for ever."""
-    taken_back: bool = False
+    undone: bool = False
     """Where the saga is unwound."""
     final: bool = False
     """From here on nobody can cancel it."""
 
 
-class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     """What would happen."""
 
     verb: str
@@ -51,7 +51,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """Why it would be refused, and what would be accepted."""
     saga: str = ""
     gates: tuple[Gate, ...] = ()
-    steps: tuple[RehearsedStep, ...] = ()
+    steps: tuple[DryRunStep, ...] = ()
     leaves: str = ""
     """What is left behind where the saga is unwound."""
     new_node: str = ""
@@ -63,7 +63,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """What would be launched."""
     unavailable: int = 0
     unavailable_limit: int = 0
-    begun: int = 0
-    begun_limit: int = -1
+    disruptions: int = 0
+    disruptions_limit: int = -1
     """-1: any number."""
     desired: int = 0

@@ -1,6 +1,6 @@
 """What is kept of a sick node in the object store EVIDENCE, for whoever repairs or replaces it.
 
-Two objects a sickness: `<pool>.<node>.capture` is taken when the verdict comes, while the node can
+Two objects per outage: `<pool>.<node>.capture` is taken when the verdict comes, while the node can
 still be asked, and `<pool>.<node>.<saga>` is the whole story, put together once when it has ended.
 Everything is bounded, and what was left out is counted.
 """
@@ -28,7 +28,7 @@ BY_HAND: Final = "by-hand"
 """What a node is called to have that somebody took out of service without any fault."""
 
 Outcome = Literal["open", "recovered", "replaced", "reset", "rebooted", "uncordoned", "removed"]
-"""How a sickness ended; `open`: it has not; `recovered`: by itself, and nothing was done."""
+"""How a fault signature ended; `open`: it has not; `recovered`: by itself, and nothing was done."""
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +71,9 @@ class EvidenceCapture(Record, frozen=True, kw_only=True):
     captured_at: UtcTime
     moment: UtcTime
     """What the samples are around: the fault that decided."""
-    sickness: str = ""
+    fault_signature: str = ""
     """Empty: it was not out of service then."""
-    sick_at: UtcTime | None = None
+    unhealthy_at: UtcTime | None = None
     outcome: Outcome = "open"
     record: NodeRecord | None = None
     health: HealthRecord | None = None
@@ -82,7 +82,7 @@ class EvidenceCapture(Record, frozen=True, kw_only=True):
 
 
 class EvidenceBundle(Record, frozen=True, kw_only=True):
-    """All of one sickness of one node."""
+    """All of one fault signature of one node."""
 
     pool: str
     node: str
@@ -90,11 +90,11 @@ class EvidenceBundle(Record, frozen=True, kw_only=True):
     """What ended it."""
     outcome: Outcome = "open"
     new_node: str = ""
-    sickness: str = ""
+    fault_signature: str = ""
     """`xid-79`, `silence`, `by-hand` …: what lost hours are counted under."""
-    sick_at: UtcTime
+    unhealthy_at: UtcTime
     """Since when it was judged unhealthy, lost or cordoned, whichever was first."""
-    back_at: UtcTime | None = None
+    restored_at: UtcTime | None = None
     """Since when its place is filled again: the replacement admitted, or the node uncordoned."""
     verdict: Verdict | None = None
     """Names the rule and the hash of the policy that was in force."""
@@ -120,15 +120,15 @@ class EvidenceBundle(Record, frozen=True, kw_only=True):
     checks: tuple[BootChecked, ...] = ()
     """Boot checks and diagnostics that the agent told of."""
     timeline: tuple[TimelineEntry, ...] = ()
-    left_out: dict[str, int] = {}
+    omitted: dict[str, int] = {}
     """Part -> how many of it the bounds have cost."""
 
 
 class RepairCount(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sickness has cost one pool, over all its nodes."""
+    """What one fault signature has cost one pool, over all its nodes."""
 
     pool: str
-    sickness: str
+    fault_signature: str
     gpu_seconds: float = 0.0
     seconds: float = 0.0
     buckets: tuple[int, ...] = ()

@@ -11,7 +11,7 @@ class BudgetClaim(Record, frozen=True, kw_only=True):
 
     desired: int = 0
     unavailable: int = 0
-    begun: dict[str, int] = {}
+    disruptions: dict[str, int] = {}
     """As in the pool's record, by slots of the fleet's window."""
     resets: dict[str, int] = {}
     """The same of GPU resets and reboots."""

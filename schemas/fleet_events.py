@@ -34,7 +34,7 @@ class UnknownError(
     call: str
     """What it was asked: provision, terminate, list …"""
     message: str
-    taken_as: ProviderErrorKind = "TRANSIENT"
+    treated_as: ProviderErrorKind = "TRANSIENT"
     """The kind it is treated as until it has a row."""
 
 

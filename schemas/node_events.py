@@ -179,7 +179,7 @@ class Uncordoned(
     """When its GPUs were reset, by its own clock: what it reported after that counts still."""
     boot_id: str = ""
     """The boot that a reboot has begun: what was reported of that counts still."""
-    vouched_at: UtcTime | None = None
+    cleared_at: UtcTime | None = None
     """When somebody vouched for it: what was stored after that counts still."""
 
 
@@ -228,7 +228,7 @@ class Remediated(
     attempt: int = 0
     """Which attempt at curing it, of `attempts_max`; 0: somebody asked for it."""
     attempts_max: int = 0
-    sickness: str = ""
+    fault_signature: str = ""
     step: str = ""
     """Where it failed."""
     reason: str = ""
@@ -243,15 +243,15 @@ class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.eve
     """What ended it."""
     outcome: Literal["replaced", "reset", "rebooted", "uncordoned", "removed"]
     new_node: str = ""
-    sickness: str
+    fault_signature: str
     """`xid-79`, `silence`, `by-hand` …"""
-    sick_at: UtcTime
+    unhealthy_at: UtcTime
     """Since when it was judged unhealthy, lost or cordoned, whichever was first."""
-    back_at: UtcTime
+    restored_at: UtcTime
     """Since when its place is filled again."""
     gpu_count: int = 0
     lost_gpu_hours: float = 0.0
-    """gpu_count times the hours from `sick_at` to `back_at`."""
+    """gpu_count times the hours from `unhealthy_at` to `restored_at`."""
     evidence: str = ""
     """Name of the bundle in the object store EVIDENCE; empty: none is kept of what was by hand."""
 

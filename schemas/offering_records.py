@@ -130,6 +130,6 @@ class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
     probe_at: UtcTime | None = None
     probe: str = ""
     """The launch that tries it now."""
-    says_available: bool | None = None
+    reported_available: bool | None = None
     """What the provider itself says of its capacity."""
     used_by: tuple[OfferingUse, ...] = ()

@@ -77,10 +77,10 @@ class BreakerOpened(
     waiting: tuple[str, ...] = ()
     """The first of the sick nodes that wait."""
     reason: str = ""
-    trouble: BreakerCause = "level"
-    begun: int = 0
+    breaker_cause: BreakerCause = "level"
+    disruptions: int = 0
     """Repairs begun within the budget's window, and how many may be; -1: any number."""
-    begun_limit: int = -1
+    disruptions_limit: int = -1
     by: str = ""
     """Who asked for it; empty where it opened by itself."""
     request: str = ""
@@ -94,7 +94,7 @@ class BreakerHalfOpened(
     saga: str
     """The repair."""
     node: str = ""
-    trouble: BreakerCause = ""
+    breaker_cause: BreakerCause = ""
     """What had opened it."""
     reason: str = ""
 
@@ -106,7 +106,7 @@ class BreakerClosed(
 
     unavailable: int
     limit: int
-    trouble: BreakerCause = ""
+    breaker_cause: BreakerCause = ""
     """What had opened it."""
     reason: str = ""
     by: str = ""
@@ -135,8 +135,8 @@ class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.eve
     """Which job, rack, zone … it is; empty where it is the pool."""
 
 
-class SagaBegan(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_began"
+class SagaOpened(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_opened"
 ):
     """A saga was decided on, with the reason."""
 
@@ -147,8 +147,8 @@ class SagaBegan(
     reason: str = ""
 
 
-class WouldBegin(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.would_begin"
+class WouldStart(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.would_start"
 ):
     """The pool's mode is observe: this was decided, and is not done."""
 
@@ -240,8 +240,8 @@ class SagaOverdue(
     remedy: str = ""
 
 
-class PersonNeeded(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.person_needed"
+class OperatorNeeded(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.operator_needed"
 ):
     """A node is sick, and the pool's remediation leaves it to people."""
 
@@ -280,8 +280,8 @@ class LaunchRefused(
     remedy: str = ""
 
 
-class LaunchWaits(
-    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_waits"
+class LaunchWaiting(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_waiting"
 ):
     """Whatever a launch may take is exhausted: it waits until some of it can be had again."""
 
@@ -302,18 +302,18 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     BreakerHalfOpened,
     BreakerClosed,
     Incident,
-    SagaBegan,
-    WouldBegin,
+    SagaOpened,
+    WouldStart,
     NodeRefused,
     NodeReplaced,
     SagaFailed,
     SagaCancelled,
     SagaIsStuck,
     SagaOverdue,
-    PersonNeeded,
+    OperatorNeeded,
     InstanceLeaked,
     LaunchRefused,
-    LaunchWaits,
+    LaunchWaiting,
 )
 
 FACTS: dict[type[PoolEvent], str] = {
@@ -326,18 +326,18 @@ FACTS: dict[type[PoolEvent], str] = {
     BreakerHalfOpened: "breaker-half-opened",
     BreakerClosed: "breaker-closed",
     Incident: "incident",
-    SagaBegan: "saga-began",
-    WouldBegin: "would-begin",
+    SagaOpened: "saga-opened",
+    WouldStart: "would-start",
     NodeRefused: "node-refused",
     NodeReplaced: "node-replaced",
     SagaFailed: "saga-failed",
     SagaCancelled: "saga-cancelled",
     SagaIsStuck: "saga-stuck",
     SagaOverdue: "saga-overdue",
-    PersonNeeded: "person-needed",
+    OperatorNeeded: "operator-needed",
     InstanceLeaked: "instance-leaked",
     LaunchRefused: "launch-refused",
-    LaunchWaits: "launch-waits",
+    LaunchWaiting: "launch-waiting",
 }
 """The last token of each event's subject."""
 

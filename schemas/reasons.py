@@ -74,8 +74,8 @@ Remedy = Literal["reset-gpu", "reboot", "replace", "inspect", "alert"]
 """What is done about a sick node: sagas of that name; inspect: it is cordoned and people are told;
 alert: people are told, and nothing is touched."""
 
-AttemptOutcome = Literal["open", "back", "failed", "cancelled"]
-"""What came of a reset or a reboot; back: the node passed its checks and is in service again."""
+AttemptOutcome = Literal["open", "recovered", "failed", "cancelled"]
+"""The outcome of a reset or a reboot; recovered: the node passed its checks and serves again."""
 
 
 # --- the breaker ---------------------------------------------------------------------------------
@@ -95,12 +95,12 @@ BreakerCause = Literal[
     "wave",
     "launches-fail",
     "probe-failed",
-    "person",
+    "operator",
 ]
 """What opened it. level: as many nodes are out of service as may be; rate: as many repairs were
 begun within the window as may be; reset-rate: as many GPU resets and reboots; each of the pool or
 of the fleet; wave: many nodes have one trouble; launches-fail: new nodes do not come up;
-probe-failed: the one repair after it half-opened failed; person: somebody asked for it."""
+probe-failed: the one repair after it half-opened failed; operator: an operator opened it."""
 
 # --- providers -----------------------------------------------------------------------------------
 
@@ -128,14 +128,14 @@ Refusal = Literal[
     "above-maximum",
     "below-minimum",
     "saga-open",
-    "budget-spent",
+    "budget-exhausted",
     "not-active",
     "wrong-state",
     "held",
     "observing",
-    "overtaken",
+    "superseded",
 ]
-"""Why a request was refused; stands in the refusal event and in its metric. overtaken: a later one
+"""Why a request was refused; stands in the refusal event and in its metric. superseded: a later one
 about the same thing was carried out first."""
 
 # --- failures of saga steps ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from schemas.autoscaling_advice import Advice
-from schemas.breaker_state import Breaker, OpenIncident, Would
+from schemas.breaker_state import Breaker, ObservedAction, OpenIncident
 from schemas.duration import decode_hook
 from schemas.launch_offers import Offering
 from schemas.messages import Record, UtcTime
@@ -21,7 +21,7 @@ from schemas.reasons import (
     NodeState,
     SagaKind,
 )
-from schemas.requests import CarriedOut
+from schemas.requests import CompletedRequest
 from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import PoolSpec
 
@@ -51,7 +51,7 @@ class OpenSaga(Record, frozen=True, kw_only=True, omit_defaults=True):
     trace: str = ""
     """traceparent of what led to it, so that the whole replacement is one trace."""
     cause: str = ""
-    sickness: str = ""
+    fault_signature: str = ""
     """What its node has (`xid-79`, `silence`): sagas of one incident are counted by it."""
     drain: DrainMode | Literal[""] = ""
     """Empty: as the pool says."""
@@ -61,7 +61,7 @@ class OpenSaga(Record, frozen=True, kw_only=True, omit_defaults=True):
     """UUIDs of the GPUs to reset; empty: all."""
     boot_id: str = ""
     """The boot that a reboot is to end."""
-    restores: bool = False
+    restores_service: bool = False
     """Its node was well and in service when somebody asked: unwinding gives it back."""
     attempt: int = 0
     """Which attempt at curing the node it is, of `attempts_max`."""
@@ -72,9 +72,9 @@ class OpenSaga(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Empty: as the pool says."""
     notice: str = ""
     """The cloud's announcement that led to it, if one did."""
-    ahead_of: str = ""
+    sole_notice: str = ""
     """The same, where the node is out of service for nothing else."""
-    vouched_at: UtcTime | None = None
+    cleared_at: UtcTime | None = None
     """When somebody vouched for the node that it gives back; None: when it began."""
     since: UtcTime
 
@@ -97,23 +97,23 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Counts the nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}
     breaker: Breaker = Breaker()
-    begun: dict[str, int] = {}
+    disruptions: dict[str, int] = {}
     """Replacements and drains begun, by slots (epoch seconds) of a sixtieth of the window."""
-    begun_fleet: dict[str, int] = {}
+    fleet_disruptions: dict[str, int] = {}
     """The same, by slots of the fleet's window."""
     resets: dict[str, int] = {}
     """GPU resets and reboots begun, by slots of the budget's window."""
-    resets_fleet: dict[str, int] = {}
+    fleet_resets: dict[str, int] = {}
     """The same, by slots of the fleet's window."""
-    told: dict[str, str] = {}
+    operator_notified: dict[str, str] = {}
     """Node -> id of what people were asked to look at: nobody is asked twice."""
     incidents: dict[str, OpenIncident] = {}
     """Sickness -> the incident that is open."""
-    would: dict[str, Would] = {}
+    observed_actions: dict[str, ObservedAction] = {}
     """Under mode observe: what would be under way."""
     failures: int = 0
     """Launches that failed one after the other; sets the wait before the next."""
-    over_cap: bool = False
+    over_spend_cap: bool = False
     """All of those were to make the pool larger, and refused for a spend_cap: what replaces a node
     gives back what it costs, and goes on."""
     retry_at: UtcTime | None = None
@@ -127,9 +127,9 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """The request to remove it; empty: it stays."""
     promote_at: UtcTime | None = None
     """Not before this is a spare put into a gap again, after that has failed."""
-    carried_out: tuple[CarriedOut, ...] = ()
+    completed_requests: tuple[CompletedRequest, ...] = ()
     """The last requests that were, oldest first."""
-    untold: tuple[msgspec.Raw, ...] = ()
+    pending_events: tuple[msgspec.Raw, ...] = ()
     """Facts that were decided together with this record and may not have been published yet."""
 
 
@@ -137,7 +137,7 @@ class RemovedPool(Record, frozen=True, kw_only=True):
     """POOLS `removed.<pool>`: what outlives a pool, so that no node is ever named twice."""
 
     serial: int = 0
-    removal: CarriedOut | None = None
+    removal: CompletedRequest | None = None
     """The request that removed it: an older one must not make it again."""
 
 
@@ -146,7 +146,7 @@ class Attempt(Record, frozen=True, kw_only=True):
 
     saga: str
     kind: SagaKind
-    sickness: str = ""
+    fault_signature: str = ""
     at: UtcTime
     ended_at: UtcTime | None = None
     outcome: AttemptOutcome = "open"
@@ -178,9 +178,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     drained: bool = False
     lost: bool = False
     lost_at: UtcTime | None = None
-    provider_says: Literal["", "present", "gone"] = ""
+    provider_state: Literal["", "present", "gone"] = ""
     """Of a lost node's instance; empty: not asked yet, or it cannot say."""
-    heard_at: UtcTime | None = None
+    liveness_at: UtcTime | None = None
     """Of the last loss or return that was applied; an older one changes nothing."""
     saga: str = ""
     """The one open saga, if any."""
@@ -199,7 +199,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Kind and code of that fault: nodes that have the same at once are one incident."""
     health_code: int = 0
     health_job: str = ""
-    """Whose process that fault was of: sickness that a job brings is the job's."""
+    """Whose process that fault was of: fault signature that a job brings is the job's."""
     health_gpu: int = -1
     """Index of the GPU that the verdict is about; -1: of the node, or it is not known."""
     attempts: tuple[Attempt, ...] = ()
@@ -208,7 +208,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """traceparent of the verdict, so that what it leads to is one trace."""
     notices: dict[str, CloudNotice] = {}
     """What the cloud has announced, by the announcement's id; withdrawn ones too."""
-    ahead_of: str = ""
+    sole_notice: str = ""
     """The announcement ahead of which it was taken out of service, by a saga then unwound."""
     held_until: UtcTime | None = None
     """Until then nothing automatic takes the node out of service."""
@@ -222,7 +222,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     rack: str = ""
     host: str = ""
     """The physical machine, where the provider tells."""
-    known_bad: str = ""
+    denied_reason: str = ""
     """Why its hardware must not be admitted; filled in when that is looked up, and not stored."""
     boot_id: str = ""
     gpus: tuple[GpuIdentity, ...] = ()
@@ -237,7 +237,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     changed_at: UtcTime | None = None
 
 
-class FaultNote(Record, frozen=True, kw_only=True):
+class RecordedFault(Record, frozen=True, kw_only=True):
     """One judged fault, as a node's health remembers it."""
 
     id: str
@@ -290,7 +290,7 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     trace: str = ""
     """traceparent of the fault that decided."""
     since: UtcTime | None = None
-    recent: tuple[FaultNote, ...] = ()
+    recent: tuple[RecordedFault, ...] = ()
     lost: bool = False
     gpus: tuple[GpuHealth, ...] = ()
     """Of each GPU that is not healthy; a fault of the node as a whole is of none."""
@@ -333,7 +333,7 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None
     """Since when it should be gone; how long that may take decides what is called leaked."""
-    removal_tries: int = 0
+    removal_attempts: int = 0
     """How often its provider was asked in vain to remove it, as far as that was noted."""
     tried_at: UtcTime | None = None
     """When it was asked last."""
@@ -357,7 +357,7 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
     since: UtcTime
 
 
-class PaceRecord(Record, frozen=True, kw_only=True):
+class RateLimitRecord(Record, frozen=True, kw_only=True):
     """LEASES `pace-<name>`: whose turn it is at something that may be asked only so often.
 
     The turn begins when this was stored, or at `not_before`, whichever is later.
@@ -375,7 +375,7 @@ def decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=decode_hook)
 
 
-def is_after(note: FaultNote, since: datetime | None, boot_id: str) -> bool:
+def is_after(note: RecordedFault, since: datetime | None, boot_id: str) -> bool:
     """Whether a fault was seen after a node was mended: after a reset, or in the new boot."""
     after_reset = since is not None and note.time > since
     return after_reset or (boot_id != "" and note.boot_id == boot_id)

@@ -116,7 +116,7 @@ REQUESTS: dict[str, type[Request]] = {
 """Verb -> payload."""
 
 
-class CarriedOut(Record, frozen=True, kw_only=True, omit_defaults=True):
+class CompletedRequest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A request that was carried out, so that an earlier one is not carried out after it."""
 
     sequence: int
@@ -169,7 +169,7 @@ class RebootRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The boot to end: an agent of another boot answers that this has happened."""
 
 
-class Acted(msgspec.Struct, frozen=True, kw_only=True):
+class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a reset or a reboot."""
 
     ok: bool
@@ -271,7 +271,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     spares_ready: int = 0
     mode: str = "act"
     """act or observe."""
-    would: tuple[dict[str, Any], ...] = ()
+    observed_actions: tuple[dict[str, Any], ...] = ()
     """Under mode observe: what would be under way."""
     breaker_since: str = ""
     breaker_cause: str = ""
@@ -288,9 +288,9 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     unavailable: int = 0
     """Nodes out of service by our own doing, and how many may be."""
     unavailable_limit: int = 0
-    begun: int = 0
+    disruptions: int = 0
     """Replacements begun within the budget's window, and how many may be; -1: any number."""
-    begun_limit: int = -1
+    disruptions_limit: int = -1
     resets: int = 0
     """GPU resets and reboots begun within the window, and how many may be; -1: any number."""
     resets_limit: int = -1
@@ -308,8 +308,8 @@ class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that all pools want."""
     unavailable: int
     unavailable_limit: int
-    begun: int
-    begun_limit: int = -1
+    disruptions: int
+    disruptions_limit: int = -1
     """-1: any number."""
     resets: int = 0
     resets_limit: int = -1

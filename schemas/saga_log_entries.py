@@ -71,17 +71,17 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """Id of the fault that led here; empty where a person asked."""
     by: str = ""
-    sickness: str = ""
+    fault_signature: str = ""
     """What the node has (`xid-95`, `silence`): attempts at curing it are counted by it."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs to reset; empty: all of the node's."""
     boot_id: str = ""
     """The boot that a reboot is to end."""
-    restores: bool = False
+    restores_service: bool = False
     """The node was well and in service when somebody asked: unwinding gives it back."""
-    ahead_of: str = ""
+    sole_notice: str = ""
     """The cloud's notice, where the node is taken out of service for nothing else."""
-    vouched_at: UtcTime | None = None
+    cleared_at: UtcTime | None = None
     """When somebody vouched for the node that it gives back; None: when the saga began."""
     attempt: int = 0
     """Which attempt at curing the node this is, of `attempts_max`."""
@@ -261,14 +261,14 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     wait: bool = True
     """drain: whether to wait until the work has left."""
-    told: bool = False
+    workload_notified: bool = False
     """drain: the workload system has been told already (`vacate`)."""
 
 
 class VacateOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """vacate: the workload system has taken the order to drain."""
 
-    told: bool = True
+    workload_notified: bool = True
 
 
 class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,7 +329,7 @@ class RebootInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The boot to end; once the node has another one there is nothing to do."""
 
 
-class ActedOutputs(msgspec.Struct, frozen=True, kw_only=True):
+class ActionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """reset, reboot: who did it, when by that one's clock, and what was said."""
 
     by: str

@@ -352,7 +352,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
                 "saga-overdue",
                 "node-refused",
                 "node-replaced",
-                "person-needed",
+                "operator-needed",
                 "instance-leaked",
                 "launch-refused",
             )
@@ -372,7 +372,7 @@ METRICS_EVENTS: Final = DurableSpec(
 METRICS_EVIDENCE: Final = DurableSpec(
     stream=EVENTS.name,
     name="metrics-evidence",
-    description="metrics: sick nodes, of which evidence is kept, and the ends of their sickness",
+    description="metrics: unhealthy nodes, to keep evidence of them, and the ends of their outages",
     filters=(
         *(
             subjects.node_event_wildcard(fact)
@@ -380,7 +380,7 @@ METRICS_EVIDENCE: Final = DurableSpec(
         ),
         *(
             subjects.pool_event_wildcard(fact)
-            for fact in ("saga-began", "node-replaced", "saga-failed", "saga-cancelled")
+            for fact in ("saga-opened", "node-replaced", "saga-failed", "saga-cancelled")
         ),
     ),
     in_flight_max=4,

@@ -24,7 +24,7 @@ from agent.maintenance.diagnostics.tool_runner import ToolHung, run_tool
 from agent.settings import AgentConfig
 from agent.sources.nvml import GpuProcess
 from schemas.messages import encode
-from schemas.requests import Acted, RebootRequest, ResetRequest
+from schemas.requests import ActionResult, RebootRequest, ResetRequest
 from services.bus.port import Headers
 from services.primitives.atomic_files import write_whole
 from services.primitives.clock import Clock
@@ -69,13 +69,13 @@ class DoneFile:
     def __init__(self, path: Path) -> None:
         """Keep it at `path`."""
         self._path = path
-        self._done: dict[str, Acted] | None = None
+        self._done: dict[str, ActionResult] | None = None
 
-    def get(self, key: str) -> Acted | None:
+    def get(self, key: str) -> ActionResult | None:
         """What came of it; None where it was never done."""
         return self._loaded().get(key)
 
-    def put(self, key: str, acted: Acted) -> None:
+    def put(self, key: str, acted: ActionResult) -> None:
         """Remember it, and forget the oldest."""
         kept = self._loaded()
         kept[key] = acted
@@ -86,16 +86,16 @@ class DoneFile:
         except OSError as error:
             log.warning("cannot write %s: a restart forgets what was done: %s", self._path, error)
 
-    def _loaded(self) -> dict[str, Acted]:
+    def _loaded(self) -> dict[str, ActionResult]:
         if self._done is None:
             self._done = self._load()
         return self._done
 
-    def _load(self) -> dict[str, Acted]:
+    def _load(self) -> dict[str, ActionResult]:
         try:
             if self._path.stat().st_size > DONE_BYTES_MAX:
                 raise ValueError(f"larger than {DONE_BYTES_MAX} bytes")  # noqa: TRY301
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Acted])
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, ActionResult])
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -129,7 +129,7 @@ class Mending:
                     self._done.put(request.key, acted)
         return encode(acted)
 
-    async def _reset(self, request: ResetRequest) -> Acted:
+    async def _reset(self, request: ResetRequest) -> ActionResult:
         command = reset_command(self._config, self._means.environment)
         if not command:
             return self._acted(ok=False, detail="nvidia-smi is not on this host")
@@ -176,8 +176,8 @@ class Mending:
             return f"{len(running)} {what} the GPUs ({named}): they must end first"
         return ""
 
-    def _acted(self, *, ok: bool, detail: str = "", refused: str = "") -> Acted:
-        return Acted(
+    def _acted(self, *, ok: bool, detail: str = "", refused: str = "") -> ActionResult:
+        return ActionResult(
             ok=ok,
             detail=detail[:DETAIL_CHARS_MAX],
             refused=refused,
@@ -192,7 +192,7 @@ class Mending:
         request = msgspec.json.decode(data, type=RebootRequest)
         return encode(await self._reboot(request))
 
-    async def _reboot(self, request: RebootRequest) -> Acted:
+    async def _reboot(self, request: RebootRequest) -> ActionResult:
         if request.boot_id != self._means.boot_id:
             return self._acted(ok=True, detail="it has another boot already")
         if self._failed:

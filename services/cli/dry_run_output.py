@@ -10,7 +10,7 @@ from services.cli import console
 from services.cli.console import Format
 
 if TYPE_CHECKING:
-    from schemas.dry_run import Rehearsal
+    from schemas.dry_run import DryRun
     from schemas.requests import NodeRequest
 
 
@@ -20,34 +20,34 @@ def dry_run(
     """Ask the pool-manager, and print what it would do."""
 
     async def work() -> None:
-        from schemas.dry_run import Rehearsal, RehearsalRequest  # noqa: PLC0415
+        from schemas.dry_run import DryRun, DryRunRequest  # noqa: PLC0415
         from schemas.messages import encode  # noqa: PLC0415
         from services.cli.bus_client import connected  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
 
-        asked = RehearsalRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
+        asked = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
         async with connected(find_bus(nats_url, config)) as fleet:
-            data = await fleet.ask("rehearse", asked)
+            data = await fleet.ask("dry-run", asked)
         if output is Format.JSON:
             console.document(data)
         else:
-            console.say(page(msgspec.json.decode(data, type=Rehearsal)))
+            console.say(page(msgspec.json.decode(data, type=DryRun)))
 
     asyncio.run(work())
 
 
-def page(told: "Rehearsal") -> str:
-    """A rehearsal as people read it."""
+def page(told: "DryRun") -> str:
+    """A dry run as people read it."""
     from services.cli.text import tables  # noqa: PLC0415
     from services.cli.text.saga_progress import WAITS  # noqa: PLC0415
 
     would = "would be accepted" if told.accepted else f"would be refused ({told.refusal})"
     because = f": {told.reason}" if told.reason else ""
     lines = [f"{told.verb} {told.node} {would}{because}. Nothing was done."]
-    rate = f" of {told.begun_limit}" if told.begun_limit >= 0 else ""
+    rate = f" of {told.disruptions_limit}" if told.disruptions_limit >= 0 else ""
     lines.append(
         f"Budget: {told.unavailable} of {told.desired} nodes are out of service, "
-        f"{told.unavailable_limit} may be; {told.begun}{rate} were begun in the window."
+        f"{told.unavailable_limit} may be; {told.disruptions}{rate} were begun in the window."
     )
     rows = [
         (

@@ -130,7 +130,7 @@ async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> Answer:
 
 
 def _cost(stored: Stored, saga: str) -> bool:
-    """Whether an event says what the sickness that a saga ended has cost."""
+    """Whether an event says what the fault signature that a saga ended has cost."""
     message = decode(stored)
     return isinstance(message, Repaired) and message.saga == saga
 

@@ -86,7 +86,7 @@ class WorkloadSteps:
         """Have the node's work moved away, and wait until it is; the deadline cancels it."""
         about = _inputs(command)
         if not about.wait:
-            if about.told:
+            if about.workload_notified:
                 return
             await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
             return
@@ -95,7 +95,7 @@ class WorkloadSteps:
             if command.deliveries > 1 and await self._notifier.is_drained(about.node):
                 # An earlier try gave the order, and was cut short while it waited.
                 return
-            if not about.told:
+            if not about.workload_notified:
                 await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
             polls = 0
             while not await self._notifier.is_drained(about.node):

@@ -40,7 +40,7 @@ class HardwareList:
             return node
         await self.view.caught_up()
         return msgspec.structs.replace(
-            node, known_bad=denied_hardware.refused(node, self.view.records)
+            node, denied_reason=denied_hardware.refused(node, self.view.records)
         )
 
     async def condemn(self, records: Mapping[str, HardwareRecord]) -> None:

@@ -92,7 +92,7 @@ class Verifier:
     def _silent(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for record in self._store.nodes.records.values():
-            if not record.lost or record.provider_says == "gone":
+            if not record.lost or record.provider_state == "gone":
                 continue
             # One that leaves is asked about too: if it is gone, nothing is drained any more.
             if record.state in ("active", "leaving"):
@@ -126,12 +126,12 @@ class Verifier:
         """Note in a silent node's record what is known of it; whether that is news."""
 
         def noted(record: NodeRecord | None) -> NodeRecord | None:
-            if record is None or not record.lost or record.provider_says == heard:
+            if record is None or not record.lost or record.provider_state == heard:
                 return None
-            return msgspec.structs.replace(record, provider_says=heard)
+            return msgspec.structs.replace(record, provider_state=heard)
 
         before = self._store.nodes.records.get(f"{pool}.{node}")
-        if before is not None and before.provider_says == heard:
+        if before is not None and before.provider_state == heard:
             return False
         return before != await self._store.change_node(pool, node, noted)
 

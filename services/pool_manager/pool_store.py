@@ -22,7 +22,7 @@ from schemas.records import (
     pool_key,
     removed_key,
 )
-from schemas.requests import CarriedOut
+from schemas.requests import CompletedRequest
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
 from services.bus.bucket_mirror import BucketView
@@ -187,7 +187,7 @@ class Store:
         self._standing[record.name] = Standing(record, written)
         return written
 
-    async def removal(self, pool: str) -> CarriedOut | None:
+    async def removal(self, pool: str) -> CompletedRequest | None:
         """The request that removed a pool of that name the last time; None: nobody knows."""
         entry = await self._bus.get(POOLS, removed_key(pool))
         return _removed.decode(entry.value).removal if entry else None
@@ -195,7 +195,9 @@ class Store:
     async def forget_pool(self, record: PoolRecord, revision: int) -> None:
         """Remove an empty pool's record if nobody else has written it; else Conflict."""
         about_it = (
-            each for each in reversed(record.carried_out) if each.about == request_ordering.POOL
+            each
+            for each in reversed(record.completed_requests)
+            if each.about == request_ordering.POOL
         )
         outlives = RemovedPool(serial=record.serial, removal=next(about_it, None))
         await self._bus.put(POOLS, removed_key(record.name), encode(outlives))
@@ -252,7 +254,11 @@ class Store:
         are written before the record, so they need one that was read.
         """
         known = self._standing.get(pool)
-        if known is not since.standing or known.record.untold or not lifted(self.fleet_budget):
+        if (
+            known is not since.standing
+            or known.record.pending_events
+            or not lifted(self.fleet_budget)
+        ):
             return None
         await self.nodes.caught_up(since.node_revision)
         return World(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from schemas import subjects
-from schemas.dry_run import RehearsalRequest
+from schemas.dry_run import DryRunRequest
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
 from schemas.requests import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
@@ -18,7 +18,7 @@ from services.pool_manager.planner.remediation.unhealthy_nodes import sick
 from services.pool_manager.planner.safety.disruption_budget import allowance, others
 from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import saga_params
-from services.pool_manager.requests.request_dry_run import rehearse
+from services.pool_manager.requests.request_dry_run import dry_run
 from services.primitives.clock import Clock
 
 
@@ -140,15 +140,17 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         ramp=breaker.ramp,
         unavailable=allowed.unavailable,
         unavailable_limit=allowed.level,
-        begun=allowed.begun,
-        begun_limit=-1 if allowed.rate is None else allowed.rate,
+        disruptions=allowed.disruptions,
+        disruptions_limit=-1 if allowed.rate is None else allowed.rate,
         resets=allowed.resets,
         resets_limit=-1 if allowed.reset_rate is None else allowed.reset_rate,
         window_seconds=float(record.spec.budget.window),
         sick=sum(1 for node in nodes if node.node not in taken and sick(node, record, now)),
         mode=record.spec.mode,
         advice=record.advice,
-        would=tuple(msgspec.to_builtins(each) for each in record.would.values()),
+        observed_actions=tuple(
+            msgspec.to_builtins(each) for each in record.observed_actions.values()
+        ),
     )
 
 
@@ -161,7 +163,7 @@ def fleet_view(claims: FleetBudgetRecord, spec: FleetBudgetSpec, now: datetime) 
             desired=0,
             unavailable=0,
             unavailable_limit=0,
-            begun=0,
+            disruptions=0,
             window_seconds=window,
             lifted=True,
         )
@@ -170,8 +172,8 @@ def fleet_view(claims: FleetBudgetRecord, spec: FleetBudgetSpec, now: datetime) 
         desired=fleet.desired,
         unavailable=fleet.unavailable,
         unavailable_limit=fleet.level(0),
-        begun=fleet.begun(now),
-        begun_limit=-1 if rate is None else rate,
+        disruptions=fleet.begun(now),
+        disruptions_limit=-1 if rate is None else rate,
         resets=fleet.resets(now),
         resets_limit=-1 if reset_rate is None else reset_rate,
         window_seconds=window,
@@ -194,7 +196,7 @@ class Queries:
             subjects.query("pools"): self._pools,
             subjects.query("sagas"): self._sagas,
             subjects.query("budget"): self._budget,
-            subjects.query("rehearse"): self._rehearse,
+            subjects.query("dry-run"): self._rehearse,
         }
 
     async def _nodes(self, data: bytes, _: Headers) -> bytes:
@@ -221,13 +223,13 @@ class Queries:
 
     async def _rehearse(self, data: bytes, _: Headers) -> bytes:
         """What a request would come to; nothing is written."""
-        asked = msgspec.json.decode(data, type=RehearsalRequest)
+        asked = msgspec.json.decode(data, type=DryRunRequest)
         await self._store.nodes.caught_up()
         for record in self._store.nodes.records.values():
             if record.node == asked.node:
                 world = await self._store.world(record.pool)
                 if world is not None:
-                    told = rehearse(asked, world, saga_params, self._clock.now())
+                    told = dry_run(asked, world, saga_params, self._clock.now())
                     return msgspec.json.encode(told)
         raise UnknownNameError(f"there is no node {asked.node!r}; see navarch list")
 

@@ -140,7 +140,7 @@ class Reconciler:
             raise Conflict(f"pool {pool}: fenced, to give back what it claims")
         if claim.claims is not None:
             await self._store.save_claims(claim.claims, world.claims_revision)
-        record = event_outbox.untold(decided.record, decided.events)
+        record = event_outbox.pending_events(decided.record, decided.events)
         if record != before:
             await self._store.save_pool(record, world.revision)
             await self._tell(record)
@@ -254,12 +254,12 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         action=opened.action,
         fault=opened.fault,
         by=opened.by,
-        sickness=opened.sickness,
+        fault_signature=opened.fault_signature,
         gpus=opened.gpus,
         boot_id=opened.boot_id,
-        restores=opened.restores,
-        ahead_of=opened.ahead_of,
-        vouched_at=opened.vouched_at,
+        restores_service=opened.restores_service,
+        sole_notice=opened.sole_notice,
+        cleared_at=opened.cleared_at,
         attempt=opened.attempt,
         attempts_max=opened.attempts_max,
         launch=launch if opened.new_node else None,

@@ -95,7 +95,7 @@ class Effects:
                 now=entry.time,
                 how=_how(state, entry),
                 exhausted=state.step("provision").error == "CAPACITY",
-                over_cap=state.step("provision").error in OVER_CAP,
+                over_spend_cap=state.step("provision").error in OVER_CAP,
             )
             left = admission_refusals.noted(old, left, state, entry.time)
             return follow_up(old, left, state, entry.time)

@@ -59,7 +59,7 @@ class Step:
     irrevocable: bool = False
     """Once begun it cannot be called off: from then on nobody can cancel the saga, and unwinding
     undoes nothing that stands before it."""
-    overtaken: bool = False
+    superseded: bool = False
     """Unwinding does not wait for an action under way to stop: it harms nothing, or the undo copes
     with it."""
     waits: Condition | None = None
@@ -79,4 +79,4 @@ class Definition:
 
     def left(self, params: SagaParams) -> str:
         """What unwinding this one leaves behind."""
-        return (params.restores and self.leaves_restored) or self.leaves
+        return (params.restores_service and self.leaves_restored) or self.leaves

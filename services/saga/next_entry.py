@@ -151,7 +151,7 @@ def _backward(definition: Definition, state: SagaState, now: datetime) -> SagaEn
     names: dict[str, Any] = {"time": now, "cause": state.last_id, "saga": state.saga}
     for step in reversed(definition.steps(state.params)):
         done = state.step(step.name)
-        if done.status == "started" and step.waits is None and not step.overtaken:
+        if done.status == "started" and step.waits is None and not step.superseded:
             # Cancelled under way: whoever performs it must have stopped before anything is undone,
             # or it could come into effect afterwards.
             if done.deadline is None or now < done.deadline:

@@ -14,7 +14,7 @@ from agent.faults.fault_builder import GpuMap
 from agent.maintenance.reset_and_reboot import Means, Mending
 from agent.settings import AgentConfig
 from agent.sources.nvml import GpuProcess
-from schemas.requests import Acted, RebootRequest, ResetRequest
+from schemas.requests import ActionResult, RebootRequest, ResetRequest
 from services.primitives.clock import SystemClock
 from tests.agent.bed import GPUS, Bed
 
@@ -68,16 +68,16 @@ def ward(tmp_path: Path, bed: Bed) -> Ward:
     return Ward(tmp_path, bed)
 
 
-async def reset(mending: Mending, key: str = "s/reset", *gpus: str) -> Acted:
+async def reset(mending: Mending, key: str = "s/reset", *gpus: str) -> ActionResult:
     """Ask for a reset."""
     data = msgspec.json.encode(ResetRequest(key=key, gpus=gpus))
-    return msgspec.json.decode(await mending.reset(data, {}), type=Acted)
+    return msgspec.json.decode(await mending.reset(data, {}), type=ActionResult)
 
 
-async def reboot(mending: Mending, boot_id: str = BOOT) -> Acted:
+async def reboot(mending: Mending, boot_id: str = BOOT) -> ActionResult:
     """Ask for a reboot."""
     data = msgspec.json.encode(RebootRequest(key="s/reboot", boot_id=boot_id))
-    return msgspec.json.decode(await mending.reboot(data, {}), type=Acted)
+    return msgspec.json.decode(await mending.reboot(data, {}), type=ActionResult)
 
 
 async def test_the_gpu_that_is_named_is_reset(ward: Ward) -> None:

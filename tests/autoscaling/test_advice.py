@@ -57,7 +57,7 @@ RECENT = NOW - MINUTE
 
 
 @pytest.mark.parametrize(
-    ("before", "nodes", "kept_by", "detail", "until"),
+    ("before", "nodes", "limited_by", "detail", "until"),
     [
         (record(), 4, None, "", None),
         (record(scaled_at=RECENT), 6, "cooldown", "", RECENT + 5 * MINUTE),
@@ -67,11 +67,11 @@ RECENT = NOW - MINUTE
         (record(mode="observe"), 6, "observe", "", None),
     ],
 )
-def test_what_is_not_followed_is_told_with_what_keeps_it(before, nodes, kept_by, detail, until):
+def test_what_is_not_followed_is_told_with_what_keeps_it(before, nodes, limited_by, detail, until):
     """The cooldown with its end, a bound with its value."""
     advice = asked(before, nodes)
-    found = (advice.kept_by, advice.detail, advice.until) if advice else (None, "", None)
-    assert (kept_by, detail, until) == found
+    found = (advice.limited_by, advice.detail, advice.until) if advice else (None, "", None)
+    assert (limited_by, detail, until) == found
 
 
 def test_it_is_written_where_it_changes_and_not_at_each_interval():

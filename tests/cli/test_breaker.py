@@ -44,12 +44,12 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
     assert "It waits for the breaker, which is open by " in told
     assert "0 of 1" in status[1]
     pool = msgspec.json.decode(data)["pools"][0]
-    assert ("open", "person", True) == (
+    assert ("open", "operator", True) == (
         pool["breaker"],
         pool["breaker_cause"],
         pool["breaker_forced"],
     )
-    assert ["person"] == [each["trouble"] for each in await events(bus, "breaker-opened")]
+    assert ["operator"] == [each["breaker_cause"] for each in await events(bus, "breaker-opened")]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ PLAIN = PoolView(
     breaker_reason="20 of 100 nodes are out of service and 20 may be",
     unavailable=20,
     unavailable_limit=20,
-    begun=20,
-    begun_limit=50,
+    disruptions=20,
+    disruptions_limit=50,
     window_seconds=3600,
     sick=7,
 )
@@ -120,7 +120,7 @@ def test_each_state_is_told_with_what_follows(
 def test_the_fleets_budget_is_told_or_that_it_is_lifted() -> None:
     """Both counts, or one sentence."""
     used = FleetBudgetView(
-        desired=200, unavailable=3, unavailable_limit=50, begun=9, window_seconds=3600
+        desired=200, unavailable=3, unavailable_limit=50, disruptions=9, window_seconds=3600
     )
     lifted = msgspec.structs.replace(used, lifted=True)
 

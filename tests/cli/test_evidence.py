@@ -25,9 +25,9 @@ BUNDLE = EvidenceBundle(
     saga="replace-n1-1",
     outcome="replaced",
     new_node="n2",
-    sickness="xid-79",
-    sick_at=NOW,
-    back_at=NOW + timedelta(minutes=30),
+    fault_signature="xid-79",
+    unhealthy_at=NOW,
+    restored_at=NOW + timedelta(minutes=30),
     verdict=Verdict(
         id="v", time=NOW, status="unhealthy", rule="off-the-bus", policy="9f2c", fault="f1", **NODE
     ),
@@ -48,7 +48,7 @@ BUNDLE = EvidenceBundle(
         )
         for seconds in (-5, 5)
     ),
-    left_out={"timeline": 7},
+    omitted={"timeline": 7},
 )
 
 
@@ -92,7 +92,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         write(tmp_path / "file" / "below", BUNDLE)
 
 
-def repaired(number: int, minutes: float, sickness: str = "xid-79") -> Repaired:
+def repaired(number: int, minutes: float, fault_signature: str = "xid-79") -> Repaired:
     """One repair of an eight-GPU node."""
     return Repaired(
         id=f"r{number}",
@@ -100,9 +100,9 @@ def repaired(number: int, minutes: float, sickness: str = "xid-79") -> Repaired:
         pool="training",
         node=f"n{number}",
         outcome="replaced",
-        sickness=sickness,
-        sick_at=NOW,
-        back_at=NOW + timedelta(minutes=minutes),
+        fault_signature=fault_signature,
+        unhealthy_at=NOW,
+        restored_at=NOW + timedelta(minutes=minutes),
         gpu_count=8,
         lost_gpu_hours=minutes * 8 / 60,
     )

@@ -68,7 +68,7 @@ async def cloud(
 
         async def leaked() -> bool:
             found = await InstanceStore(bus).get("web.web-2")
-            return found is not None and found.state == "leaked" and found.removal_tries > 1
+            return found is not None and found.state == "leaked" and found.removal_attempts > 1
 
         await eventually(leaked)
         yield fake
@@ -132,7 +132,9 @@ async def test_without_a_provisioner_it_says_who_does_not_answer(
 def leak(**changes: object) -> InstanceRecord:
     """A record that has been leaked for two hours."""
     return replace(
-        record("leaked", provider_id="i-1", dollars_per_hour=10.0, removal_tries=7, tried_at=NOW),
+        record(
+            "leaked", provider_id="i-1", dollars_per_hour=10.0, removal_attempts=7, tried_at=NOW
+        ),
         **({"terminating_at": NOW - timedelta(hours=2)} | changes),
     )
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from schemas.breaker_state import Would
+from schemas.breaker_state import ObservedAction
 from schemas.duration import Duration
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
@@ -29,7 +29,9 @@ HELD = msgspec.structs.replace(
 )
 OBSERVING = msgspec.structs.replace(
     pool(mode="observe"),
-    would={"replace n1": Would(kind="replace", node="n1", reason="XID 79", since=NOW)},
+    observed_actions={
+        "replace n1": ObservedAction(kind="replace", node="n1", reason="XID 79", since=NOW)
+    },
 )
 
 

@@ -14,7 +14,7 @@ from schemas.messages import Message, encode
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import Fault, NodeEvent, Verdict
 from schemas.pool_events import FACTS as POOL_FACTS
-from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaBegan
+from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaOpened
 from schemas.records import NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
 from schemas.saga_log_entries import (
     STATUSES,
@@ -59,7 +59,7 @@ VERDICT = Verdict(
     id="v1", status="unhealthy", action="replace", rule="fatal", policy="9f2c", reason="XID 79",
     fault="f1", **NODE,
 )  # fmt: skip
-BEGAN = SagaBegan(
+BEGAN = SagaOpened(
     id="b1", saga=SAGA, kind="replace", node="n1", new_node="n2", reason="XID 79", **POOL
 )
 REFUSED = RequestRefused(
@@ -326,7 +326,7 @@ def test_a_long_story_shows_its_end_and_says_how_much_is_left_out() -> None:
     faults = [msgspec.structs.replace(FAULT, id=f"f{i}") for i in range(LINES_MAX + 5)]
     answer = why_node(SICK, None, stored(*faults), [])
 
-    assert (LINES_MAX, 5) == (len(answer.lines), answer.left_out)
+    assert (LINES_MAX, 5) == (len(answer.lines), answer.omitted)
     assert "5 older lines" in page(answer)
 
 

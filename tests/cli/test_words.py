@@ -22,9 +22,9 @@ from schemas.pool_events import (
     POOL_EVENT_TYPES,
     Incident,
     LaunchRefused,
-    LaunchWaits,
+    LaunchWaiting,
     NodeReplaced,
-    PersonNeeded,
+    OperatorNeeded,
     Scaled,
     ScaleRefused,
 )
@@ -62,7 +62,7 @@ WORDS = [
     (
         Remediated(
             remedy="reset-gpu",
-            outcome="back",
+            outcome="recovered",
             attempt=1,
             attempts_max=3,
             reason="XID 95",
@@ -81,7 +81,7 @@ WORDS = [
         Told("training/n1", "reboot failed", "return: too late", "bad"),
     ),
     (
-        PersonNeeded(node="n1", reason="XID 74", remedy="look at it", **POOL),
+        OperatorNeeded(node="n1", reason="XID 74", remedy="look at it", **POOL),
         Told("training", "person needed", "n1: XID 74. look at it", "bad"),
     ),
     (
@@ -96,7 +96,7 @@ WORDS = [
         ),
     ),
     (
-        LaunchWaits(node="n1", reason="aws p5 (CAPACITY: none)", until=NOW, **POOL),
+        LaunchWaiting(node="n1", reason="aws p5 (CAPACITY: none)", until=NOW, **POOL),
         Told(
             "training",
             "launch waits",

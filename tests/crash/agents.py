@@ -17,7 +17,7 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, Fault, GpuIdentity, NodeEvent, Registered
 from schemas.records import HeartbeatRecord, node_key
-from schemas.requests import Acted, Diagnosis, RebootRequest, ResetRequest
+from schemas.requests import ActionResult, Diagnosis, RebootRequest, ResetRequest
 from schemas.topology import HEARTBEATS
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
@@ -56,7 +56,7 @@ class Agents:
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._boots: dict[str, asyncio.Semaphore] = {}
         self._boot_ids: dict[str, str] = {}
-        self._done: dict[str, Acted] = {}
+        self._done: dict[str, ActionResult] = {}
         self._acted = acted
         self._rebooted: set[int] = set()
         self.acts: list[tuple[str, str]] = []
@@ -161,14 +161,16 @@ class Agents:
     async def _reboot(self, node: str, data: bytes, _: Headers) -> bytes:
         key = msgspec.json.decode(data, type=RebootRequest).key
         if node in self.unable:
-            return encode(Acted(ok=False, detail="not permitted", boot_id=self._boot_ids[node]))
+            return encode(
+                ActionResult(ok=False, detail="not permitted", boot_id=self._boot_ids[node])
+            )
         if key not in self._done:
             self._boots[node].release()
         return encode(self._act(key, "reboot", node))
 
-    def _act(self, key: str, step: str, node: str) -> Acted:
+    def _act(self, key: str, step: str, node: str) -> ActionResult:
         if key not in self._done:
-            self._done[key] = Acted(ok=True, at=datetime.now(UTC))
+            self._done[key] = ActionResult(ok=True, at=datetime.now(UTC))
             self.acts.append((key, node))
             self._acted(step, node)
         return msgspec.structs.replace(self._done[key], boot_id=self._boot_ids[node])

@@ -21,12 +21,12 @@ WITH_EFFECT: Final = (
     *("reset", "reboot"),
 )
 RUNGS: Final = ("reset-gpu", "reset-gpu", "reboot")
-"""What the ladder tries on a node with one sickness before it is replaced."""
+"""What the ladder tries on a node with one fault signature before it is replaced."""
 UNWOUND: Final = frozenset({"unwound"})
-PASSING: Final = frozenset({"saga-open", "wrong-state", "budget-spent"})
+PASSING: Final = frozenset({"saga-open", "wrong-state", "budget-exhausted"})
 TOLD: Final = tuple(
     Moment(fact, "told")
-    for fact in ("saga-began", "cordoned", "drained", "terminated", "admitted", "node-replaced")
+    for fact in ("saga-opened", "cordoned", "drained", "terminated", "admitted", "node-replaced")
 )
 
 

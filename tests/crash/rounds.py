@@ -44,7 +44,7 @@ VERDICT: Final = Moment("verdict", "stored")
 
 TOLD: Final = tuple(
     Moment(fact, "told")
-    for fact in ("saga-began", "cordoned", "drained", "terminated", "admitted", "node-replaced")
+    for fact in ("saga-opened", "cordoned", "drained", "terminated", "admitted", "node-replaced")
 )
 """What the pool-manager tells of a replacement, each before it has done with the entry."""
 

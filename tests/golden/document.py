@@ -80,7 +80,7 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[records.Record]], ...]]] =
     "HEALTH": ((records.node_key("<pool>", "<node>"), records.HealthRecord),),
     "INSTANCES": ((records.node_key("<pool>", "<node>"), records.InstanceRecord),),
     "HEARTBEATS": ((records.node_key("<pool>", "<node>"), records.HeartbeatRecord),),
-    "LEASES": (("<name>", records.LeaseRecord), ("pace-<name>", records.PaceRecord)),
+    "LEASES": (("<name>", records.LeaseRecord), ("pace-<name>", records.RateLimitRecord)),
     "REPAIRS": ((evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),),
     "EVIDENCE": (
         (evidence_bundles.capture_name("<pool>", "<node>"), evidence_bundles.EvidenceCapture),
@@ -288,7 +288,7 @@ def _words() -> Iterator[str]:
 PARTS: Final = frozenset(
     {
         *("GpuIdentity", "CheckResult", "GpuSample", "LaunchSpec", "SagaParams"),
-        *("OpenSaga", "FaultNote", "HealthEvent"),
+        *("OpenSaga", "RecordedFault", "HealthEvent"),
         *("JudgedFault", "KernelLine", "TimelineEntry", "RepairCount"),
     }
 )

@@ -306,7 +306,7 @@ def test_whoever_vouches_for_a_node_does_so_as_of_when_they_asked(
             record, fault(number, 70 + number), given, seen(number, number)
         )
     event = Uncordoned(
-        id="u", time=NOW, pool="p", node="n", vouched_at=NOW + timedelta(seconds=asked_at)
+        id="u", time=NOW, pool="p", node="n", cleared_at=NOW + timedelta(seconds=asked_at)
     )
     record, effects = node_health.decide_uncordoned(record, event, seen(50))
 

@@ -11,7 +11,7 @@ from schemas import pool_events as p
 from schemas import saga_log_entries as s
 from schemas import subjects
 from schemas.messages import Message, encode
-from schemas.records import FaultNote, HealthRecord, NodeRecord
+from schemas.records import HealthRecord, NodeRecord, RecordedFault
 from services.bus.port import Stored
 from services.metrics.evidence.evidence_content import around, bounded, bundle, capture
 from services.metrics.evidence.node_history import Known
@@ -90,7 +90,7 @@ def test_an_outage_begins_with_the_first_trouble_and_ends_with_the_way_back(even
         (
             (each.since - NOW).total_seconds(),
             (each.ended_at - NOW).total_seconds() if each.ended_at else None,
-            each.sickness,
+            each.fault_signature,
         )
         for each in found
     ]
@@ -164,7 +164,7 @@ def test_a_sickness_ends_when_its_place_is_filled(more, trigger, outcome, back):
     found = ending(known, trigger, trigger.time)
     assert outcome == (found.outcome if found else None)
     if found:
-        assert (found.outage.since, found.back_at) == (at(0), at(back))
+        assert (found.outage.since, found.restored_at) == (at(0), at(back))
         assert keeps(found)
 
 
@@ -187,9 +187,9 @@ def sample(seconds: float, number: int = 0) -> n.Telemetry:
 def test_samples_around_the_fault_are_kept_and_bounded():
     """The nearest before and after it, each once, in order; those far away are left out."""
     many = [sample(second) for second in range(-2000, 2000)]
-    kept, left_out = around(NOW, [*many, *many])
+    kept, omitted = around(NOW, [*many, *many])
     assert [each.time for each in kept] == [at(second) for second in range(-119, 121)]
-    assert left_out == 2 * int(e.AROUND_SECONDS) + 1 - len(kept)
+    assert omitted == 2 * int(e.AROUND_SECONDS) + 1 - len(kept)
 
 
 def test_a_capture_keeps_what_was_captured_before_of_the_same_trouble():
@@ -208,7 +208,9 @@ def test_a_capture_keeps_what_was_captured_before_of_the_same_trouble():
 def test_a_bundle_says_all_of_it_when_the_buckets_are_empty():
     """Serials, driver, what was judged: from the capture, the node's own words and the log."""
     registered = of(n.Registered, -100, instance="n-1", gpus=GPUS, driver_version="550")
-    note = FaultNote(id="f", time=NOW, kind="xid", result="unhealthy", action="replace", rule="r")
+    note = RecordedFault(
+        id="f", time=NOW, kind="xid", result="unhealthy", action="replace", rule="r"
+    )
     kept = e.EvidenceCapture(
         pool="a",
         node="n-1",
@@ -229,7 +231,7 @@ def test_a_bundle_says_all_of_it_when_the_buckets_are_empty():
     assert (made.hostname, made.driver_version, made.verdict) == ("h", "550", SICK)
     assert [each.since_ms for each in made.timeline[:3]] == [-100_000.0, -1000.0, 0.0]
     assert len(made.timeline) == len(story)
-    assert (made.sickness, made.lost_gpu_hours) == ("xid-79", round(60 * 8 / 3600, 6))
+    assert (made.fault_signature, made.lost_gpu_hours) == ("xid-79", round(60 * 8 / 3600, 6))
 
 
 def test_the_verdict_says_what_was_made_of_its_fault_where_no_note_does():
@@ -242,8 +244,8 @@ def test_the_verdict_says_what_was_made_of_its_fault_where_no_note_does():
 def test_a_list_keeps_its_beginning_and_its_end_within_both_bounds():
     """By number and by bytes; what is left out is counted."""
     assert bounded(list(range(10)), 4, lambda _: b"") == ((0, 1, 8, 9), 6)
-    kept, left_out = bounded([0, 1, 2, 3, 4], 5, lambda _: bytes(e.PART_BYTES_MAX // 3))
-    assert (kept, left_out) == ((0, 1, 4), 2)
+    kept, omitted = bounded([0, 1, 2, 3, 4], 5, lambda _: bytes(e.PART_BYTES_MAX // 3))
+    assert (kept, omitted) == ((0, 1, 4), 2)
 
 
 def test_what_cannot_be_read_stands_in_the_timeline_all_the_same():

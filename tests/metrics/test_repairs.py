@@ -31,7 +31,7 @@ SAGA = "replace-n-1-1"
 REPAIRED = subjects.node_event("a", "n-1", "repaired")
 
 
-def repaired(number: int, seconds: float = 60, sickness: str = "xid-79") -> Repaired:
+def repaired(number: int, seconds: float = 60, fault_signature: str = "xid-79") -> Repaired:
     """A repair of an eight-GPU node."""
     return Repaired(
         id=f"repaired-{number}",
@@ -39,9 +39,9 @@ def repaired(number: int, seconds: float = 60, sickness: str = "xid-79") -> Repa
         pool="a",
         node=f"n-{number}",
         outcome="replaced",
-        sickness=sickness,
-        sick_at=NOW,
-        back_at=NOW + timedelta(seconds=seconds),
+        fault_signature=fault_signature,
+        unhealthy_at=NOW,
+        restored_at=NOW + timedelta(seconds=seconds),
         gpu_count=8,
         lost_gpu_hours=seconds * 8 / 3600,
     )
@@ -61,9 +61,9 @@ def test_the_number_of_series_is_bounded():
     """Codes that nobody has heard of do not grow the record for ever."""
     totals = RepairTotals()
     for code in range(SERIES_MAX + 5):
-        totals = add(totals, repaired(1, sickness=f"xid-{code}"), code + 1)
+        totals = add(totals, repaired(1, fault_signature=f"xid-{code}"), code + 1)
     assert len(totals.counts) == SERIES_MAX + 1
-    assert [sum(each.buckets) for each in totals.counts if each.sickness == OTHER] == [5]
+    assert [sum(each.buckets) for each in totals.counts if each.fault_signature == OTHER] == [5]
 
 
 async def publish(bus, *events: Message) -> None:
@@ -217,7 +217,7 @@ async def test_a_node_that_got_well_by_itself_is_not_called_open(bus):
         )
         await collector.handle(Received(event, stored))
         (info,) = await bus.objects(EVIDENCE)
-        seen.append((info.name, info.metadata["outcome"], info.metadata["sickness"]))
+        seen.append((info.name, info.metadata["outcome"], info.metadata["fault_signature"]))
     name = e.capture_name("a", "n-1")
     assert seen == [(name, "open", "silence"), (name, "recovered", "silence")]
     assert await ids(bus) == []

@@ -18,7 +18,7 @@ from schemas.pool_events import (
     InstanceLeaked,
     LaunchRefused,
     NodeReplaced,
-    PersonNeeded,
+    OperatorNeeded,
     SagaFailed,
     SagaIsStuck,
     Scaled,
@@ -116,7 +116,7 @@ def verdict(status: str, was: str, action: str = "none") -> Verdict:
             "warning",
             "launch/training/above-pool-cap",
         ),
-        (PersonNeeded(**POOL, node="training-1"), "critical", "person/training/training-1"),
+        (OperatorNeeded(**POOL, node="training-1"), "critical", "person/training/training-1"),
         (Fault(**NODE, kind="xid", code=79), None, ""),
         (Cordoned(**NODE), None, ""),
         (Scaled(**POOL, was=1, nodes=2), None, ""),
@@ -140,7 +140,7 @@ def test_an_alert_says_what_why_and_what_next():
 
 def test_what_is_left_to_people_says_what_they_can_do():
     """And whether the node has work meanwhile."""
-    left = PersonNeeded(
+    left = OperatorNeeded(
         **POOL,
         node="training-1",
         reason="XID 74",

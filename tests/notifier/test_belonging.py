@@ -8,7 +8,7 @@ import pytest
 from schemas.breaker_state import OpenIncident
 from schemas.messages import Message
 from schemas.node_events import Cordoned, Lost, Verdict
-from schemas.pool_events import PersonNeeded
+from schemas.pool_events import OperatorNeeded
 from schemas.records import NodeRecord
 from services.notifier.alerts.incident_matching import part_of
 
@@ -42,7 +42,7 @@ LATER = timedelta(minutes=1)
             "silence", id="silent with others",
         ),
         pytest.param(
-            PersonNeeded(**ABOUT, remedy="r"), NODE, {"xid-79": WAVE}, "xid-79", id="a person"
+            OperatorNeeded(**ABOUT, remedy="r"), NODE, {"xid-79": WAVE}, "xid-79", id="a person"
         ),
         pytest.param(
             XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, released=True)}, "",
@@ -62,5 +62,5 @@ LATER = timedelta(minutes=1)
 def test_what_an_incident_tells_of(
     event: Message, node: NodeRecord | None, incidents: dict[str, OpenIncident], found: str
 ) -> None:
-    """The same sickness, or the same rack, driver, zone, job or provider; while it is open."""
+    """The same signature, rack, driver, zone, job or provider, while the incident is open."""
     assert found == part_of(event, node, incidents, NOW)

@@ -36,7 +36,7 @@ WAVE = Trouble("wave", "one incident")
 CLOSED = Breaker()
 RAMPED = Breaker(ramp=4, ramp_from=NOW)
 OPEN = Breaker(state="open", since=NOW, cause="level", reason="spent")
-FORCED = Breaker(state="open", since=NOW, cause="person", reason="r", by="ops", forced=True)
+FORCED = Breaker(state="open", since=NOW, cause="operator", reason="r", by="ops", forced=True)
 HALF = Breaker(state="half-open", since=NOW, cause="level", probe="s", ramp_from=NOW)
 
 TRANSITIONS = [
@@ -46,7 +46,7 @@ TRANSITIONS = [
     ("ramp", RAMPED, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "")),
     ("open", OPEN, lambda b: opened(b, LEVEL, LATER), ("open", "level", False, 0, "")),
     ("open", OPEN, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "")),
-    ("forced", FORCED, lambda b: opened(b, WAVE, LATER), ("open", "person", True, 0, "")),
+    ("forced", FORCED, lambda b: opened(b, WAVE, LATER), ("open", "operator", True, 0, "")),
     ("half", HALF, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "s")),
     ("open", OPEN, lambda b: half_opened(b, "s", LATER), ("half-open", "level", False, 0, "s")),
     ("half", HALF, lambda b: settled(b, LATER), ("half-open", "level", False, 0, "s")),
@@ -57,12 +57,12 @@ TRANSITIONS = [
      ("open", "probe-failed", False, 0, "")),
     ("late", OPEN, lambda b: settled(probed(b, "done"), LATER), ("open", "level", False, 0, "")),
     ("calm", OPEN, lambda b: nothing_waits(b, LATER), ("closed", "level", False, 0, "")),
-    ("calm", FORCED, lambda b: nothing_waits(b, LATER), ("open", "person", True, 0, "")),
+    ("calm", FORCED, lambda b: nothing_waits(b, LATER), ("open", "operator", True, 0, "")),
     ("calm", HALF, lambda b: nothing_waits(b, LATER), ("half-open", "level", False, 0, "s")),
     ("calm", RAMPED, lambda b: nothing_waits(b, LATER), ("closed", "", False, 0, "")),
     *(
         (name, state, lambda b: forced_open(b, "r", "ops", "request-1", LATER),
-         ("open", "person", True, 0, ""))
+         ("open", "operator", True, 0, ""))
         for name, state in (("closed", CLOSED), ("open", OPEN), ("half", HALF), ("forced", FORCED))
     ),
     *(
@@ -201,7 +201,7 @@ def test_the_rate_bounds_what_is_begun_within_the_window(rated: int | str, begun
         return
     [told] = first.events
     assert isinstance(told, BreakerOpened)
-    assert ("rate", begun, begun) == (told.trouble, told.begun, told.begun_limit)
+    assert ("rate", begun, begun) == (told.breaker_cause, told.disruptions, told.disruptions_limit)
     assert "the next may begin at 13:01:00 UTC" in told.reason
     assert NOW + timedelta(seconds=3660) == first.wake_at
     fleet = nodes(10, 8)
@@ -267,7 +267,7 @@ def test_a_request_without_a_reason_is_refused() -> None:
 def test_closing_says_so_where_the_rate_lets_nothing_begin_yet() -> None:
     """It does not lift the budget; the answer names what is in the way."""
     spent = msgspec.structs.replace(
-        budgeted(3, "100%", 2), begun=noted({}, 3600, NOW, 2), breaker=OPEN
+        budgeted(3, "100%", 2), disruptions=noted({}, 3600, NOW, 2), breaker=OPEN
     )
     answer = answered(spent, "breaker-close", reason="r")
 

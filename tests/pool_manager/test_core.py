@@ -24,7 +24,7 @@ from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.remediation.unhealthy_nodes import sick
 from services.pool_manager.planner.safety.disruption_budget import limit
-from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.open_sagas import node_name
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -113,7 +113,7 @@ def test_nothing_is_to_be_looked_at_again_at_a_moment_that_has_passed(
 
 def test_a_silent_node_is_replaced_only_when_it_was_silent_long_enough() -> None:
     """Before `lost_after` the plan is to look again; after it, to replace."""
-    silent = node("a", lost=True, lost_at=NOW, provider_says="present")
+    silent = node("a", lost=True, lost_at=NOW, provider_state="present")
     early = plan(world(pool(1), silent), NOW + timedelta(seconds=299))
     late = plan(world(pool(1), silent), NOW + timedelta(seconds=300))
 
@@ -139,16 +139,16 @@ def test_while_launches_fail_no_sick_node_is_taken_out() -> None:
 def test_a_pool_that_may_not_cost_more_still_has_its_sick_nodes_replaced() -> None:
     """What a spend_cap forbids says nothing about launches, and its gap was never in service."""
     opened = {"s": OpenSaga(kind="scale-up", new_node="c", since=NOW)}
-    capped = close(pool(3, open=opened), "s", failed=True, now=NOW, over_cap=True)
+    capped = close(pool(3, open=opened), "s", failed=True, now=NOW, over_spend_cap=True)
     decided = plan(world(capped, node("a", health="unhealthy"), node("b")), NOW)
 
-    assert (1, True) == (capped.failures, capped.over_cap)
+    assert (1, True) == (capped.failures, capped.over_spend_cap)
     assert ["replace-a-1"] == list(decided.start)
     assert "closed" == decided.record.breaker.state
 
 
 @pytest.mark.parametrize(
-    ("kind", "failures", "over_cap", "holds_back"),
+    ("kind", "failures", "over_spend_cap", "holds_back"),
     [
         ("scale-up", 0, True, False),
         ("scale-up", 0, False, True),
@@ -158,14 +158,14 @@ def test_a_pool_that_may_not_cost_more_still_has_its_sick_nodes_replaced() -> No
     ids=["a cap alone", "no capacity", "others failed before", "what was given back is gone"],
 )
 def test_only_growth_that_a_cap_alone_forbids_lets_repairs_go_on(
-    kind: SagaKind, failures: int, over_cap: bool, holds_back: bool
+    kind: SagaKind, failures: int, over_spend_cap: bool, holds_back: bool
 ) -> None:
     """Whatever else keeps nodes from coming up would leave a gap."""
     opened = {"s": OpenSaga(kind=kind, new_node="c", since=NOW)}
     before = pool(2, open=opened, failures=failures)
-    ended = close(before, "s", failed=True, now=NOW, over_cap=over_cap)
+    ended = close(before, "s", failed=True, now=NOW, over_spend_cap=over_spend_cap)
 
-    assert holds_back == (not ended.over_cap)
+    assert holds_back == (not ended.over_spend_cap)
 
 
 def test_a_sick_node_that_is_cordoned_already_is_replaced_though_the_budget_is_spent() -> None:
@@ -228,7 +228,7 @@ def breakers(draw: st.DrawFn, opened: dict[str, OpenSaga]) -> Breaker:
     return Breaker(
         state=state,
         since=NOW,
-        cause=draw(st.sampled_from(["level", "wave", "probe-failed", "person"])),
+        cause=draw(st.sampled_from(["level", "wave", "probe-failed", "operator"])),
         forced=state == "open" and draw(st.booleans()),
         probe=draw(st.sampled_from(repairs)) if state == "half-open" else "",
         probe_at=NOW + timedelta(seconds=draw(st.integers(-5, 5))) if state == "open" else None,
@@ -249,7 +249,7 @@ def worlds(draw: st.DrawFn) -> World:
             cordoned=draw(st.booleans()),
             lost=(lost := draw(st.integers(0, 4)) == 0),
             lost_at=NOW - timedelta(seconds=draw(st.integers(0, 600))) if lost else None,
-            provider_says=draw(st.sampled_from(["", "present", "gone"])) if lost else "",
+            provider_state=draw(st.sampled_from(["", "present", "gone"])) if lost else "",
             health_at=NOW - timedelta(seconds=draw(st.integers(0, 600))),
             health_kind=draw(st.sampled_from(["", "xid", "xid", "ecc_dbe"])),
             health_code=79,
@@ -262,7 +262,11 @@ def worlds(draw: st.DrawFn) -> World:
         if kind and each.state == "active":
             new = f"new-{each.node}" if kind == "replace" else ""
             opened[f"{kind}-{each.node}-1"] = OpenSaga(
-                kind=kind, node=each.node, new_node=new, sickness=sickness(each), since=NOW
+                kind=kind,
+                node=each.node,
+                new_node=new,
+                fault_signature=fault_signature(each),
+                since=NOW,
             )
     failures = draw(st.integers(0, 3))
     record = pool(
@@ -271,7 +275,7 @@ def worlds(draw: st.DrawFn) -> World:
         failures=failures,
         retry_at=NOW + timedelta(seconds=draw(st.integers(-5, 5))) if failures else None,
         breaker=draw(breakers(opened)),
-        begun={str(int(NOW.timestamp()) - 60): draw(st.integers(0, 4))},
+        disruptions={str(int(NOW.timestamp()) - 60): draw(st.integers(0, 4))},
         spec=spec(
             budget=BudgetSpec(max_unavailable=draw(st.sampled_from([1, 2, "20%", "50%"]))),
             health=HealthSpec(

@@ -293,9 +293,9 @@ def test_who_claimed_and_was_slow_can_write_no_more_once_others_have_what_it_cla
 
 def test_a_claim_that_somebody_may_still_act_on_only_grows() -> None:
     """Of the same revision the greater counts; of a newer one what is so."""
-    old = BudgetClaim(desired=4, unavailable=2, begun={"0": 2}, revision=7)
-    less = BudgetClaim(desired=4, unavailable=1, begun={"0": 1, "1": 1}, revision=7)
+    old = BudgetClaim(desired=4, unavailable=2, disruptions={"0": 2}, revision=7)
+    less = BudgetClaim(desired=4, unavailable=1, disruptions={"0": 1, "1": 1}, revision=7)
     newer = msgspec.structs.replace(less, revision=8)
 
-    both = BudgetClaim(desired=4, unavailable=2, begun={"0": 2, "1": 1}, revision=7)
+    both = BudgetClaim(desired=4, unavailable=2, disruptions={"0": 2, "1": 1}, revision=7)
     assert (both, newer, less) == (claimed(old, less), claimed(old, newer), claimed(None, less))

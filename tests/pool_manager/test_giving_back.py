@@ -28,7 +28,7 @@ SPARE = NodeRecord(pool="training", node="s1", state="active", spare=True, cordo
 
 
 @pytest.mark.parametrize(
-    ("verb", "changes", "others", "restores"),
+    ("verb", "changes", "others", "restores_service"),
     [
         pytest.param("replace", {}, (), True, id="well and in service"),
         pytest.param("replace", {"health": "degraded"}, (), True, id="degraded, and in service"),
@@ -42,7 +42,7 @@ SPARE = NodeRecord(pool="training", node="s1", state="active", spare=True, cordo
     ],
 )
 def test_which_nodes_are_given_back(
-    verb: str, changes: dict[str, Any], others: tuple[NodeRecord, ...], *, restores: bool
+    verb: str, changes: dict[str, Any], others: tuple[NodeRecord, ...], *, restores_service: bool
 ) -> None:
     """One that was well and in service when somebody asked, and that nothing has replaced."""
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
@@ -58,7 +58,7 @@ def test_which_nodes_are_given_back(
 
     assert isinstance(answer.event, RequestAccepted)
     assert answer.record is not None
-    assert restores == answer.record.open[answer.event.saga].restores
+    assert restores_service == answer.record.open[answer.event.saga].restores_service
 
 
 async def test_a_healthy_node_whose_successor_does_not_come_serves_again(

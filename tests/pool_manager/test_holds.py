@@ -96,16 +96,16 @@ async def test_a_fleet_that_observes_touches_nothing(
     observing = msgspec.structs.replace(settings(), mode="observe")
     async with Running(server.url, "pool-manager", build, observing):
         await peers.sicken("training", name)
-        [told] = await eventually(lambda: events(bus, "would-begin"))
+        [told] = await eventually(lambda: events(bus, "would-start"))
         await ask(bus, "cordon", node=name)
         [refused] = await eventually(lambda: events(bus, "request-refused"))
         await ask(bus, "hold", node=name, reason="the pool is looked at again", **{"for": "1h"})
         await dealt_with(bus, "REQUESTS", "pool-requests")
         [pool] = await pools(bus)
-        again = await events(bus, "would-begin")
+        again = await events(bus, "would-start")
 
     assert ("replace", name) == (told["kind"], told["node"])
     assert [told] == again
     assert "observing" == refused["refusal"]
-    assert ("observe", ()) == (pool.mode, pool.would)
+    assert ("observe", ()) == (pool.mode, pool.observed_actions)
     assert [] == peers.calls

@@ -102,7 +102,11 @@ async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
     assert ["opened", "closed"] == [each["status"] for each in incidents]
     assert ("opened", "xid", 79) == (incident["status"], incident["kind"], incident["code"])
     assert " nodes with XID 79; none is repaired before " in breaker["reason"]
-    assert ("wave", "wave", "wave") == (breaker["trouble"], half["trouble"], closed["trouble"])
+    assert ("wave", "wave", "wave") == (
+        breaker["breaker_cause"],
+        half["breaker_cause"],
+        closed["breaker_cause"],
+    )
     assert len(begun) < 5
     order = [node for step, node in peers.calls if step == "cordon"]
     assert dict.fromkeys(names, 1) == Counter(order)

@@ -54,7 +54,7 @@ def node(number: int, code: int = 0, *, after: float = 0, **changes: Any) -> Nod
 
 def silent(number: int, *, after: float = 0, says: Any = "present") -> NodeRecord:
     """A node whose heartbeat ran out."""
-    return node(number, lost=True, lost_at=NOW + timedelta(seconds=after), provider_says=says)
+    return node(number, lost=True, lost_at=NOW + timedelta(seconds=after), provider_state=says)
 
 
 def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> Plan:
@@ -104,7 +104,7 @@ def test_an_incident_is_told_once_and_named_by_the_breaker() -> None:
     assert isinstance(breaker, BreakerOpened)
     assert ("opened", "xid", 79, 6) == (opened.status, opened.kind, opened.code, opened.nodes)
     assert (tuple(f"n{i:03}" for i in range(6)), "f0") == (opened.named, opened.cause)
-    assert "wave" == breaker.trouble
+    assert "wave" == breaker.breaker_cause
     assert (
         "6 sick wait: one incident: 6 nodes with XID 79; none is repaired before 12:15:00 UTC, "
         "unless somebody closes it"
@@ -170,11 +170,11 @@ def test_an_incident_without_nodes_is_closed_and_the_breaker_with_it() -> None:
     )
 
 
-# --- one cause of different sicknesses -----------------------------------------------------------
+# --- one cause of different faults ---------------------------------------------------------------
 
 
 def mixed(count: int, sick: int, **of_sick: Any) -> list[NodeRecord]:
-    """Nodes of which the first have different sicknesses, and these things in common."""
+    """Nodes of which the first have different fault signatures, and these things in common."""
     codes = (48, 79, 94, 95, 119, 31)
     return [
         node(i, codes[i % 6] if i < sick else 0, **(of_sick if i < sick else {}))
@@ -326,10 +326,12 @@ def test_of_silent_nodes_one_at_most_is_in_replacement(given_world: World) -> No
     """While their incident is open no decision makes it two, and none while it is fresh."""
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     decided = plan(given_world, now)
-    begun = sum(1 for each in decided.start.values() if each.sickness == SILENCE)
+    begun = sum(1 for each in decided.start.values() if each.fault_signature == SILENCE)
     incident = decided.record.incidents.get(SILENCE)
     if incident is not None:
-        before = sum(1 for each in given_world.record.open.values() if each.sickness == SILENCE)
+        before = sum(
+            1 for each in given_world.record.open.values() if each.fault_signature == SILENCE
+        )
         fresh = now < until(decided.record, incident)
         assert begun <= (0 if fresh else max(0, 1 - before))
 
@@ -339,7 +341,7 @@ def test_what_is_in_no_incident_is_held_back_by_none(given_world: World) -> None
     """Distinct faults are decided on as if there were no incidents at all."""
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     decided = plan(given_world, now)
-    whats = {each.sickness for each in given_world.record.open.values()} | {"xid-79", ""}
+    whats = {each.fault_signature for each in given_world.record.open.values()} | {"xid-79", ""}
     for what in whats - set(decided.record.incidents):
         assert room(decided.record, what, now) is None
 

@@ -91,15 +91,15 @@ async def test_what_calls_for_nothing_by_an_old_record_may_by_the_new_one() -> N
     assert {""} == await opened(fleet)
 
 
-@pytest.mark.parametrize("why", ["budget", "untold", "read anew"])
+@pytest.mark.parametrize("why", ["budget", "pending_events", "read anew"])
 async def test_where_it_would_not_do_it_is_read(why: str) -> None:
     """What the fleet's budget is claimed by was read, and so was what tells facts."""
     fleet, link = await made_with(sick=SICK), Counted()
     budget = FleetBudgetSpec() if why == "budget" else LIFTED
     async with replica(fleet.server, link, budget) as made:
         since = await known(made, fleet.bus)
-        if why == "untold":
-            record = PoolRecord(**{**_fields(since.standing.record), "untold": (b"{}",)})
+        if why == "pending_events":
+            record = PoolRecord(**{**_fields(since.standing.record), "pending_events": (b"{}",)})
             await made.store.save_pool(record, since.standing.revision)
             standing = made.store.standing("training")
             assert standing is not None

@@ -88,11 +88,11 @@ async def test_a_reset_that_fails_is_followed_by_a_reboot(
 
     assert [
         ("reset-gpu", "failed", "exit status 7: In use by another client"),
-        ("reboot", "back", ""),
+        ("reboot", "recovered", ""),
     ] == [(each.kind, each.outcome, each.reason) for each in record.attempts]
-    assert {"xid-95"} == {each.sickness for each in record.attempts}
+    assert {"xid-95"} == {each.fault_signature for each in record.attempts}
     assert (False, "unknown", "after-b1") == (record.cordoned, record.health, record.boot_id)
-    assert [("reset-gpu", "failed", 1, 3), ("reboot", "back", 2, 3)] == [
+    assert [("reset-gpu", "failed", 1, 3), ("reboot", "recovered", 2, 3)] == [
         (each["remedy"], each["outcome"], each["attempt"], each["attempts_max"]) for each in facts
     ]
     steps = [step for step, name in peers.calls if name == node]
@@ -137,10 +137,10 @@ async def test_a_person_has_a_healthy_node_mended(
         [fact] = await eventually(lambda: remediated(bus))
 
     assert 1 == peers.count(step)[node]
-    assert (verb, "back", "") == (
+    assert (verb, "recovered", "") == (
         record.attempts[0].kind,
         record.attempts[0].outcome,
-        record.attempts[0].sickness,
+        record.attempts[0].fault_signature,
     )
     assert (0, "a hunch") == (fact["attempt"], fact["reason"])
 
@@ -179,11 +179,11 @@ async def test_what_is_left_to_people_is_told_once_and_nothing_is_touched(
     async with Running(server.url, "pool-manager", build, laddered(health=alert)):
         [node] = await eventually(settled(bus, 1))
         await told(peers, node, 1)
-        [first] = await eventually(lambda: events(bus, "person-needed"))
+        [first] = await eventually(lambda: events(bus, "operator-needed"))
         await told(peers, node, 1)
         await ask(bus, "scale", nodes=2)
         await eventually(settled(bus, 2))
-        all_of_them = await events(bus, "person-needed")
+        all_of_them = await events(bus, "operator-needed")
 
     assert [first] == all_of_them
     assert (node, "reset_gpu", "XID 95") == (first["node"], first["action"], first["reason"])

@@ -1,4 +1,4 @@
-"""What facts make of a node's record: where it stands, and whose job its sickness came with."""
+"""How events change a node's record: its state, and the job its fault came with."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -14,7 +14,7 @@ from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import World
-from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.planner.sizing.open_sagas import begin, open_for
 from services.pool_manager.reconciler import saga_params
@@ -60,7 +60,7 @@ def world(*found: NodeRecord, **changes: Any) -> World:
 
 def gone(**changes: Any) -> NodeRecord:
     """Silent, and the provider says that its instance is gone."""
-    return node(lost=True, lost_at=NOW, provider_says="gone", **changes)
+    return node(lost=True, lost_at=NOW, provider_state="gone", **changes)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_wave_of_notices_is_no_incident() -> None:
     """Though a policy calls each unhealthy: the cloud takes them, nothing is wrong with them."""
     found = node(health="unhealthy", health_kind="preemption", notices={"a": notice(120)})
 
-    assert "" == sickness(found)
+    assert "" == fault_signature(found)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
 def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
     found: NodeRecord, begun_by: dict[str, Any], unwound: bool
 ) -> None:
-    """Not what a person or a sickness wants, nor what another notice still does."""
+    """Not what a person or a fault signature wants, nor what another notice still does."""
     record = world(found, open=opened(**begun_by)).record
 
     assert unwound == bool(cloud_notices.withdrawn(record, [found]))
@@ -274,7 +274,7 @@ def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
         ({"notices": {"a": notice(120)}}, False),
         ({"health": "unhealthy"}, False),
         ({"lost": True}, False),
-        ({"ahead_of": ""}, False),
+        ({"sole_notice": ""}, False),
         ({"cordoned": False}, False),
     ],
 )
@@ -282,7 +282,7 @@ def test_a_node_left_cordoned_ahead_of_a_notice_returns_when_that_is_withdrawn(
     changes: dict[str, Any], returned: bool
 ) -> None:
     """Its replacement had failed; nothing else, and nobody, wants it out of service."""
-    let_be = {"notices": {"a": notice(120, withdrawn=True)}, "cordoned": True, "ahead_of": "a"}
+    let_be = {"notices": {"a": notice(120, withdrawn=True)}, "cordoned": True, "sole_notice": "a"}
     decided = plan(world(node(**(let_be | changes))), NOW)
 
     assert returned == ("uncordon" in {each.kind for each in decided.start.values()})
@@ -296,17 +296,17 @@ def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKin
     _, asked, _ = open_for("f", record, kind, NOW, announced)
     _, own, _ = begin("f", record, kind, NOW, node=announced)
 
-    assert ("", "") == (asked.notice, asked.ahead_of)
-    assert (kind == "replace") == bool(own.notice) == bool(own.ahead_of)
+    assert ("", "") == (asked.notice, asked.sole_notice)
+    assert (kind == "replace") == bool(own.notice) == bool(own.sole_notice)
 
 
 def test_a_replacement_that_failed_leaves_word_of_the_notice_it_was_ahead_of() -> None:
     """So does the next try, on a node cordoned by then; a person's cordon is theirs."""
     announced = node(notices={"a": notice(120)})
     first = cloud_notices.departure(announced, world(announced).record.spec, NOW)
-    left = msgspec.structs.replace(announced, cordoned=True, ahead_of="a")
+    left = msgspec.structs.replace(announced, cordoned=True, sole_notice="a")
     again = cloud_notices.departure(left, world(left).record.spec, NOW)
     theirs = msgspec.structs.replace(announced, cordoned=True)
 
-    assert ("a", "a") == (first["ahead_of"], again["ahead_of"])
-    assert "ahead_of" not in cloud_notices.departure(theirs, world(theirs).record.spec, NOW)
+    assert ("a", "a") == (first["sole_notice"], again["sole_notice"])
+    assert "sole_notice" not in cloud_notices.departure(theirs, world(theirs).record.spec, NOW)

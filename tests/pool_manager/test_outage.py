@@ -118,7 +118,7 @@ async def lost(bus: NatsBus) -> int:
     records: list[NodeRecord] = [
         nodes.decode(each.value) for each in await bus.entries(NODES, "training.>")
     ]
-    return sum(each.lost and each.provider_says == "present" for each in records)
+    return sum(each.lost and each.provider_state == "present" for each in records)
 
 
 async def incidents(bus: NatsBus) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRefused
 from schemas.records import NodeRecord, PoolRecord
-from schemas.requests import ApplyRequest, CarriedOut, RemoveRequest
+from schemas.requests import ApplyRequest, CompletedRequest, RemoveRequest
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import World
@@ -73,7 +73,7 @@ def test_only_what_is_about_the_same_and_was_carried_out_overtakes(
 
     assert too_late == isinstance(event, RequestRefused | ScaleRefused)
     if isinstance(event, RequestRefused | ScaleRefused):
-        assert "overtaken" == event.refusal
+        assert "superseded" == event.refusal
         assert f"a later {later.verb} (12:00:02 UTC) was carried out" in event.reason
 
 
@@ -126,7 +126,7 @@ def test_a_new_stream_and_another_servers_clock_overtake_nothing(
     """Numbers may begin anew, times may run back; both together do not."""
     request = asked(7, "scale", nodes=1)
     at = request.time + timedelta(seconds=seconds)
-    done = CarriedOut(sequence=sequence, at=at, verb="scale", about="size")
+    done = CompletedRequest(sequence=sequence, at=at, verb="scale", about="size")
 
     assert later == request_ordering.is_later(done, request)
 
@@ -138,13 +138,15 @@ def test_so_many_are_remembered() -> None:
     for number in (*range(2, count + 1), 1):
         record = request_ordering.noted(asked(number, "scale"), "size", record)
 
-    assert list(range(11, count + 1)) == [each.sequence for each in record.carried_out]
+    assert list(range(11, count + 1)) == [each.sequence for each in record.completed_requests]
 
 
 def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None:
     """Nor changed by what was asked before its last change."""
     wanted = Wanted(ApplyRequest(spec={}), SPEC)
-    removal = CarriedOut(sequence=7, at=NOW + timedelta(seconds=7), verb="remove", about="pool")
+    removal = CompletedRequest(
+        sequence=7, at=NOW + timedelta(seconds=7), verb="remove", about="pool"
+    )
     stale, fresh = asked(6, "apply"), asked(8, "apply")
     there = World(
         fleet="f",
@@ -160,7 +162,7 @@ def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None
     ]
 
     assert [True, False, True, True] == [
-        isinstance(each, RequestRefused) and each.refusal == "overtaken" for each in told
+        isinstance(each, RequestRefused) and each.refusal == "superseded" for each in told
     ]
 
 

@@ -24,7 +24,7 @@ __all__ = ["peers"]
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=2, max_nodes=2)
-SILENT = OpenSaga(kind="replace", node="n1", new_node="n3", sickness="silence", since=NOW)
+SILENT = OpenSaga(kind="replace", node="n1", new_node="n3", fault_signature="silence", since=NOW)
 QUICK = settings(health=HealthSpec(lost_after=Duration(0.1)), budget=BudgetSpec(max_unavailable=1))
 
 
@@ -38,7 +38,7 @@ QUICK = settings(health=HealthSpec(lost_after=Duration(0.1)), budget=BudgetSpec(
         ({}, {"health": "unhealthy"}, False),
         ({}, {"notices": {"a": CloudNotice(at=NOW)}}, False),
         ({}, {"notices": {"a": CloudNotice(at=NOW, withdrawn=True)}}, True),
-        ({"sickness": "xid-79"}, {}, False),
+        ({"fault_signature": "xid-79"}, {}, False),
         ({"cause": "request-5"}, {}, False),
         ({"kind": "scale-down"}, {}, False),
     ],

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.dry_run import Rehearsal
+from schemas.dry_run import DryRun
 from schemas.settings import AdmissionSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
@@ -23,12 +23,12 @@ POOL = settings(
 )
 
 
-async def rehearsed(bus: NatsBus, verb: str, node: str, **fields: Any) -> Rehearsal:
+async def rehearsed(bus: NatsBus, verb: str, node: str, **fields: Any) -> DryRun:
     """Ask what a request would come to."""
     asked = {"verb": verb, "node": node, "request": fields}
-    subject = subjects.query("rehearse")
+    subject = subjects.query("dry-run")
     reply = await bus.request(subject, msgspec.json.encode(asked), timeout_seconds=30)
-    return msgspec.json.decode(reply.data, type=Rehearsal)
+    return msgspec.json.decode(reply.data, type=DryRun)
 
 
 async def test_a_replacement_is_told_with_its_steps_and_nothing_is_touched(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from schemas.pool_events import PersonNeeded
+from schemas.pool_events import OperatorNeeded
 from schemas.reasons import Action, AttemptOutcome, SagaKind
 from schemas.records import Attempt, CloudNotice, NodeRecord, OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
@@ -36,11 +36,16 @@ WHOLE_DAY = WindowSpec(name="always", kind="service", start="0 0 * * *", duratio
 
 
 def attempt(
-    kind: SagaKind, outcome: AttemptOutcome = "back", ago: timedelta = HOUR, what: str = "xid-95"
+    kind: SagaKind,
+    outcome: AttemptOutcome = "recovered",
+    ago: timedelta = HOUR,
+    what: str = "xid-95",
 ) -> Attempt:
     """An attempt at curing a node."""
     name = f"{kind}-{ago.total_seconds():.0f}"
-    return Attempt(saga=name, kind=kind, sickness=what, at=NOW - ago, outcome=outcome, reason="no")
+    return Attempt(
+        saga=name, kind=kind, fault_signature=what, at=NOW - ago, outcome=outcome, reason="no"
+    )
 
 
 def sick(action: Action = "reset_gpu", **changes: object) -> NodeRecord:
@@ -86,9 +91,9 @@ CANCELLED = attempt("reset-gpu", "cancelled")
         (sick("reboot"), (REBOOT, REBOOT), "replace", (0, 0)),
         (sick("reboot"), (FAILED_REBOOT,), "replace", (0, 0)),
         (sick("reboot"), (RESET, RESET), "reboot", (3, 3)),
-        (node("a", lost=True, provider_says="present"), (), "reboot", (1, 2)),
+        (node("a", lost=True, provider_state="present"), (), "reboot", (1, 2)),
         (node("a", lost=True), (FAILED_REBOOT,), "replace", (0, 0)),
-        (node("a", lost=True, provider_says="gone"), (), "replace", (0, 0)),
+        (node("a", lost=True, provider_state="gone"), (), "replace", (0, 0)),
     ],
 )
 def test_the_ladder_takes_the_lowest_rung_that_may_help(
@@ -102,7 +107,7 @@ def test_the_ladder_takes_the_lowest_rung_that_may_help(
 @given(
     st.sampled_from(["reset_gpu", "reboot", "replace", "none"]),
     st.integers(1, 10),
-    st.lists(st.sampled_from(["back", "failed"]), min_size=30, max_size=30),
+    st.lists(st.sampled_from(["recovered", "failed"]), min_size=30, max_size=30),
 )
 def test_whatever_happens_the_ladder_ends(
     action: Action, tries: int, outcomes: list[AttemptOutcome]
@@ -143,13 +148,13 @@ def begun(decided: World) -> list[tuple[str, str]]:
 
 
 def test_a_saga_says_which_attempt_it_is_and_on_what() -> None:
-    """The GPU by its UUID, the boot, the sickness, and why it is this rung."""
+    """The GPU by its UUID, the boot, the fault signature, and why it is this rung."""
     seven = msgspec.structs.replace(sick(), health_gpu=1, attempts=(RESET, RESET), boot_id="b1")
     (opened,) = plan(under(LADDER, seven, node("b")), NOW).start.values()
 
     assert ("reboot", "xid-95", "b1", 3, 3) == (
         opened.kind,
-        opened.sickness,
+        opened.fault_signature,
         opened.boot_id,
         opened.attempt,
         opened.attempts_max,
@@ -159,7 +164,9 @@ def test_a_saga_says_which_attempt_it_is_and_on_what() -> None:
 
 def test_attempts_at_another_sickness_do_not_count() -> None:
     """Two faults do not push each other up the ladder."""
-    other = tuple(msgspec.structs.replace(each, sickness="xid-48") for each in (RESET, RESET))
+    other = tuple(
+        msgspec.structs.replace(each, fault_signature="xid-48") for each in (RESET, RESET)
+    )
     assert [("reset-gpu", "a")] == begun(under(LADDER, sick(attempts=other), node("b")))
 
 
@@ -190,14 +197,14 @@ def test_alert_tells_once_and_touches_nothing() -> None:
     worse = replace(decided, record=first.record, nodes=Nodes([sick(health_fault="f2"), node("b")]))
 
     (event,) = first.events
-    assert isinstance(event, PersonNeeded)
+    assert isinstance(event, OperatorNeeded)
     assert ("a", "XID 95", False) == (event.node, event.reason, event.cordoned)
     assert "navarch replace a" in event.remedy
     assert ({}, (), {}) == (first.start, second.events, second.start)
     assert "closed" == first.record.breaker.state
     assert 1 == len(plan(worse, NOW).events)
     well = plan(replace(decided, record=first.record, nodes=Nodes([node("a"), node("b")])), NOW)
-    assert {} == well.record.told
+    assert {} == well.record.operator_notified
 
 
 def test_what_is_to_be_inspected_is_cordoned_and_told() -> None:
@@ -209,7 +216,7 @@ def test_what_is_to_be_inspected_is_cordoned_and_told() -> None:
     then = plan(replace(decided, record=record, nodes=Nodes(cordoned)), NOW)
 
     assert ["cordon"] == [each.kind for each in first.start.values()]
-    assert [True] == [e.cordoned for e in first.events if isinstance(e, PersonNeeded)]
+    assert [True] == [e.cordoned for e in first.events if isinstance(e, OperatorNeeded)]
     assert ({}, ()) == (then.start, then.events)
 
 
@@ -231,12 +238,12 @@ def test_a_remediator_that_fails_is_told_of_and_nothing_is_touched() -> None:
             raise KeyError((node, attempts, now) and "rack")
 
     (event,) = plan(under(Broken(), sick()), NOW).events
-    assert isinstance(event, PersonNeeded)
+    assert isinstance(event, OperatorNeeded)
     assert "KeyError: 'rack'" in event.remedy
 
 
 def test_what_the_cloud_takes_is_replaced_whatever_the_remediation() -> None:
-    """A notice is no sickness to be cured."""
+    """A notice is no fault signature to be cured."""
     notice = CloudNotice(kind="preemption", at=NOW, deadline=NOW + timedelta(minutes=2))
     taken = node("a", notices={"n1": notice})
     assert [("replace", "a")] == begun(under(Alert(options=Alert.Options()), taken))

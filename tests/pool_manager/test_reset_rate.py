@@ -42,7 +42,7 @@ def test_a_small_pool_may_climb_the_ladder_for_each_of_its_nodes() -> None:
 
     assert RUNGS * 3 == kinds
     assert "closed" == record.breaker.state
-    assert (3, 9) == (sum(record.begun.values()), sum(record.resets.values()))
+    assert (3, 9) == (sum(record.disruptions.values()), sum(record.resets.values()))
 
 
 def test_resets_have_a_rate_of_their_own() -> None:

@@ -225,7 +225,7 @@ async def test_people_cordon_drain_and_uncordon(
         await ask("drain", second)
         await eventually(lambda: shows(second, cordoned=True, drained=True))
 
-    assert "budget-spent" == refused["refusal"]
+    assert "budget-exhausted" == refused["refusal"]
     assert [("cordon", first), ("uncordon", first), ("cordon", second), ("drain", second)] == [
         call for call in peers.calls if call[0] in ("cordon", "uncordon", "drain")
     ]

@@ -224,7 +224,7 @@ async def test_what_is_told_is_taken_off_the_record_by_itself() -> None:
         found = await told.store.pool("training")
 
     assert found is not None
-    assert () == found[0].untold
+    assert () == found[0].pending_events
     assert {"BreakerOpened", "Incident"} == {type(each).__name__ for each in await fleet.facts()}
 
 
@@ -247,7 +247,7 @@ async def test_what_is_told_goes_with_the_next_write_where_one_follows() -> None
         found = await told.store.pool("training")
 
     assert found is not None
-    assert () == found[0].untold
+    assert () == found[0].pending_events
     # The claim on the fleet's budget, the decision, and the one after it.
     assert before + 3 == found[1]
     assert len({each.id for each in await fleet.facts()}) == len(await fleet.facts())
@@ -259,7 +259,9 @@ async def test_what_others_leave_in_the_record_is_told() -> None:
     await fleet.made()
     event = Scaled(id="s", time=datetime.now(UTC), pool="training", was=7, nodes=8)
     record = PoolRecord(name="training", spec=SPEC, desired=SIZE, serial=SIZE)
-    await fleet.bus.put(POOLS, pool_key("training"), encode(event_outbox.untold(record, [event])))
+    await fleet.bus.put(
+        POOLS, pool_key("training"), encode(event_outbox.pending_events(record, [event]))
+    )
 
     await fleet.looked_at()
     await fleet.looked_at()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from schemas.pool_events import WouldBegin
+from schemas.pool_events import WouldStart
 from schemas.records import NodeRecord, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
@@ -55,7 +55,7 @@ HELD = {"held_until": LATER, "held_by": "ada", "held_reason": "bisecting"}
 LOST = {
     "lost": True,
     "lost_at": NOW - timedelta(days=1),
-    "provider_says": "gone",
+    "provider_state": "gone",
     "health": "healthy",
 }
 
@@ -134,11 +134,11 @@ def test_what_can_wait_waits_for_a_service_window(
 # --- mode: observe -------------------------------------------------------------------------------
 
 
-def look(record: PoolRecord, *nodes: NodeRecord) -> tuple[PoolRecord, list[WouldBegin]]:
+def look(record: PoolRecord, *nodes: NodeRecord) -> tuple[PoolRecord, list[WouldStart]]:
     """One look at a pool that only observes: its record, and what is told; nothing may begin."""
     decided = plan(World(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
     assert {} == decided.start
-    return decided.record, [each for each in decided.events if isinstance(each, WouldBegin)]
+    return decided.record, [each for each in decided.events if isinstance(each, WouldStart)]
 
 
 def test_a_pool_that_observes_tells_each_decision_once() -> None:
@@ -150,7 +150,7 @@ def test_a_pool_that_observes_tells_each_decision_once() -> None:
         (each.kind, each.node, each.nodes) for each in told
     ]
     assert ({}, 10) == (first.open, first.serial)
-    assert ["replace a", "scale-up"] == list(first.would)
+    assert ["replace a", "scale-up"] == list(first.observed_actions)
     assert (first, []) == (again, more)
 
 
@@ -161,7 +161,7 @@ def test_a_new_cause_is_told_anew_and_what_is_over_is_forgotten() -> None:
     third, nothing = look(second, node("a"))
 
     assert ["a"] == [each.node for each in told]
-    assert ({}, []) == (third.would, nothing)
+    assert ({}, []) == (third.observed_actions, nothing)
 
 
 def test_a_pool_that_acts_again_does_what_it_would_have_done() -> None:
@@ -170,7 +170,7 @@ def test_a_pool_that_acts_again_does_what_it_would_have_done() -> None:
     acting = msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, mode="act"))
     decided = plan(World(fleet="f", record=acting, nodes=Nodes([sick("a")]), revision=8), NOW)
 
-    assert (["replace-a-1"], {}) == (list(decided.start), decided.record.would)
+    assert (["replace-a-1"], {}) == (list(decided.start), decided.record.observed_actions)
 
 
 @given(

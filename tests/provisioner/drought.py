@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.messages import encode
-from schemas.pool_events import LaunchWaits, pool_codec
+from schemas.pool_events import LaunchWaiting, pool_codec
 from schemas.records import FLEET_KEY, FleetRecord
 from schemas.topology import EVENTS, POOLS
 from services.bus.port import Stored
@@ -113,7 +113,7 @@ async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **po
 
     def told(stream: str, stored: Stored) -> None:
         event = pool_codec.decode(stored.data) if stream == EVENTS.name else None
-        if isinstance(event, LaunchWaits):
+        if isinstance(event, LaunchWaiting):
             drought.waited.add(event.node)
 
     world.watchers.append(told)

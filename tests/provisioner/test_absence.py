@@ -154,7 +154,7 @@ def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
     settled = instance_decisions.settle(going(), made, late)
     again = instance_decisions.settle(settled.record, made, late + LAG)
 
-    assert isinstance(settled, instance_decisions.Overtaken)
+    assert isinstance(settled, instance_decisions.Superseded)
     assert not instance_decisions.is_absent(settled.record, (), late + LAG / 2, LAG)
     assert instance_decisions.is_absent(settled.record, (), late + LAG, LAG)
     assert late == again.record.running_at

@@ -9,7 +9,7 @@ import pytest
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer
 from schemas.offering_records import BLOCKED
-from schemas.pool_events import LaunchRefused, LaunchWaits, pool_codec
+from schemas.pool_events import LaunchRefused, LaunchWaiting, pool_codec
 from schemas.reasons import ProviderErrorKind
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
@@ -199,8 +199,8 @@ async def test_spot_gives_way_to_on_demand_after_its_wait(bus: NatsBus) -> None:
     record = await recorded(bus, "web-1")
     assert record.running_at is not None
     assert (record.running_at - record.intended_at).total_seconds() >= 0.5
-    [waits] = await told(bus, "launch-waits")
-    assert isinstance(waits, LaunchWaits)
+    [waits] = await told(bus, "launch-waiting")
+    assert isinstance(waits, LaunchWaiting)
     assert "fake big spot (CAPACITY: ordered for provision)" in waits.reason
 
 
@@ -273,7 +273,7 @@ async def until_waits(bus: NatsBus) -> None:
     """Until a launch has said that it waits."""
 
     async def waits() -> bool:
-        return bool(await told(bus, "launch-waits"))
+        return bool(await told(bus, "launch-waiting"))
 
     await until(waits)
 

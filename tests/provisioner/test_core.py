@@ -75,9 +75,9 @@ def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
         ("intended", "i-1", decisions.Keep),
         ("running", "i-1", decisions.Known),
         ("running", "i-2", decisions.Surplus),
-        ("terminating", "i-1", decisions.Overtaken),
-        ("leaked", "i-1", decisions.Overtaken),
-        ("terminated", "i-1", decisions.Overtaken),
+        ("terminating", "i-1", decisions.Superseded),
+        ("leaked", "i-1", decisions.Superseded),
+        ("terminated", "i-1", decisions.Superseded),
     ],
 )
 def test_what_becomes_of_a_launch(state: InstanceState, made: str, expected: type) -> None:
@@ -88,7 +88,7 @@ def test_what_becomes_of_a_launch(state: InstanceState, made: str, expected: typ
 def test_a_launch_that_was_overtaken_is_recorded_as_terminating_again() -> None:
     """An instance made after its absence was confirmed is not forgotten."""
     settled = decisions.settle(record("terminated"), instance("i-9"), NOW)
-    assert isinstance(settled, decisions.Overtaken)
+    assert isinstance(settled, decisions.Superseded)
     assert (settled.record.state, settled.record.provider_id) == ("terminating", "i-9")
     assert settled.record.terminating_at == NOW
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from schemas.messages import encode
 from schemas.reasons import Action, HealthStatus
-from schemas.records import FaultNote, HealthRecord, NodeRecord
-from schemas.requests import Acted, Diagnosis
+from schemas.records import HealthRecord, NodeRecord, RecordedFault
+from schemas.requests import ActionResult, Diagnosis
 from schemas.saga_log_entries import CheckInputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
 from schemas.topology import HEALTH, NODES
@@ -39,7 +39,7 @@ DONE = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
 class Agent:
     """Answers a command with what it is given, the last for ever, and notes what it was asked."""
 
-    def __init__(self, bus: NatsBus, verb: str, *answers: Acted | Diagnosis) -> None:
+    def __init__(self, bus: NatsBus, verb: str, *answers: ActionResult | Diagnosis) -> None:
         self._bus = bus
         self._verb = verb
         self._answers = list(answers)
@@ -84,7 +84,9 @@ async def failure(action: Callable[[Command], Awaitable[object]], wanted: Comman
 
 async def test_the_agent_resets_under_the_steps_key(bus: NatsBus) -> None:
     """The key is saga and step, and what the agent says of it is put out."""
-    agent = await Agent(bus, "reset-gpu", Acted(ok=True, detail="All done.", at=DONE)).listen()
+    agent = await Agent(
+        bus, "reset-gpu", ActionResult(ok=True, detail="All done.", at=DONE)
+    ).listen()
     outputs = await steps(bus, fake(), HASTY).actions["reset"](reset())
 
     assert [{"key": "reset-1/reset", "gpus": ["GPU-1"]}] == agent.asked
@@ -93,7 +95,9 @@ async def test_the_agent_resets_under_the_steps_key(bus: NatsBus) -> None:
 
 async def test_a_refusal_is_waited_out(bus: NatsBus) -> None:
     """The last processes leave, and the cordon comes to be known there."""
-    agent = await Agent(bus, "reset-gpu", Acted(ok=False, refused="busy"), Acted(ok=True)).listen()
+    agent = await Agent(
+        bus, "reset-gpu", ActionResult(ok=False, refused="busy"), ActionResult(ok=True)
+    ).listen()
     await steps(bus, fake(), HASTY).actions["reset"](reset())
     assert 2 == len(agent.asked)
 
@@ -101,12 +105,12 @@ async def test_a_refusal_is_waited_out(bus: NatsBus) -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        (Acted(ok=False, refused="this node is not cordoned"), "refused", "not cordoned"),
-        (Acted(ok=False, detail="exit status 7"), "", "exit status 7"),
+        (ActionResult(ok=False, refused="this node is not cordoned"), "refused", "not cordoned"),
+        (ActionResult(ok=False, detail="exit status 7"), "", "exit status 7"),
     ],
 )
 async def test_a_reset_that_is_not_done_fails_in_the_agents_words(
-    bus: NatsBus, answer: Acted, error: str, words: str
+    bus: NatsBus, answer: ActionResult, error: str, words: str
 ) -> None:
     """Whether it refused to the end or tried in vain."""
     await Agent(bus, "reset-gpu", answer).listen()
@@ -124,7 +128,7 @@ async def test_the_agent_reboots_and_the_provider_is_left_alone(bus: NatsBus) ->
     """It is told which boot to end."""
     provider = fake()
     made = await launched(bus, provider)
-    agent = await Agent(bus, "reboot", Acted(ok=True, boot_id="b1")).listen()
+    agent = await Agent(bus, "reboot", ActionResult(ok=True, boot_id="b1")).listen()
     outputs = await made.actions["reboot"](reboot())
 
     assert {"key": "reboot-1/reboot", "boot_id": "b1"} == agent.asked[0]
@@ -137,7 +141,7 @@ async def test_where_the_agent_cannot_the_provider_reboots(bus: NatsBus, there: 
     provider = fake(faults=(Order(call="reboot", kind="TRANSIENT", times=2),))
     made = await launched(bus, provider)
     if there:
-        await Agent(bus, "reboot", Acted(ok=False, detail="not root")).listen()
+        await Agent(bus, "reboot", ActionResult(ok=False, detail="not root")).listen()
     outputs = await made.actions["reboot"](reboot())
     again = await made.actions["reboot"](reboot())
 
@@ -150,8 +154,8 @@ async def test_a_host_that_does_not_go_down_is_rebooted_by_its_provider(bus: Nat
     """The agent has answered that it reboots, and then says that it could not."""
     provider = fake()
     made = await launched(bus, provider)
-    failed = Acted(ok=False, boot_id="b1", detail="systemctl reboot ends with 1: no bus")
-    await Agent(bus, "reboot", Acted(ok=True, boot_id="b1"), failed).listen()
+    failed = ActionResult(ok=False, boot_id="b1", detail="systemctl reboot ends with 1: no bus")
+    await Agent(bus, "reboot", ActionResult(ok=True, boot_id="b1"), failed).listen()
     outputs = await made.actions["reboot"](reboot())
     assert ("fake", 1) == (outputs.by, len(provider.calls("reboot")))
     assert "systemctl reboot ends with 1" in outputs.detail
@@ -161,8 +165,8 @@ async def test_a_host_that_is_up_again_already_is_left_alone(bus: NatsBus) -> No
     """Its agent speaks of another boot by the time that it is looked after."""
     provider = fake()
     made = await launched(bus, provider)
-    after = Acted(ok=True, boot_id="b2", detail="it has another boot already")
-    agent = await Agent(bus, "reboot", Acted(ok=True, boot_id="b1"), after).listen()
+    after = ActionResult(ok=True, boot_id="b2", detail="it has another boot already")
+    agent = await Agent(bus, "reboot", ActionResult(ok=True, boot_id="b1"), after).listen()
     outputs = await made.actions["reboot"](reboot())
     assert ("agent", [], 2) == (outputs.by, provider.calls("reboot"), len(agent.asked))
 
@@ -171,7 +175,7 @@ async def test_an_agent_that_refuses_is_not_overruled(bus: NatsBus) -> None:
     """Its word that somebody may work there keeps the provider away too."""
     provider = fake()
     made = await launched(bus, provider)
-    await Agent(bus, "reboot", Acted(ok=False, refused="not cordoned")).listen()
+    await Agent(bus, "reboot", ActionResult(ok=False, refused="not cordoned")).listen()
     failed = await failure(made.actions["reboot"], reboot())
     assert ("refused", []) == (failed.error, provider.calls("reboot"))
 
@@ -202,7 +206,7 @@ async def test_a_provider_that_does_not_do_it_fails_the_step(bus: NatsBus, kind:
     assert (1 if kind == "AUTH" else HASTY.reboot_tries_max) == len(provider.calls("reboot"))
 
 
-SICK = FaultNote(id="f1", time=DONE, kind="xid", code=95, result="unhealthy", boot_id="b2")
+SICK = RecordedFault(id="f1", time=DONE, kind="xid", code=95, result="unhealthy", boot_id="b2")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,7 @@ async def test_a_node_that_has_become_worse_is_not_given_work(
 
 async def test_whoever_is_cut_off_asks_again_and_the_agent_does_it_once(bus: NatsBus) -> None:
     """A provisioner that died while the agent was at it: the key is the same."""
-    agent = await Agent(bus, "reset-gpu", Acted(ok=True, at=DONE)).listen()
+    agent = await Agent(bus, "reset-gpu", ActionResult(ok=True, at=DONE)).listen()
     first, second = (steps(bus, fake(), HASTY).actions["reset"] for _ in range(2))
     await asyncio.gather(first(reset()), second(reset()))
     assert {"reset-1/reset"} == {each["key"] for each in agent.asked}

@@ -79,7 +79,7 @@ async def test_offerings_are_shown_with_price_state_and_use(bus: NatsBus) -> Non
     assert found[0].probe_at is not None
     assert found[1].used_by == (OfferingUse(pool="web", instances=1),)
     assert {each.abstract for each in found} == {("h100-8x",)}
-    assert found[2].says_available
+    assert found[2].reported_available
     only = await asked(bus, market, OfferingsQuery(provider="dear"))
     assert only == found[2:]
     assert await asked(bus, market, OfferingsQuery(instance_type="h100-8x")) == found

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from schemas.records import PaceRecord
+from schemas.records import RateLimitRecord
 from schemas.topology import LEASES
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
@@ -50,7 +50,7 @@ class Server:
     pace: request_slots.Pace
     now: datetime = START
     revision: int = 0
-    record: PaceRecord = field(default_factory=PaceRecord)
+    record: RateLimitRecord = field(default_factory=RateLimitRecord)
     stored_at: datetime = START
     uses: list[tuple[datetime, str]] = field(default_factory=list)
     takers: list[Taker] = field(default_factory=lambda: [Taker() for _ in range(REPLICAS)])

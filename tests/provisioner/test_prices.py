@@ -104,7 +104,7 @@ def test_what_is_said_of_the_nearest_counts(
     record = PricesRecord(provider="p", at=clock.now(), prices=PRICES)
     weigher = Weigher(None, clock, Catalogue(InstanceTypes(), {}))  # type: ignore[arg-type]
     price = weigher.price(offering, Known(prices={"p": record}))
-    assert (price.dollars_per_hour, price.says_available) == (dollars, says)
+    assert (price.dollars_per_hour, price.reported_available) == (dollars, says)
 
 
 async def test_lambda_tells_every_price_and_where_it_has_capacity(

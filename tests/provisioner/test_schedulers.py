@@ -95,7 +95,7 @@ async def test_a_scheduler_says_the_same_of_the_same(
     """What authors of a plugin must keep: a number, the same each time, whatever is not known."""
     scheduler = chosen(strategy, options)
     bare = LaunchOption(pool="web", provider="x", instance_type="t")
-    full = option(3, price_age_seconds=4.0, says_available=False, failures=7, instances=2)
+    full = option(3, price_age_seconds=4.0, reported_available=False, failures=7, instances=2)
     for each in (bare, full):
         first = await scheduler.score(each)
         assert first == await scheduler.score(each)
@@ -117,7 +117,7 @@ BEST: dict[str, tuple[str, dict[str, Any], list[LaunchOption], int]] = {
     "availability, by the provider's word": (
         "availability",
         {},
-        [option(0, says_available=False), option(1), option(2, says_available=True)],
+        [option(0, reported_available=False), option(1), option(2, reported_available=True)],
         2,
     ),
     "round-robin": ("round-robin", {}, [option(0, instances=4), option(1, instances=3)], 1),

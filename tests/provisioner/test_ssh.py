@@ -111,7 +111,7 @@ class Halting(SshProvider):
 async def test_two_that_launch_one_token_make_one_instance(
     owned: Machines, make: Make, *, elsewhere: bool
 ) -> None:
-    """Wherever the slower one is overtaken; also where the quicker one had to go elsewhere."""
+    """Wherever the slower one is superseded; also where the quicker one had to go elsewhere."""
     for at in range(1, ORDERS_MAX):
         asked = request(f"web-{at}", gpu_count=0)
         slow, quick = Halting(make(), at), make()
@@ -119,9 +119,9 @@ async def test_two_that_launch_one_token_make_one_instance(
         halt = asyncio.create_task(slow.halted.wait())
         await asyncio.wait({launching, halt}, return_when=asyncio.FIRST_COMPLETED)
         halt.cancel()
-        overtaken = slow.halted.is_set()
+        superseded = slow.halted.is_set()
         blocked: list[Machine] = []
-        if elsewhere and overtaken:
+        if elsewhere and superseded:
             # What the slower one will try first is somebody's for as long as the quicker one takes.
             for each in sorted(
                 owned.inventory(), key=lambda machine: preference(machine, asked.token)
@@ -140,7 +140,7 @@ async def test_two_that_launch_one_token_make_one_instance(
         )
         await quick.terminate(first.provider_id)
         await slow.close()
-        if not overtaken:
+        if not superseded:
             assert at > 2
             return
     pytest.fail("there are more orders than this test halts")

@@ -181,10 +181,10 @@ async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken_as", "says"),
+    ("treated_as", "says"),
     [("TRANSIENT", "It is tried again."), ("AUTH", "It is taken for AUTH, by its status alone.")],
 )
-def test_the_alert_says_what_becomes_of_it(taken_as: str, says: str) -> None:
+def test_the_alert_says_what_becomes_of_it(treated_as: str, says: str) -> None:
     """Provider, code and what the provider said; and that it is told this once."""
     event = UnknownError(
         id="e1",
@@ -193,7 +193,7 @@ def test_the_alert_says_what_becomes_of_it(taken_as: str, says: str) -> None:
         code="global/new",
         call="provision",
         message="HTTP 400: on hold.",
-        taken_as=taken_as,
+        treated_as=treated_as,
     )
     alert = alert_of(event)
     assert alert is not None

@@ -90,8 +90,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tested": {"diagnostic": "dcgm-2"},
     "spare": {"spare": True, "diagnostic": "dcgm-2"},
     "promoting": {"spare": True, "promotes": "ready"},
-    "restoring": {"restores": True},
-    "restoring_new_first": {"restores": True, "order": "provision_first"},
+    "restoring": {"restores_service": True},
+    "restoring_new_first": {"restores_service": True, "order": "provision_first"},
 }
 """What a pool's choices make of a saga."""
 KINDS: dict[str, tuple[str, ...]] = {

@@ -99,7 +99,7 @@ def test_unwinding_a_healthy_nodes_saga_gives_it_back(definition: Definition, or
 
 def gives_back(run: Run) -> bool:
     """Whether unwinding is to leave the node in service."""
-    return run.params.restores or run.definition.kind in ("scale-down", "drain", "cordon")
+    return run.params.restores_service or run.definition.kind in ("scale-down", "drain", "cordon")
 
 
 @pytest.mark.parametrize(("definition", "order"), CASES)

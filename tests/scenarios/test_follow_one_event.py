@@ -40,7 +40,7 @@ BOOT = re.compile(r"\.[0-9a-f]{8}\.")
 EVENTS_TOLD = [
     (f"node.training.{OLD}.event.fault", "agent.event.v1.fault"),
     (f"node.training.{OLD}.event.verdict", "health_monitor.event.v1.verdict"),
-    ("pool.training.event.saga-began", "pool_manager.event.v1.saga_began"),
+    ("pool.training.event.saga-opened", "pool_manager.event.v1.saga_opened"),
     (f"node.training.{OLD}.event.cordoned", "pool_manager.event.v1.cordoned"),
     (f"node.training.{OLD}.event.drained", "pool_manager.event.v1.drained"),
     (f"node.training.{OLD}.event.terminated", "pool_manager.event.v1.terminated"),

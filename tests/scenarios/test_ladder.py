@@ -97,9 +97,9 @@ async def test_the_ladder_is_climbed_only_as_far_as_is_needed(fleet: Fleet) -> N
         assert (now.boot_id != first.boot_id) == (told.remedy == "reboot")
 
     assert [
-        ("reset-gpu", "back", 1, 3),
-        ("reset-gpu", "back", 2, 3),
-        ("reboot", "back", 3, 3),
+        ("reset-gpu", "recovered", 1, 3),
+        ("reset-gpu", "recovered", 2, 3),
+        ("reboot", "recovered", 3, 3),
     ] == seen
     assert ["reset-gpu", "reset-gpu", "reboot"] == [each.kind for each in now.attempts]
     replaced = await fleet.bus.read(EVENTS.name, subjects.pool_event("ladder", "node-replaced"))
@@ -123,7 +123,7 @@ async def test_a_node_whose_agent_is_gone_is_rebooted_by_its_provider(fleet: Fle
     told, _ = await mended(fleet, node.node, place)
     now = await well(fleet, node.node)
 
-    assert ("reboot", "back", "silence") == (told.remedy, told.outcome, told.sickness)
+    assert ("reboot", "recovered", "silence") == (told.remedy, told.outcome, told.fault_signature)
     assert ("healthy", False, False) == (now.health, now.cordoned, now.lost)
     assert now.boot_id not in ("", node.boot_id)
     (by,) = [

@@ -221,7 +221,7 @@ def test_a_repair_that_was_undone_is_open_no_more() -> None:
     """Its end gives the budget back, and is no repair, whichever step it failed at."""
     recording = Recording({"p": 10}, {"p": BudgetSpec(max_unavailable=1)})
     about: dict[str, Any] = {"time": NOW, "saga": "reset-gpu-a-1"}
-    params = SagaParams(pool="p", node="a", sickness="xid-48")
+    params = SagaParams(pool="p", node="a", fault_signature="xid-48")
     begun = SagaStarted(id="1", kind="reset-gpu", params=params, **about)
     recording.stored(10.0, "SAGAS", _stored(WHOLE, "started", begun))
     recording.sample(20.0, {"p": 10}, {"p": 10})
@@ -265,7 +265,7 @@ def test_what_a_repair_consists_of() -> None:
         pool="p",
         node="a",
         new_node="b",
-        sickness="xid-79",
+        fault_signature="xid-79",
         reason="",
         failed_at=10.0,
         noticed_at=11.0,

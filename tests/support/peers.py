@@ -12,7 +12,7 @@ from typing import Self
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered, Verdict
-from schemas.saga_log_entries import ActedOutputs, ProvisionOutputs, VacateOutputs
+from schemas.saga_log_entries import ActionOutputs, ProvisionOutputs, VacateOutputs
 from schemas.topology import NOTIFIER_STEPS, PROVISIONER_STEPS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
@@ -125,13 +125,13 @@ class Peers:
         await self._asked("terminate", command)
         self.instances.discard(str(command.inputs["node"]))
 
-    async def _reboot(self, command: Command) -> ActedOutputs:
+    async def _reboot(self, command: Command) -> ActionOutputs:
         await self._asked("reboot", command)
         node, pool = str(command.inputs["node"]), str(command.inputs["pool"])
         boot = f"after-{command.inputs['boot_id']}"
         if not self.silent:
             await self.register(pool, node, boot=boot)
-        return ActedOutputs(by="agent")
+        return ActionOutputs(by="agent")
 
     async def _undo_provision(self, command: Command) -> None:
         await self._asked("undo-provision", command)

@@ -93,7 +93,7 @@ def row(pool: "PoolView") -> tuple[str, ...]:
         state,
         _moment(pool.breaker_since) if state != "closed" else "-",
         use(pool.unavailable, pool.unavailable_limit),
-        begun(pool.begun, pool.begun_limit, pool.window_seconds),
+        begun(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
         use(pool.resets, pool.resets_limit),
         str(pool.sick or "-"),
         f"{by}{why}" or "-",
@@ -109,7 +109,7 @@ def fleet_line(budget: "FleetBudgetView") -> str:
     return (
         f"Of the fleet ({budget.desired} nodes): "
         f"{use(budget.unavailable, budget.unavailable_limit)} out of service, "
-        f"{begun(budget.begun, budget.begun_limit, budget.window_seconds)} begun, "
+        f"{begun(budget.disruptions, budget.disruptions_limit, budget.window_seconds)} begun, "
         f"{use(budget.resets, budget.resets_limit)} resets and reboots."
     )
 

@@ -31,7 +31,7 @@ def evidence(
     node: Annotated[
         str, typer.Argument(help="The node's name; none: list what there is.", show_default=False)
     ] = "",
-    saga: Annotated[str, typer.Option("--saga", help="Of the sickness that this saga ended.")] = "",
+    saga: Annotated[str, typer.Option("--saga", help="The outage that this saga ended.")] = "",
     save: Annotated[
         Path | None,
         typer.Option(
@@ -72,7 +72,7 @@ async def _kept(bus: "Bus") -> "list[ObjectInfo]":
 
 
 async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
-    """The evidence of a node's newest sickness, or of the one that a saga ended.
+    """The evidence of a node's newest fault signature, or of the one that a saga ended.
 
     What has not ended yet is put together here, as it will be when it has.
     """
@@ -111,12 +111,14 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
 def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
     from services.cli.text import tables  # noqa: PLC0415
 
-    told = {(e.metadata.get("node"), e.metadata.get("sick_at")) for e in kept if not is_capture(e)}
+    told = {
+        (e.metadata.get("node"), e.metadata.get("unhealthy_at")) for e in kept if not is_capture(e)
+    }
     shown = [
         each
         for each in kept
         if not is_capture(each)
-        or (each.metadata.get("node"), each.metadata.get("sick_at")) not in told
+        or (each.metadata.get("node"), each.metadata.get("unhealthy_at")) not in told
     ]
     if output is Format.JSON:
         console.document([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])
@@ -132,7 +134,7 @@ def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
 
 
 def is_capture(info: "ObjectInfo") -> bool:
-    """Whether it is what was taken when a sickness began, and not yet all of it."""
+    """Whether it is what was taken when a fault signature began, and not yet all of it."""
     return info.name.endswith(CAPTURE)
 
 
@@ -140,14 +142,14 @@ def _row(info: "ObjectInfo") -> tuple[str, ...]:
     from services.cli.text.history_text import hours, moment, span  # noqa: PLC0415
 
     about = info.metadata
-    sick, back = (_moment(about.get(name, "")) for name in ("sick_at", "back_at"))
+    sick, back = (_moment(about.get(name, "")) for name in ("unhealthy_at", "restored_at"))
     ended = about.get("outcome", "-")
     if about.get("new_node"):
         ended += f" by {about['new_node']}"
     return (
         moment(sick or info.time),
         about.get("node", "-"),
-        about.get("sickness", "") or "-",
+        about.get("fault_signature", "") or "-",
         span((back - sick).total_seconds()) if sick and back else "-",
         hours(float(about.get("lost_gpu_hours") or 0)) if back else "-",
         ended,
@@ -189,7 +191,7 @@ def write(place: Path, bundle: "EvidenceBundle") -> Path:
                 for name, data in files.items():
                     about = tarfile.TarInfo(f"{folder}/{name}")
                     about.size = len(data)
-                    about.mtime = int(bundle.sick_at.timestamp())
+                    about.mtime = int(bundle.unhealthy_at.timestamp())
                     archive.addfile(about, io.BytesIO(data))
             return place
         where = place / folder

@@ -119,13 +119,15 @@ def rows(repaired: "Iterable[Repaired]") -> tuple[Row, ...]:
     """One row a pool and fault, the most expensive first."""
     groups: dict[tuple[str, str], list[Repaired]] = {}
     for each in repaired:
-        groups.setdefault((each.pool, each.sickness), []).append(each)
+        groups.setdefault((each.pool, each.fault_signature), []).append(each)
     found = [_row(pool, fault, group) for (pool, fault), group in groups.items()]
     return tuple(sorted(found, key=lambda row: (-row.lost_gpu_hours, row.pool, row.fault)))
 
 
 def _row(pool: str, fault: str, group: "Sequence[Repaired]") -> Row:
-    took = sorted(((each.back_at - each.sick_at).total_seconds(), each.node) for each in group)
+    took = sorted(
+        ((each.restored_at - each.unhealthy_at).total_seconds(), each.node) for each in group
+    )
     seconds = [each for each, _ in took]
     return Row(
         pool=pool,

@@ -11,12 +11,12 @@ def advice_words(advice: Advice) -> str:
     again = ""
     if advice.again_seconds:
         again = f" It is asked again every {format_duration(advice.again_seconds)}."
-    if advice.kept_by == "failed":
+    if advice.limited_by == "failed":
         return (
             f"The autoscaler ({advice.autoscaler}) has failed since {since}: {advice.detail}; the "
             f"size stays as it is.{again}"
         )
-    if advice.kept_by == "source":
+    if advice.limited_by == "source":
         return (
             f"The metrics source of the autoscaler ({advice.autoscaler}) has not answered since "
             f"{since}: {advice.detail}; how many jobs wait is not known.{again}"
@@ -24,7 +24,7 @@ def advice_words(advice: Advice) -> str:
     nodes = "1 node" if advice.nodes == 1 else f"{advice.nodes} nodes"
     why = f" ({advice.reason})" if advice.reason else ""
     asks = f"The autoscaler ({advice.autoscaler}) asks for {nodes}{why}"
-    match advice.kept_by:
+    match advice.limited_by:
         case "cooldown":
             when = f"; not before {moment(advice.until)}" if advice.until else ""
             bound = f", and {advice.detail}" if advice.detail else ""
@@ -40,4 +40,4 @@ def matters(advice: Advice | None) -> bool:
     """Whether somebody who looks at the whole fleet must know: idle at min_nodes is no news."""
     if advice is None:
         return False
-    return not (advice.kept_by == "limits" and advice.detail.startswith("min_nodes"))
+    return not (advice.limited_by == "limits" and advice.detail.startswith("min_nodes"))

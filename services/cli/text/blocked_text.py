@@ -25,7 +25,7 @@ def node_kept(
             f"To end it: navarch release {node.node}"
         )
     if pool is not None and pool.spec.mode == "observe":
-        would = [each for each in pool.would.values() if each.node == node.node]
+        would = [each for each in pool.observed_actions.values() if each.node == node.node]
         told += [f"Its pool only observes: it would begin {each.kind}." for each in would] or [
             "Its pool only observes, so nothing is done about it."
         ]
@@ -82,7 +82,7 @@ def pool_kept(pool: PoolRecord) -> tuple[str, ...]:
     """What a pool that only observes would have begun."""
     if pool.spec.mode != "observe":
         return ()
-    would = list(pool.would.values())
+    would = list(pool.observed_actions.values())
     told = [
         f"It would begin {each.kind} of {each.node or f'{each.nodes} nodes'}: {each.reason}."
         for each in would[:WOULD_NAMED_MAX]

@@ -113,9 +113,10 @@ def _node(event: n.NodeEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case n.Terminated():
             return Told(about, "terminated", "the provider confirmed that it is gone")
         case n.Repaired():
-            seconds = (event.back_at - event.sick_at).total_seconds()
+            seconds = (event.restored_at - event.unhealthy_at).total_seconds()
             cost = f"{hours(event.lost_gpu_hours)} GPU-hours"
-            text = f"{event.sickness}: {seconds:.1f} s out of service, {cost}; {event.outcome}"
+            what = event.fault_signature
+            text = f"{what}: {seconds:.1f} s out of service, {cost}; {event.outcome}"
             return Told(about, "repaired", text, "good")
         case n.CredentialsIssued():
             return Told(about, "credentials issued", f"to its own agent, for key {event.key[:9]}…")
@@ -134,7 +135,7 @@ def _remediated(about: str, event: n.Remediated) -> Told:
     what = "GPUs reset" if event.remedy == "reset-gpu" else "rebooted"
     nth = f", attempt {event.attempt} of {event.attempts_max}" if event.attempt else ""
     match event.outcome:
-        case "back":
+        case "recovered":
             took = f"back in service after {event.duration_seconds:.1f} s{nth}. {event.reason}"
             return Told(about, what, took, "good")
         case "cancelled":
@@ -164,7 +165,7 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             return _asked(event)
         case p.BreakerOpened():
             by = f" by {event.by}" if event.by else ""
-            text = f"{event.trouble}{by}: {event.reason}. {_use(event)}"
+            text = f"{event.breaker_cause}{by}: {event.reason}. {_use(event)}"
             return Told(event.pool, "breaker opened", text, "bad")
         case p.BreakerHalfOpened():
             text = f"{event.saga} is tried first: {event.reason}"
@@ -181,10 +182,10 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
             by = f"by {event.by}: " if event.by else ""
             text = f"{by}{event.reason}. {_use(event)}" if event.reason else _use(event)
             return Told(event.pool, "breaker closed", text, "good")
-        case p.SagaBegan():
+        case p.SagaOpened():
             nodes = " -> ".join(name for name in (event.node, event.new_node) if name)
             return Told(event.pool, "saga began", f"{event.kind} {nodes}: {event.reason}")
-        case p.WouldBegin():
+        case p.WouldStart():
             what = event.node or f"{event.nodes} nodes"
             return Told(event.pool, "would begin", f"{event.kind} of {what}: {event.reason}")
         case p.NodeRefused():
@@ -209,20 +210,20 @@ def _pool(event: p.PoolEvent) -> Told:  # noqa: C901, PLR0912 - one case a fact
         case p.SagaOverdue():
             text = f"{event.saga} at {event.step}: {event.reason}. What to do: {event.remedy}"
             return Told(event.pool, "saga overdue", text, "bad")
-        case p.PersonNeeded():
+        case p.OperatorNeeded():
             text = f"{event.node}: {event.reason}. {event.remedy}"
             return Told(event.pool, "person needed", text, "bad")
         case p.InstanceLeaked():
             cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
             text = f"{event.instance} at {event.provider}{cost}: {event.reason}"
             return Told(event.pool, "instance leaked", text, "bad")
-        case p.LaunchRefused() | p.LaunchWaits():
+        case p.LaunchRefused() | p.LaunchWaiting():
             return _launch(event)
         case _:
             return Told(event.pool, type(event).__name__)
 
 
-def _launch(event: p.LaunchRefused | p.LaunchWaits) -> Told:
+def _launch(event: p.LaunchRefused | p.LaunchWaiting) -> Told:
     if isinstance(event, p.LaunchRefused):
         text = f"{event.node} ({event.refusal}): {event.reason}. What to do: {event.remedy}"
         return Told(event.pool, "launch refused", text, "bad")

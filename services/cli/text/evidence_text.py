@@ -76,7 +76,7 @@ def story(bundle: EvidenceBundle) -> str:
 def summary(bundle: EvidenceBundle) -> str:
     """What happened to which machine, on one page."""
     parts = [
-        f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.sickness}",
+        f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.fault_signature}",
         _facts("WHAT HAPPENED", _happened(bundle)),
         _facts("MACHINE", _machine(bundle)),
         _gpus(bundle),
@@ -96,7 +96,7 @@ def _facts(title: str, facts: Sequence[tuple[str, str]]) -> str:
 
 def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
     verdict = bundle.verdict
-    facts = [("out of service since", stamp(bundle.sick_at))]
+    facts = [("out of service since", stamp(bundle.unhealthy_at))]
     if verdict is not None:
         facts += [
             ("judged", f"{verdict.status}: {verdict.reason}"),
@@ -109,18 +109,18 @@ def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
         case "recovered":
             ended = "by itself: nothing was done"
         case "replaced":
-            ended = f"replaced by {bundle.new_node}, in service since {stamp(bundle.back_at)}"
+            ended = f"replaced by {bundle.new_node}, in service since {stamp(bundle.restored_at)}"
         case "reset":
-            ended = f"its GPUs were reset; given back to work at {stamp(bundle.back_at)}"
+            ended = f"its GPUs were reset; given back to work at {stamp(bundle.restored_at)}"
         case "rebooted":
-            ended = f"rebooted; given back to work at {stamp(bundle.back_at)}"
+            ended = f"rebooted; given back to work at {stamp(bundle.restored_at)}"
         case "uncordoned":
-            ended = f"given back to work at {stamp(bundle.back_at)}"
+            ended = f"given back to work at {stamp(bundle.restored_at)}"
         case "removed":
-            ended = f"removed without a replacement, {stamp(bundle.back_at)}"
+            ended = f"removed without a replacement, {stamp(bundle.restored_at)}"
     facts.append(("ended", ended))
-    if bundle.back_at is not None:
-        seconds = (bundle.back_at - bundle.sick_at).total_seconds()
+    if bundle.restored_at is not None:
+        seconds = (bundle.restored_at - bundle.unhealthy_at).total_seconds()
         cost = f"{format_duration(seconds)}, {hours(bundle.lost_gpu_hours)} GPU-hours lost"
         if bundle.dollars_per_hour:
             dollars = seconds / 3600 * bundle.dollars_per_hour
@@ -221,7 +221,7 @@ def _readings(bundle: EvidenceBundle) -> str:
         ),
         None,
     )
-    moment = decided.time if decided else bundle.sick_at
+    moment = decided.time if decided else bundle.unhealthy_at
     before = [each for each in bundle.samples if each.time <= moment]
     after = [each for each in bundle.samples if each.time > moment]
     if not bundle.samples:
@@ -292,9 +292,9 @@ def _checks(bundle: EvidenceBundle) -> str:
 
 
 def _left_out(bundle: EvidenceBundle) -> str:
-    if not bundle.left_out:
+    if not bundle.omitted:
         return ""
-    named = ", ".join(f"{count} of {part}" for part, count in bundle.left_out.items())
+    named = ", ".join(f"{count} of {part}" for part, count in bundle.omitted.items())
     return f"Left out, because more is not kept: {named}."
 
 

@@ -88,9 +88,11 @@ def _node_said(event: n.NodeEvent) -> tuple[Topic, str] | None:
         case n.Promoted():
             return "done", f"{name}: {told.detail}"
         case n.Remediated(outcome=outcome):
-            return ("done" if outcome == "back" else "tried"), f"{name}: {told.what}, {told.detail}"
+            return (
+                "done" if outcome == "recovered" else "tried"
+            ), f"{name}: {told.what}, {told.detail}"
         case n.Repaired():
-            seconds = (event.back_at - event.sick_at).total_seconds()
+            seconds = (event.restored_at - event.unhealthy_at).total_seconds()
             where = f"; evidence: navarch evidence {name}" if event.evidence else ""
             cost = f"{hours(event.lost_gpu_hours)} GPU-hours lost"
             return "done", f"{name} was out of service for {span(seconds)} ({cost}){where}"
@@ -115,9 +117,9 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # no
             return "done", f"breaker closed: {detail}"
         case p.Incident(status=status):
             return ("held back" if status == "opened" else "done"), f"incident {status}: {detail}"
-        case p.SagaBegan():
+        case p.SagaOpened():
             return "decided", f"{detail} (saga {event.saga})"
-        case p.WouldBegin():
+        case p.WouldStart():
             return "held back", f"mode observe: it would begin {detail}"
         case p.NodeRefused():
             return "tried", f"not admitted: {detail}"
@@ -125,13 +127,13 @@ def _pool_said(event: p.PoolEvent, node: str) -> tuple[Topic, str] | None:  # no
             return "done", f"replaced {detail}"
         case p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck():
             return "tried", f"{tell(event).what}: {detail}"
-        case p.PersonNeeded():
+        case p.OperatorNeeded():
             return "held back", f"{LEFT_TO_PEOPLE}: {detail}"
         case p.InstanceLeaked():
             return "tried", f"leaked: {detail}"
         case p.LaunchRefused():
             return "refused", f"not launched: {detail}"
-        case p.LaunchWaits():
+        case p.LaunchWaiting():
             return "held back", f"nothing can be had for {detail}"
         case _:
             return None

@@ -68,7 +68,7 @@ def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[s
             each.provider,
             each.provider_id or "-",
             moment(_since(each)),
-            str(each.removal_tries or "-"),
+            str(each.removal_attempts or "-"),
             moment(each.tried_at) if each.tried_at else "-",
             _dollars(each.dollars_per_hour),
             _dollars(_so_far(each, now)),

@@ -39,7 +39,7 @@ def price_words(view: OfferingView, now: datetime) -> str:
 def state_words(view: OfferingView, now: datetime) -> str:
     """Whether it can be had, since when not, and when that is tried again."""
     if view.state == "available":
-        return "it says none" if view.says_available is False else "available"
+        return "it says none" if view.reported_available is False else "available"
     since = f" since {moment(view.since)}" if view.since is not None else ""
     what = "exhausted" if view.state == "exhausted" else view.kind
     tries = f", {view.failures} tries" if view.failures > 1 else ""

@@ -139,7 +139,7 @@ def _backward(told: Progress, state: SagaState, steps: tuple[Step, ...]) -> Prog
         done = state.step(step.name)
         if done.status == "undo-started":
             waiting = _words(UNDOES, step.name, told, "{step} to be taken back")
-        elif done.status == "started" and step.waits is None and not step.overtaken:
+        elif done.status == "started" and step.waits is None and not step.superseded:
             waiting = f"{step.name} to be stopped"
         else:
             continue

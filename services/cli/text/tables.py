@@ -117,7 +117,7 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
             *map(str, (pool.cordoned, pool.min_nodes, pool.max_nodes)),
             pool.breaker,
             use(pool.unavailable, pool.unavailable_limit),
-            begun(pool.begun, pool.begun_limit, pool.window_seconds),
+            begun(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
             str(len(pool.open_sagas)) if pool.open_sagas else "-",
         )
         for pool in pools

@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["node", "pool", "saga"]
     summary: str
     lines: tuple[Line, ...] = ()
-    left_out: int = 0
+    omitted: int = 0
     """Older lines that are not shown."""
     now: tuple[str, ...] = ()
     """What it waits for, and since when."""
@@ -101,7 +101,7 @@ def _node_now(
         if keeps:
             return (f"It is sick: {_illness(node)}.",), "nothing by itself until that ends"
         asked = pool is not None and pool.spec.health.auto_replace
-        left = pool is not None and node.node in pool.told
+        left = pool is not None and node.node in pool.operator_notified
         then = "it is mended or replaced, as soon as nothing holds that back any more"
         return (_held_back(node, pool, told),), then if asked and not left else by_hand
     if node.spare:
@@ -137,7 +137,7 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
     if not pool.spec.health.auto_replace:
         return "Nothing is under way: the pool has auto_replace: false, so a person must decide."
     last = next((each for each in reversed(told) if each.topic == "held back"), None)
-    if node.node in pool.told:
+    if node.node in pool.operator_notified:
         asked = f", asked for at {moment(last.at)}" if last else ""
         how = pool.spec.health.remediation.type
         return f"It waits for a person{asked}: the pool leaves it to people (remediation: {how})."
@@ -148,7 +148,7 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
                 f"It waits to be heard of again, silent since {moment(node.lost_at)}; the pool "
                 f"counts it lost at {moment(due)}, or later where its provider cannot confirm it."
             )
-    if pool.failures and pool.retry_at is not None and not pool.over_cap:
+    if pool.failures and pool.retry_at is not None and not pool.over_spend_cap:
         return f"It waits for the next try: {_failing(pool, told)}"
     if pool.breaker.state != "closed":
         out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
@@ -230,7 +230,7 @@ def _waiting(
         if _sick(node):
             kept = blocked_text.node_kept(node, pool) or (_held_back(node, pool, told),)
             # What holds all of them back stands above, once.
-            above = pool.breaker.state != "closed" or (pool.failures and not pool.over_cap)
+            above = pool.breaker.state != "closed" or (pool.failures and not pool.over_spend_cap)
             why = "It waits for that" if above else kept[0]
             named.append(f"{node.node}: {_illness(node)}. {why}")
         elif node.cordoned:
@@ -307,15 +307,15 @@ def _then(where: Progress) -> str:
 
 def _answer(found: Answer, lines: Sequence[Line]) -> Answer:
     return msgspec.structs.replace(
-        found, lines=tuple(lines[-LINES_MAX:]), left_out=max(0, len(lines) - LINES_MAX)
+        found, lines=tuple(lines[-LINES_MAX:]), omitted=max(0, len(lines) - LINES_MAX)
     )
 
 
 def page(answer: Answer) -> str:
     """The answer as people read it."""
     lines = [answer.summary]
-    if answer.left_out:
-        lines.append(f"  … {answer.left_out} older lines: navarch timeline tells them")
+    if answer.omitted:
+        lines.append(f"  … {answer.omitted} older lines: navarch timeline tells them")
     lines += [f"  {moment(each.at)}  {each.topic:<9}  {each.text}" for each in answer.lines]
     lines += [f"Now:   {each}" for each in answer.now]
     if answer.next:

@@ -5,7 +5,7 @@ from typing import Any, Final, cast
 
 from schemas.node_events import Fault, Uncordoned
 from schemas.reasons import FaultKind
-from schemas.records import FaultNote, GpuHealth, HealthRecord, is_after
+from schemas.records import GpuHealth, HealthRecord, RecordedFault, is_after
 from services.health_monitor.rules.health_policy import Judgement
 
 RECENT_MAX: Final = 32
@@ -14,9 +14,9 @@ NOTE_CHARS_MAX: Final = 300
 
 def noted(
     record: HealthRecord, fault: Fault, judged: Judgement, seen_at: datetime
-) -> tuple[FaultNote, ...]:
+) -> tuple[RecordedFault, ...]:
     """The faults that a record remembers, with this one."""
-    note = FaultNote(
+    note = RecordedFault(
         id=fault.id,
         time=fault.time,
         seen_at=seen_at,
@@ -43,21 +43,21 @@ def reason_of(fault: Fault, judged: Judgement) -> str:
     return f"{head}: {what}{where}{times}"
 
 
-def since(record: HealthRecord, event: Uncordoned) -> tuple[FaultNote, ...]:
+def since(record: HealthRecord, event: Uncordoned) -> tuple[RecordedFault, ...]:
     """What a node has reported since it was mended or vouched for, oldest first."""
     return tuple(note for note in record.recent if _counts(note, event))
 
 
-def _counts(note: FaultNote, event: Uncordoned) -> bool:
-    later = event.vouched_at and note.seen_at and note.seen_at > event.vouched_at
+def _counts(note: RecordedFault, event: Uncordoned) -> bool:
+    later = event.cleared_at and note.seen_at and note.seen_at > event.cleared_at
     return bool(later) or is_after(note, event.since, event.boot_id)
 
 
-def sick_of(note: FaultNote, event: Uncordoned) -> dict[str, Any]:
+def sick_of(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:
     """Its health, where a fault that has come since makes it unhealthy."""
     name = f"{note.kind} {note.code}" if note.code else note.kind
     when = (
-        "since it was asked to be uncordoned" if event.vouched_at else "again after it was mended"
+        "since it was asked to be uncordoned" if event.cleared_at else "again after it was mended"
     )
     return {
         "action": note.action,
@@ -70,7 +70,7 @@ def sick_of(note: FaultNote, event: Uncordoned) -> dict[str, Any]:
     }
 
 
-def sick_gpus(notes: tuple[FaultNote, ...], now: datetime) -> tuple[GpuHealth, ...]:
+def sick_gpus(notes: tuple[RecordedFault, ...], now: datetime) -> tuple[GpuHealth, ...]:
     """Of each GPU that these make unhealthy, the last that does."""
     last = {each.gpu_index: each for each in notes if each.result == "unhealthy"}
     return tuple(

@@ -46,7 +46,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     repeats: tuple[Repeat, ...] = ()
     job: str = ""
-    """When it is its job's and no sickness of the node; empty: never."""
+    """When it is its job's and no fault signature of the node; empty: never."""
 
 
 def explain(policy: Policy, fault: Fault) -> Explanation:

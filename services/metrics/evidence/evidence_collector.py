@@ -1,9 +1,9 @@
-"""Keeps evidence of sick nodes, and tells what their sickness has cost once it has ended.
+"""Keeps evidence of sick nodes, and tells what their fault signature has cost once it has ended.
 
 A verdict, a loss or the beginning of a saga that takes a node out makes a capture: samples and
-records that would be gone soon. What ends the sickness makes the bundle, once, and then the event
-`repaired`. The bundle is written first and the event told second, both under names that derive from
-the saga: a crash between the two, or a second replica, changes nothing more.
+records that soon expire. The end of the outage makes the bundle, once, and then the event
+`repaired`. The bundle is written first and the event published second, both under names derived
+from the saga, so that a crash between the two, or a second replica, changes nothing more.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class Collector:
         outcome = made.outcome
         assert outcome != "open"
         assert outcome != "recovered"
-        assert made.back_at is not None
+        assert made.restored_at is not None
         subject = subjects.node_event(made.pool, made.node, n.FACTS[n.Repaired])
         event = n.Repaired(
             id=f"repaired-{made.saga or message.id}",
@@ -149,9 +149,9 @@ class Collector:
             saga=made.saga,
             outcome=outcome,
             new_node=made.new_node,
-            sickness=made.sickness,
-            sick_at=made.sick_at,
-            back_at=made.back_at,
+            fault_signature=made.fault_signature,
+            unhealthy_at=made.unhealthy_at,
+            restored_at=made.restored_at,
             gpu_count=made.gpu_count,
             lost_gpu_hours=made.lost_gpu_hours,
             evidence=name,
@@ -169,13 +169,13 @@ class Collector:
 
 
 def begins(message: Message) -> bool:
-    """Whether a fact may be the beginning of a sickness, or of work on the node."""
+    """Whether a fact may be the beginning of a fault signature, or of work on the node."""
     match message:
         case n.Verdict(status=status, action=action):
             return status == "unhealthy" or (status == "degraded" and action != "none")
         case n.Lost():
             return True
-        case p.SagaBegan(kind=kind):
+        case p.SagaOpened(kind=kind):
             return kind in DISTURBING
         case _:
             return False
@@ -189,7 +189,7 @@ def recovers(message: Message) -> bool:
 
 
 def ends(message: Message) -> bool:
-    """Whether a fact may be the end of a sickness."""
+    """Whether a fact may be the end of a fault signature."""
     return isinstance(
         message, p.NodeReplaced | n.Uncordoned | n.Terminated | p.SagaFailed | p.SagaCancelled
     )

@@ -38,8 +38,8 @@ def capture(known: Known, old: e.EvidenceCapture | None, now: datetime) -> e.Evi
         node=known.node,
         captured_at=now,
         moment=moment,
-        sickness=current.sickness if current else "",
-        sick_at=current.since if current else None,
+        fault_signature=current.fault_signature if current else "",
+        unhealthy_at=current.since if current else None,
         record=known.record or (old.record if old and same else None),
         health=known.health or (old.health if old and same else None),
         instance=known.instance or (old.instance if old and same else None),
@@ -60,8 +60,8 @@ def capture_labels(made: e.EvidenceCapture) -> Mapping[str, str]:
         "pool": made.pool,
         "node": made.node,
         "outcome": made.outcome,
-        "sickness": made.sickness,
-        "sick_at": made.sick_at.isoformat() if made.sick_at else "",
+        "fault_signature": made.fault_signature,
+        "unhealthy_at": made.unhealthy_at.isoformat() if made.unhealthy_at else "",
     }
 
 
@@ -84,7 +84,7 @@ def around(moment: datetime, samples: Iterable[n.Telemetry]) -> tuple[tuple[n.Te
 
 
 def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.EvidenceBundle:
-    """Put the whole story of one sickness together."""
+    """Put the whole story of one fault signature together."""
     near = kept is not None and (
         abs((kept.moment - found.outage.moment).total_seconds()) <= e.AROUND_SECONDS
     )
@@ -98,7 +98,7 @@ def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.Evi
     samples, lost_samples = around(found.outage.moment, both)
     entries = _timeline(known.story, found.outage.since)
     timeline, lost_entries = bounded(entries, e.TIMELINE_MAX, msgspec.json.encode)
-    left_out = {
+    omitted = {
         "faults": lost_faults,
         "kernel_lines": lost_lines,
         "samples": lost_samples,
@@ -107,17 +107,17 @@ def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.Evi
     gpus = _gpus(record, messages, known.node)
     count = _gpu_count(record, instance, gpus)
     seconds = 0.0
-    if found.back_at is not None:
-        seconds = max(0.0, (found.back_at - found.outage.since).total_seconds())
+    if found.restored_at is not None:
+        seconds = max(0.0, (found.restored_at - found.outage.since).total_seconds())
     return e.EvidenceBundle(
         pool=known.pool,
         node=known.node,
         saga=found.saga,
         outcome=found.outcome,
         new_node=found.new_node,
-        sickness=found.outage.sickness,
-        sick_at=found.outage.since,
-        back_at=found.back_at,
+        fault_signature=found.outage.fault_signature,
+        unhealthy_at=found.outage.since,
+        restored_at=found.restored_at,
         verdict=found.outage.verdict or found.outage.suspicion,
         gpu_count=count,
         gpus=gpus,
@@ -131,7 +131,7 @@ def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.Evi
             if isinstance(message, n.BootChecked) and message.node == known.node
         ),
         timeline=timeline,
-        left_out={part: count for part, count in left_out.items() if count},
+        omitted={part: count for part, count in omitted.items() if count},
         **_identity(record, instance),
     )
 
@@ -221,12 +221,12 @@ def _kernel_lines(faults: Iterable[e.JudgedFault]) -> list[e.KernelLine]:
     ]
 
 
-def _timeline(story: Iterable[Stored], sick_at: datetime) -> list[e.TimelineEntry]:
+def _timeline(story: Iterable[Stored], unhealthy_at: datetime) -> list[e.TimelineEntry]:
     """Every stored message, those that cannot be read included."""
     return [
         e.TimelineEntry(
             time=each.time,
-            since_ms=round((each.time - sick_at).total_seconds() * 1000, 3),
+            since_ms=round((each.time - unhealthy_at).total_seconds() * 1000, 3),
             stream=SAGAS.name if subjects.parse_saga(each.subject) else EVENTS.name,
             subject=each.subject,
             sequence=each.sequence,
@@ -270,9 +270,9 @@ def labels(found: e.EvidenceBundle) -> Mapping[str, str]:
         "saga": found.saga,
         "outcome": found.outcome,
         "new_node": found.new_node,
-        "sickness": found.sickness,
-        "sick_at": found.sick_at.isoformat(),
-        "back_at": found.back_at.isoformat() if found.back_at else "",
+        "fault_signature": found.fault_signature,
+        "unhealthy_at": found.unhealthy_at.isoformat(),
+        "restored_at": found.restored_at.isoformat() if found.restored_at else "",
         "provider_id": found.provider_id,
         "gpus": str(found.gpu_count),
         "lost_gpu_hours": f"{found.lost_gpu_hours:.6f}",

@@ -17,7 +17,7 @@ from services.metrics.evidence.outages import Outage
 FILLING: Final = frozenset({"promote", "admit"})
 """Steps of a replacement that put a node into service."""
 MENDED: Final[Mapping[str, e.Outcome]] = {"reset-gpu": "reset", "reboot": "rebooted"}
-"""Kind of saga -> how it ended the sickness of a node that stayed."""
+"""Kind of saga -> how it ended the fault signature of a node that stayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Ending:
     outcome: e.Outcome
     saga: str = ""
     new_node: str = ""
-    back_at: datetime | None = None
+    restored_at: datetime | None = None
 
 
 def ending(known: Known, trigger: Message, at: datetime) -> Ending | None:
@@ -88,16 +88,16 @@ def _closed_by(known: Known, event: str) -> Outage | None:
 
 
 def still_open(known: Known) -> Ending | None:
-    """A sickness that has not ended: what is known of it up to now; None: there is none."""
+    """A fault signature that has not ended: what is known of it up to now; None: there is none."""
     outage = last_outage(known, open_only=True)
     return Ending(outage, "open") if outage else None
 
 
 def by_itself(kept: e.EvidenceCapture) -> Ending:
-    """A sickness that went away before anything was done."""
-    return Ending(Outage(since=kept.sick_at or kept.moment, moment=kept.moment), "recovered")
+    """A fault signature that went away before anything was done."""
+    return Ending(Outage(since=kept.unhealthy_at or kept.moment, moment=kept.moment), "recovered")
 
 
 def keeps(found: Ending) -> bool:
     """Whether evidence is kept: not of what somebody only cordoned and uncordoned by hand."""
-    return found.outcome == "replaced" or found.outage.sickness != e.BY_HAND
+    return found.outcome == "replaced" or found.outage.fault_signature != e.BY_HAND

@@ -39,7 +39,7 @@ class Outage:
     """Id of the event that ended it."""
 
     @property
-    def sickness(self) -> str:
+    def fault_signature(self) -> str:
         """What the node has: `xid-79`, `silence`, the rule's name, `by-hand`."""
         if self.silent and self.verdict is None:
             return SILENCE

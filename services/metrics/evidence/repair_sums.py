@@ -29,17 +29,17 @@ def add(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTotals:
     """Take in the event stored at `sequence`; one that is held already changes nothing."""
     if sequence <= totals.sequence:
         return totals
-    counts = {(each.pool, each.sickness): each for each in totals.counts}
-    key = event.pool, event.sickness
+    counts = {(each.pool, each.fault_signature): each for each in totals.counts}
+    key = event.pool, event.fault_signature
     if key not in counts and len(counts) >= SERIES_MAX:
         key = event.pool, OTHER
-    old = counts.get(key) or RepairCount(pool=key[0], sickness=key[1])
-    seconds = max(0.0, (event.back_at - event.sick_at).total_seconds())
+    old = counts.get(key) or RepairCount(pool=key[0], fault_signature=key[1])
+    seconds = max(0.0, (event.restored_at - event.unhealthy_at).total_seconds())
     buckets = list(old.buckets or (0,) * (len(BUCKETS_SECONDS) + 1))
     buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
     counts[key] = RepairCount(
         pool=key[0],
-        sickness=key[1],
+        fault_signature=key[1],
         gpu_seconds=old.gpu_seconds + event.lost_gpu_hours * 3600,
         seconds=old.seconds + seconds,
         buckets=tuple(buckets),

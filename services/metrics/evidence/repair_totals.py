@@ -103,7 +103,7 @@ class Totals(Collector):
         )
         bounds = [*(str(each) for each in BUCKETS_SECONDS), "+Inf"]
         for each in self._known.counts:
-            labels = (each.pool, each.sickness)
+            labels = (each.pool, each.fault_signature)
             hours.add_metric(labels, each.gpu_seconds / 3600)
             counts = zip(bounds, accumulate(each.buckets), strict=True)
             seconds.add_metric(labels, [(bound, float(n)) for bound, n in counts], each.seconds)

@@ -106,7 +106,7 @@ def pool_of(message: Message) -> str:
 
 
 def node_of(message: Message) -> str:
-    """Which node a fact may begin or end the sickness of; empty: of none."""
+    """Which node a fact may begin or end the fault signature of; empty: of none."""
     if isinstance(message, NodeEvent):
         return message.node
     return str(getattr(message, "old_node", "") or getattr(message, "node", ""))

@@ -19,7 +19,7 @@ from schemas.pool_events import (
     LaunchRefused,
     NodeRefused,
     NodeReplaced,
-    PersonNeeded,
+    OperatorNeeded,
     SagaFailed,
     SagaIsStuck,
     SagaOverdue,
@@ -86,7 +86,7 @@ def alert_of(event: Message) -> Alert | None:  # noqa: C901, PLR0912 - one case 
             return _saga(event)
         case SagaOverdue():
             return _overdue(event)
-        case PersonNeeded():
+        case OperatorNeeded():
             return _person(event)
         case NodeRefused():
             return _refusal(event)
@@ -124,7 +124,7 @@ def _verdict(event: Verdict) -> Alert | None:
 
 
 def _breaker(event: BreakerOpened | BreakerClosed) -> Alert | None:
-    if event.trouble == "wave" and not event.by:
+    if event.breaker_cause == "wave" and not event.by:
         # The incident says so already: one trouble, one alert.
         return None
     by = f" by {event.by}" if event.by else ""
@@ -132,7 +132,8 @@ def _breaker(event: BreakerOpened | BreakerClosed) -> Alert | None:
     if isinstance(event, BreakerOpened):
         waiting = f" Waiting: {', '.join(event.waiting)}." if event.waiting else ""
         severity: Severity = "warning" if event.by else "critical"
-        title = f"{event.pool}: the breaker is open{by}: {OPENED.get(event.trouble, event.trouble)}"
+        cause = OPENED.get(event.breaker_cause, event.breaker_cause)
+        title = f"{event.pool}: the breaker is open{by}: {cause}"
         text = f"Sick nodes are not repaired until it closes. {count}{waiting}"
     else:
         severity = "info"
@@ -159,7 +160,7 @@ OPENED: Final[dict[str, str]] = {
     "fleet-reset-rate": "as many GPU resets and reboots were begun in the fleet as may be",
     "launches-fail": "new nodes do not come up",
     "probe-failed": "the repair that was tried failed",
-    "person": "somebody asked for it",
+    "operator": "somebody asked for it",
 }
 """Why, for a title."""
 
@@ -206,7 +207,7 @@ def _lag(event: ConsumerLag) -> Alert:
 
 
 def _unknown_error(event: UnknownError) -> Alert:
-    kind = event.taken_as
+    kind = event.treated_as
     then = "tried again" if kind == "TRANSIENT" else f"taken for {kind}, by its status alone"
     return Alert(
         severity="warning",
@@ -258,7 +259,7 @@ def _overdue(event: SagaOverdue) -> Alert:
     )
 
 
-def _person(event: PersonNeeded) -> Alert:
+def _person(event: OperatorNeeded) -> Alert:
     state = "It is cordoned until then." if event.cordoned else "It stays in service until then."
     return Alert(
         severity="critical",

@@ -10,7 +10,7 @@ from schemas.breaker_state import OpenIncident
 from schemas.fault_signature import SILENCE, called, shared
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
-from schemas.pool_events import PersonNeeded
+from schemas.pool_events import OperatorNeeded
 from schemas.records import NodeRecord
 
 
@@ -22,14 +22,14 @@ def part_of(
     One that somebody let go, or whose hold had passed before, is known and over: what happens
     after it is news again.
     """
-    sickness = _sickness(event, node)
+    fault_signature = _sickness(event, node)
     for what, each in incidents.items():
         over = each.released or (each.settled is not None and each.settled < at)
         if each.scope == "pool":
-            same = sickness == what
+            same = fault_signature == what
         else:
             same = node is not None and shared(node, each.scope) == each.within
-        if sickness and same and not over:
+        if fault_signature and same and not over:
             return what
     return ""
 
@@ -41,9 +41,9 @@ def _sickness(event: Message, node: NodeRecord | None) -> str:
             return called(kind, code)
         case Lost():
             return SILENCE
-        case PersonNeeded() if node is not None and node.health == "unhealthy":
+        case OperatorNeeded() if node is not None and node.health == "unhealthy":
             return called(node.health_kind, node.health_code)
-        case PersonNeeded() if node is not None and node.lost:
+        case OperatorNeeded() if node is not None and node.lost:
             return SILENCE
         case _:
             return ""

@@ -111,12 +111,14 @@ class Autoscaling:
             problem = f"{type(error).__name__}: {error}"
             change, advice = None, unanswered("failed", kind, problem, now, again)
         if change is None:
-            if silent and (advice is None or advice.kept_by != "failed"):
+            if silent and (advice is None or advice.limited_by != "failed"):
                 advice = unanswered("source", kind, silent, now, again)
             await self._note(pool, advice)
             return
         # What is told of it stands in the record, and is published by the look that follows.
-        await self._store.save_pool(event_outbox.untold(change.record, [change.event]), revision)
+        await self._store.save_pool(
+            event_outbox.pending_events(change.record, [change.event]), revision
+        )
         log.info("scaled", extra={"pool": pool, "reason": change.event.reason})
         await self._reconcile(pool)
 

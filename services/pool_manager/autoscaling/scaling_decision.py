@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.autoscaling_advice import Advice, KeptBy
+from schemas.autoscaling_advice import Advice, LimitedBy
 from schemas.pool_events import Scaled
 from schemas.records import PoolRecord
 from services.pool_manager.autoscaling.autoscalers import Recommendation
@@ -61,7 +61,7 @@ def unfollowed(
     """What keeps a recommendation from being followed; None: the pool has what it asks for."""
     spec, asked = record.spec, recommended.target_nodes
     target = min(max(asked, spec.min_nodes), spec.max_nodes)
-    kept: KeptBy
+    kept: LimitedBy
     if asked == record.desired:
         return None
     if spec.mode == "observe":
@@ -77,7 +77,7 @@ def unfollowed(
         bound = f"{name} is {limit}"
     return Advice(
         autoscaler=kind,
-        kept_by=kept,
+        limited_by=kept,
         since=now,
         nodes=asked,
         reason=recommended.reason[:DETAIL_CHARS_MAX],
@@ -88,12 +88,12 @@ def unfollowed(
 
 
 def unanswered(
-    kept: KeptBy, kind: str, problem: str, now: datetime, again_seconds: float
+    kept: LimitedBy, kind: str, problem: str, now: datetime, again_seconds: float
 ) -> Advice:
     """That nobody knows what is wanted: the autoscaler failed, or its metrics source is silent."""
     detail = problem[:DETAIL_CHARS_MAX]
     return Advice(
-        autoscaler=kind, kept_by=kept, since=now, detail=detail, again_seconds=again_seconds
+        autoscaler=kind, limited_by=kept, since=now, detail=detail, again_seconds=again_seconds
     )
 
 
@@ -103,7 +103,7 @@ def noted(record: PoolRecord, advice: Advice | None) -> PoolRecord | None:
     if was is None and advice is None:
         return None
     if was is not None and advice is not None:
-        if (was.autoscaler, was.kept_by) == (advice.autoscaler, advice.kept_by):
+        if (was.autoscaler, was.limited_by) == (advice.autoscaler, advice.limited_by):
             advice = msgspec.structs.replace(advice, since=was.since)
         if msgspec.structs.replace(advice, reason=was.reason) == was:
             return None  # its reason may tell another figure each time

@@ -14,22 +14,22 @@ from schemas.pool_events import PoolEvent, pool_codec
 from schemas.records import PoolRecord
 
 
-def untold(record: PoolRecord, events: Sequence[PoolEvent]) -> PoolRecord:
+def pending_events(record: PoolRecord, events: Sequence[PoolEvent]) -> PoolRecord:
     """The record with facts that are to be told, after those that it holds already."""
     if not events:
         return record
     more = tuple(msgspec.Raw(encode(each)) for each in events)
-    return msgspec.structs.replace(record, untold=(*record.untold, *more))
+    return msgspec.structs.replace(record, pending_events=(*record.pending_events, *more))
 
 
 def told(record: PoolRecord) -> PoolRecord:
     """The record once all of them are told."""
-    return msgspec.structs.replace(record, untold=()) if record.untold else record
+    return msgspec.structs.replace(record, pending_events=()) if record.pending_events else record
 
 
 def held(record: PoolRecord) -> frozenset[bytes]:
     """What stands in the record to be told, to be known again."""
-    return frozenset(bytes(each) for each in record.untold)
+    return frozenset(bytes(each) for each in record.pending_events)
 
 
 def facts(record: PoolRecord, but: Container[bytes] = ()) -> tuple[PoolEvent, ...]:
@@ -37,6 +37,6 @@ def facts(record: PoolRecord, but: Container[bytes] = ()) -> tuple[PoolEvent, ..
 
     `but`: what is told already, and stands there until the record is written for another reason.
     """
-    wanted = (bytes(each) for each in record.untold)
+    wanted = (bytes(each) for each in record.pending_events)
     found = (pool_codec.decode(each) for each in wanted if each not in but)
     return tuple(each for each in found if isinstance(each, PoolEvent))

@@ -42,7 +42,7 @@ class Nodes:
         return len(self._all)
 
     @cached_property
-    def astir(self) -> "tuple[NodeRecord, ...]":
+    def needs_attention(self) -> "tuple[NodeRecord, ...]":
         """Those that anything is to be said of: ill, silent, cordoned, spare, announced, held."""
         return tuple(
             [
@@ -82,7 +82,7 @@ def busy(record: PoolRecord) -> set[str]:
 
 def size(record: PoolRecord, nodes: Nodes) -> int:
     """How many nodes the pool will have when what is open has come to its end, spares left out."""
-    present = len(nodes) - sum(1 for node in nodes.astir if node.spare)
+    present = len(nodes) - sum(1 for node in nodes.needs_attention if node.spare)
     if not record.open:
         return present
     leaving = {each.node for each in record.open.values() if each.kind in REMOVING}
@@ -112,9 +112,11 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     )
     taken = busy(record)
     cordoned = sum(
-        1 for node in nodes.astir if node.cordoned and not node.spare and node.node not in taken
+        1
+        for node in nodes.needs_attention
+        if node.cordoned and not node.spare and node.node not in taken
     )
-    gap = 0 if record.over_cap else max(0, record.desired - size(record, nodes))
+    gap = 0 if record.over_spend_cap else max(0, record.desired - size(record, nodes))
     return disrupted + cordoned + gap
 
 

@@ -23,7 +23,7 @@ from schemas.records import NodeRecord
 from schemas.saga_log_entries import LaunchSpec
 from services.pool_manager.planner.sizing import cloud_notices
 
-FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_says": ""}
+FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_state": ""}
 """Of a node that is heard again."""
 
 
@@ -72,12 +72,12 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             if record.lost or _stale(record, event):
                 return record
             return change(
-                record, lost=True, lost_at=stored_at, provider_says="", heard_at=event.time
+                record, lost=True, lost_at=stored_at, provider_state="", liveness_at=event.time
             )
         case Returned():
             if _stale(record, event):
                 return record
-            return change(record, **FOUND, heard_at=event.time)
+            return change(record, **FOUND, liveness_at=event.time)
         case _:
             return record
 
@@ -102,7 +102,7 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
 
 def _stale(record: NodeRecord, event: NodeEvent) -> bool:
     """Whether news of life or death is older than what is known."""
-    return record.heard_at is not None and event.time < record.heard_at
+    return record.liveness_at is not None and event.time < record.liveness_at
 
 
 def launched(record: NodeRecord, made: Mapping[str, Any]) -> LaunchSpec | None:

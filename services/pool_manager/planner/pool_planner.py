@@ -50,11 +50,11 @@ def close(
     now: datetime,
     how: breaker.Ended | None = None,
     exhausted: bool = False,
-    over_cap: bool = False,
+    over_spend_cap: bool = False,
 ) -> PoolRecord:
     """Take an ended saga off a record; each failure in a row makes the next start wait longer.
 
-    `failed`: a launch did not come up; `exhausted`: for want of capacity; `over_cap`: for a
+    `failed`: a launch did not come up; `exhausted`: for want of capacity; `over_spend_cap`: for a
     spend_cap. `how`: what it means to the breaker; None: as `failed` says.
     """
     ended = record.open.get(saga)
@@ -70,11 +70,13 @@ def close(
         wait = min(RETRY_FIRST_SECONDS * 2 ** (failures - 1), RETRY_MAX_SECONDS)
         wait = min(wait, EXHAUSTED_AGAIN_SECONDS) if exhausted else wait
         retry_at: datetime | None = now + timedelta(seconds=wait)
-        over_cap = over_cap and ended.kind == "scale-up" and (record.over_cap or failures == 1)
+        over_spend_cap = (
+            over_spend_cap and ended.kind == "scale-up" and (record.over_spend_cap or failures == 1)
+        )
     elif ended.kind in UNASKED and ended.kind != "promote":
-        failures, retry_at, over_cap = 0, None, False
+        failures, retry_at, over_spend_cap = 0, None, False
     else:
-        failures, retry_at, over_cap = record.failures, record.retry_at, record.over_cap
+        failures, retry_at, over_spend_cap = record.failures, record.retry_at, record.over_spend_cap
     return msgspec.structs.replace(
-        record, open=left, failures=failures, retry_at=retry_at, over_cap=over_cap
+        record, open=left, failures=failures, retry_at=retry_at, over_spend_cap=over_spend_cap
     )

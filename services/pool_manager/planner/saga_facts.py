@@ -31,7 +31,7 @@ def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
     params = state.params
     match entry:
         case SagaStarted():
-            began = pe.SagaBegan(
+            began = pe.SagaOpened(
                 **_pool(state, entry, "began"),
                 saga=state.saga,
                 kind=state.kind,
@@ -120,7 +120,7 @@ def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
         reason=_cured(state) if state.kind in CURING else state.params.reason,
         since=mended_at(outputs),
         boot_id=booted(outputs),
-        vouched_at=None if mended else state.params.vouched_at or state.started_at,
+        cleared_at=None if mended else state.params.cleared_at or state.started_at,
     )
 
 
@@ -137,7 +137,7 @@ def _remediated_fact(state: SagaState, entry: SagaEntry) -> Message:
         outcome=outcome(state),
         attempt=params.attempt,
         attempts_max=params.attempts_max,
-        sickness=params.sickness,
+        fault_signature=params.fault_signature,
         step=state.failed_step,
         reason=_spoken(state.reason, state.failed_step) if state.reason else params.reason,
         duration_seconds=(entry.time - state.started_at).total_seconds(),

@@ -39,16 +39,16 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         drained=cordoned and drained,
         health=_health(record, state),
         attempts=_attempts(record, state),
-        ahead_of=_ahead_of(record, state, cordoned=cordoned),
+        sole_notice=_ahead_of(record, state, cordoned=cordoned),
     )
 
 
 def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
     """The notice for which alone a saga that was unwound has left the node out of service."""
     if not state.ended:
-        return record.ahead_of
+        return record.sole_notice
     unwound = state.status == "unwound" and cordoned
-    return state.params.ahead_of if unwound else ""
+    return state.params.sole_notice if unwound else ""
 
 
 def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
@@ -170,7 +170,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[Attempt, ...]:
     told = Attempt(
         saga=state.saga,
         kind=state.kind,
-        sickness=state.params.sickness,
+        fault_signature=state.params.fault_signature,
         at=state.started_at,
         outcome=outcome(state),
         ended_at=max((e.ended_at for e in state.steps.values() if e.ended_at), default=None)
@@ -187,7 +187,7 @@ def outcome(state: SagaState) -> AttemptOutcome:
     if not state.ended:
         return "open"
     if state.status == "done":
-        return "back"
+        return "recovered"
     return "cancelled" if state.cancelled else "failed"
 
 
@@ -236,7 +236,7 @@ def follow_up(
             node=ended.node,
             reason=state.reason,
             cause=state.asked,
-            vouched_at=state.unwinding_at,
+            cleared_at=state.unwinding_at,
             since=now,
         )
     # Neither a failure nor a success: what is known of launches stays as it was.

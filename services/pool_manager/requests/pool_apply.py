@@ -14,7 +14,7 @@ import msgspec
 from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted
 from schemas.reasons import Refusal
 from schemas.records import PoolRecord
-from schemas.requests import ApplyRequest, CarriedOut, RemoveRequest
+from schemas.requests import ApplyRequest, CompletedRequest, RemoveRequest
 from schemas.settings import HealthSpec, Mode, PoolSpec
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.requests import request_ordering
@@ -47,7 +47,7 @@ def applied(
     *,
     configured: bool,
     mode: Mode = "act",
-    removal: CarriedOut | None = None,
+    removal: CompletedRequest | None = None,
 ) -> Answer:
     """Answer an `apply`: make the pool, or change it. The record is new where there is no world.
 
@@ -69,11 +69,11 @@ def applied(
         reason = f"{nodes} nodes asked for, which is not between min_nodes {least} and max_nodes"
         return _refused(asked, wanted.request, "invalid-request", f"{reason} {most}", now)
     fresh = record or PoolRecord(name=asked.pool, spec=spec, desired=least)
-    if record is not None and request_ordering.carried_out(asked, record):
+    if record is not None and request_ordering.completed_requests(asked, record):
         # Answered before, and asked again because the answer was not taken down.
         return Answer(event=_accepted(asked, wanted.request, _wants(record), now), record=record)
     if last := _later(asked, record, removal):
-        return _refused(asked, wanted.request, "overtaken", request_ordering.words(last), now)
+        return _refused(asked, wanted.request, "superseded", request_ordering.words(last), now)
     spec = msgspec.structs.replace(spec, mode=mode)
     desired = min(max(fresh.desired, least), most) if nodes is None else nodes
     fresh = msgspec.structs.replace(fresh, spec=spec, desired=desired, applied=asked.id)
@@ -92,7 +92,7 @@ def removed(
         return _refused(asked, request, "wrong-state", _configured(asked.pool), now)
     record = world.record
     if not record.removing and (last := _later(asked, record)):
-        return _refused(asked, request, "overtaken", request_ordering.words(last), now)
+        return _refused(asked, request, "superseded", request_ordering.words(last), now)
     count = len(world.nodes)
     first = "its node leaves first, when its work has"
     if count != 1:
@@ -111,8 +111,8 @@ def removed(
 
 
 def _later(
-    asked: Asked, record: PoolRecord | None, removal: CarriedOut | None = None
-) -> CarriedOut | None:
+    asked: Asked, record: PoolRecord | None, removal: CompletedRequest | None = None
+) -> CompletedRequest | None:
     if record is not None:
         return request_ordering.later(asked, request_ordering.POOL, record)
     return removal if removal is not None and request_ordering.is_later(removal, asked) else None

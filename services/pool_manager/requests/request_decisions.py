@@ -18,7 +18,7 @@ from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.requests import (
     BreakerRequest,
-    CarriedOut,
+    CompletedRequest,
     DrainRequest,
     HoldRequest,
     NodeRequest,
@@ -123,11 +123,11 @@ def _answer(
 
 
 def _too_late(
-    asked: Asked, payload: Request, world: World, last: CarriedOut, now: datetime
+    asked: Asked, payload: Request, world: World, last: CompletedRequest, now: datetime
 ) -> Answer:
     """Change nothing; what was carried out before and only not acknowledged is told again."""
-    if not request_ordering.carried_out(asked, world.record):
-        raise RefusedError("overtaken", request_ordering.words(last))
+    if not request_ordering.completed_requests(asked, world.record):
+        raise RefusedError("superseded", request_ordering.words(last))
     if isinstance(payload, ScaleRequest):
         return Answer(event=_scaled(asked, payload, world.record, now))
     return _told_again(asked, payload, world.record, now)
@@ -136,7 +136,7 @@ def _too_late(
 def _over(asked: Asked, record: PoolRecord) -> bool:
     """Whether a request was carried out to its end."""
     under_way = any(each.cause == asked.id for each in record.open.values())
-    return not under_way and request_ordering.carried_out(asked, record)
+    return not under_way and request_ordering.completed_requests(asked, record)
 
 
 def _told_again(asked: Asked, payload: Request, record: PoolRecord, now: datetime) -> Answer:
@@ -243,8 +243,8 @@ def _about_node(
         cause=asked.id,
         trace="",
         fault="",
-        vouched_at=asked.time if kind == "uncordon" else None,
-        restores=kind in RESTORING and _in_service(node) and not promotes,
+        cleared_at=asked.time if kind == "uncordon" else None,
+        restores_service=kind in RESTORING and _in_service(node) and not promotes,
     )
     if isinstance(payload, DrainRequest):
         asked_for = _draining(payload, asked_for)
@@ -331,7 +331,7 @@ def _afterwards(log: SagaState, world: World) -> str:
     name = log.params.node
     node = world.nodes.by_name.get(name)
     match log.kind:
-        case "replace" | "reset-gpu" | "reboot" if log.params.restores:
+        case "replace" | "reset-gpu" | "reboot" if log.params.restores_service:
             return f"it leaves behind: {DEFINITIONS[log.kind].left(log.params)}"
         case "replace" | "reset-gpu" | "reboot" if node is not None and _ails(node):
             again = "replaced" if log.kind == "replace" else "acted on"
@@ -369,7 +369,7 @@ def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:
     spent = unavailable(record, world.nodes)
     if takes_out and spent >= allowed:
         raise RefusedError(
-            "budget-spent",
+            "budget-exhausted",
             f"{spent} of {record.desired} nodes are out of service and {allowed} may be; "
             "wait, or raise budget.max_unavailable",
         )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.dry_run import Gate, Rehearsal, RehearsalRequest, RehearsedStep
+from schemas.dry_run import DryRun, DryRunRequest, DryRunStep, Gate
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaParams
@@ -14,7 +14,7 @@ from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.planner.safety.disruption_budget import Allowance, allowance
-from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.requests.request_decisions import decide
 from services.pool_manager.requests.request_replies import Asked
 from services.pool_manager.sagas import DEFINITIONS
@@ -25,9 +25,7 @@ ASKED: Final = "dry-run"
 """In place of the request's id: nothing that carries it is ever written."""
 
 
-def rehearse(
-    request: RehearsalRequest, world: World, params_of: Params, now: datetime
-) -> Rehearsal:
+def dry_run(request: DryRunRequest, world: World, params_of: Params, now: datetime) -> DryRun:
     """Decide as if it were asked, and tell what would be begun."""
     fields = msgspec.json.decode(request.request or b"{}", type=dict[str, Any])
     asked = Asked(
@@ -40,7 +38,7 @@ def rehearse(
     answer = decide(asked, world, now)
     allowed = allowance(world.record, world.nodes, world.others, now)
     node = world.nodes.by_name.get(request.node)
-    told = Rehearsal(
+    told = DryRun(
         verb=request.verb,
         node=request.node,
         pool=world.record.name,
@@ -48,8 +46,8 @@ def rehearse(
         gates=tuple(_gates(request.verb, node, world, allowed, now)) if node else (),
         unavailable=allowed.unavailable,
         unavailable_limit=allowed.level,
-        begun=allowed.begun,
-        begun_limit=-1 if allowed.rate is None else allowed.rate,
+        disruptions=allowed.disruptions,
+        disruptions_limit=-1 if allowed.rate is None else allowed.rate,
         desired=world.record.desired,
     )
     if isinstance(answer.event, RequestRefused):
@@ -63,7 +61,7 @@ def rehearse(
     return _begun(told, saga, opened, params_of(world.fleet, answer.record, opened))
 
 
-def _begun(told: Rehearsal, saga: str, opened: OpenSaga, params: SagaParams) -> Rehearsal:
+def _begun(told: DryRun, saga: str, opened: OpenSaga, params: SagaParams) -> DryRun:
     definition = DEFINITIONS[opened.kind]
     launch = params.launch
     return msgspec.structs.replace(
@@ -87,16 +85,16 @@ def _begun(told: Rehearsal, saga: str, opened: OpenSaga, params: SagaParams) -> 
     )
 
 
-def _steps(definition: Definition, params: SagaParams) -> tuple[RehearsedStep, ...]:
-    found: list[RehearsedStep] = []
+def _steps(definition: Definition, params: SagaParams) -> tuple[DryRunStep, ...]:
+    found: list[DryRunStep] = []
     final = False
     for step in definition.steps(params):
         final = final or step.irrevocable
         found.append(
-            RehearsedStep(
+            DryRunStep(
                 step=step.name,
                 deadline_seconds=step.deadline_seconds(params),
-                taken_back=step.undo,
+                undone=step.undo,
                 final=final,
             )
         )
@@ -119,11 +117,11 @@ def _gates(
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
     why = eligibility.kept(msgspec.structs.replace(node, held_until=None), record, now)
     yield Gate(name="windows", passed=not why, detail=why, automation_only=True)
-    held = incidents.room(record, sickness(node), now) == 0
+    held = incidents.room(record, fault_signature(node), now) == 0
     yield Gate(
         name="incidents",
         passed=not held,
-        detail="its sickness is one of many nodes" if held else "",
+        detail="its fault signature is one of many nodes" if held else "",
         automation_only=True,
     )
     yield Gate(

@@ -12,7 +12,7 @@ import msgspec
 from schemas.records import PoolRecord
 from schemas.requests import (
     BreakerRequest,
-    CarriedOut,
+    CompletedRequest,
     HoldRequest,
     NodeRequest,
     Request,
@@ -41,24 +41,24 @@ def about(verb: str, payload: Request) -> str:
             return ""
 
 
-def known(asked: Asked, record: PoolRecord) -> CarriedOut | None:
+def known(asked: Asked, record: PoolRecord) -> CompletedRequest | None:
     """What is remembered of it; it was then answered, or is being answered by whoever took it."""
-    return next((each for each in record.carried_out if _is(asked, each)), None)
+    return next((each for each in record.completed_requests if _is(asked, each)), None)
 
 
-def carried_out(asked: Asked, record: PoolRecord) -> bool:
+def completed_requests(asked: Asked, record: PoolRecord) -> bool:
     """Whether it is remembered."""
     return known(asked, record) is not None
 
 
-def later(asked: Asked, what: str, record: PoolRecord) -> CarriedOut | None:
+def later(asked: Asked, what: str, record: PoolRecord) -> CompletedRequest | None:
     """The last request about the same that was carried out, where that is a later one."""
-    same = (each for each in record.carried_out if what and each.about == what)
+    same = (each for each in record.completed_requests if what and each.about == what)
     last = max(same, key=lambda each: each.sequence, default=None)
     return last if last is not None and is_later(last, asked) else None
 
 
-def is_later(than: CarriedOut, asked: Asked) -> bool:
+def is_later(than: CompletedRequest, asked: Asked) -> bool:
     """Whether one was stored after `asked`, by both its number and its time.
 
     Numbers begin anew with a new stream, and times run back where another server leads.
@@ -66,7 +66,7 @@ def is_later(than: CarriedOut, asked: Asked) -> bool:
     return than.sequence > asked.sequence and than.at >= asked.time
 
 
-def words(last: CarriedOut) -> str:
+def words(last: CompletedRequest) -> str:
     """Why a request is refused, for whoever asked."""
     return (
         f"a later {last.verb} ({last.at:%H:%M:%S} UTC) was carried out before this could be; "
@@ -79,14 +79,14 @@ def noted(asked: Asked, what: str, record: PoolRecord, saga: str = "") -> PoolRe
 
     `saga`: what it has begun.
     """
-    if not what or carried_out(asked, record):
+    if not what or completed_requests(asked, record):
         return record
-    fresh = CarriedOut(
+    fresh = CompletedRequest(
         sequence=asked.sequence, at=asked.time, verb=asked.verb, about=what, saga=saga
     )
-    kept = sorted((*record.carried_out, fresh), key=lambda each: (each.at, each.sequence))
-    return msgspec.structs.replace(record, carried_out=tuple(kept[-REMEMBERED_MAX:]))
+    kept = sorted((*record.completed_requests, fresh), key=lambda each: (each.at, each.sequence))
+    return msgspec.structs.replace(record, completed_requests=tuple(kept[-REMEMBERED_MAX:]))
 
 
-def _is(asked: Asked, each: CarriedOut) -> bool:
+def _is(asked: Asked, each: CompletedRequest) -> bool:
     return (each.sequence, each.at) == (asked.sequence, asked.time)

@@ -51,7 +51,7 @@ def _drain(params: SagaParams, outputs: Outputs) -> NodeInputs:
         node=params.node,
         reason=params.reason,
         wait=params.drain != "immediate",
-        told=bool(outputs.get("vacate", {}).get("told")),
+        workload_notified=bool(outputs.get("vacate", {}).get("workload_notified")),
     )
 
 
@@ -155,8 +155,8 @@ def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | Non
     """Whether the new node's agent has spoken."""
     if node is None or node.registered_at is None:
         return None
-    if node.known_bad:
-        return Unmeetable(node.known_bad, NOT_ADMITTED)
+    if node.denied_reason:
+        return Unmeetable(node.denied_reason, NOT_ADMITTED)
     return Met({"hostname": node.hostname, "gpu_count": len(node.gpus)})
 
 
@@ -164,8 +164,8 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
     """Whether the new node may take work: its GPUs are all there, its boot check passed."""
     if node is None or node.boot_checked is None or node.boot_checked_id != node.boot_id:
         return None
-    if node.known_bad:
-        return Unmeetable(node.known_bad, NOT_ADMITTED)
+    if node.denied_reason:
+        return Unmeetable(node.denied_reason, NOT_ADMITTED)
     promised = params.launch.gpu_count if params.launch else 0
     if promised and len(node.gpus) != promised:
         return Unmeetable(f"{len(node.gpus)} GPUs where {promised} were promised", NOT_ADMITTED)
@@ -194,7 +194,7 @@ UNCORDON: Final = Step(
 
 def cordon(params: SagaParams) -> Step:
     """Nothing new on the node; given back by unwinding where it was well before."""
-    return CORDON_UNDONE if params.restores else CORDON
+    return CORDON_UNDONE if params.restores_service else CORDON
 
 
 VACATE: Final = Step(
@@ -224,10 +224,10 @@ PROVISION: Final = Step(
     inputs=_provision,
     deadline_seconds=_launch_seconds,
     undo=True,
-    overtaken=True,
+    superseded=True,
 )
 BOOTSTRAP: Final = Step(
-    name="bootstrap", inputs=_bootstrap, deadline_seconds=_launch_seconds, overtaken=True
+    name="bootstrap", inputs=_bootstrap, deadline_seconds=_launch_seconds, superseded=True
 )
 REGISTER: Final = Step(
     name="register", inputs=_new_node, deadline_seconds=_launch_seconds, waits=registered
@@ -259,7 +259,7 @@ CHECK: Final = Step(
     name="check",
     inputs=_check,
     deadline_seconds=lambda params: params.diagnostic_timeout_seconds,
-    overtaken=True,
+    superseded=True,
 )
 OPEN: Final = Step(name="open", inputs=_new_node, deadline_seconds=_launch_seconds)
 

@@ -118,13 +118,13 @@ class Surplus:
 
 
 @dataclass(frozen=True, slots=True)
-class Overtaken:
+class Superseded:
     """It was to be removed meanwhile: write this record and remove what was made."""
 
     record: InstanceRecord
 
 
-Settlement = Keep | Known | Surplus | Overtaken
+Settlement = Keep | Known | Surplus | Superseded
 
 
 def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str = "") -> Settlement:
@@ -152,7 +152,7 @@ def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str 
             )
         )
     if record.state != "running":
-        return Overtaken(standing(record, made, now))
+        return Superseded(standing(record, made, now))
     return Known(record) if record.provider_id == made.provider_id else Surplus(record)
 
 
@@ -196,7 +196,7 @@ def tried(record: InstanceRecord, reason: str, now: datetime, *, leak: bool) -> 
         record,
         state="leaked" if leak else record.state,
         error=reason[:ERROR_CHARS_MAX],
-        removal_tries=record.removal_tries + 1,
+        removal_attempts=record.removal_attempts + 1,
         tried_at=now,
     )
 

@@ -84,7 +84,7 @@ class Launcher:
         self._chooser = chooser
 
     async def launch(
-        self, inputs: ProvisionInputs, saga: str, overtaken: Callable[[], Awaitable[bool]]
+        self, inputs: ProvisionInputs, saga: str, superseded: Callable[[], Awaitable[bool]]
     ) -> ProvisionOutputs:
         """Bring about the one instance of this intention, or raise StepFailure."""
         launch = inputs.launch
@@ -107,7 +107,7 @@ class Launcher:
         if record.offering is not None:
             tries.taken = self._chooser.standing(record)
         try:
-            return await self._keep_trying(key, tries, overtaken)
+            return await self._keep_trying(key, tries, superseded)
         except HandoverError as error:
             # Whoever was to be asked is not at fault.
             if tries.taken is not None:
@@ -120,11 +120,11 @@ class Launcher:
             raise
 
     async def _keep_trying(
-        self, key: str, tries: _Tries, overtaken: Callable[[], Awaitable[bool]]
+        self, key: str, tries: _Tries, superseded: Callable[[], Awaitable[bool]]
     ) -> ProvisionOutputs:
         while True:
             if tries.taken is None and tries.record.state == "intended":
-                await self._choose_unless(key, tries, overtaken)
+                await self._choose_unless(key, tries, superseded)
             if tries.record.state != "intended":
                 return _outcome(tries.record)
             assert tries.taken is not None
@@ -148,7 +148,7 @@ class Launcher:
                 if outputs is not None:
                     return outputs
                 continue
-            if await overtaken():
+            if await superseded():
                 raise StepFailure("the saga went on without it")
             await self._clock.sleep(wait)
             tries.record = await self._store.get(key) or tries.record
@@ -156,7 +156,7 @@ class Launcher:
                 return _outcome(tries.record)
 
     async def _choose_unless(
-        self, key: str, tries: _Tries, overtaken: Callable[[], Awaitable[bool]]
+        self, key: str, tries: _Tries, superseded: Callable[[], Awaitable[bool]]
     ) -> None:
         """Choose, which may wait for long; a saga that was cancelled meanwhile waits no longer.
 
@@ -165,7 +165,7 @@ class Launcher:
         working = asyncio.create_task(self._choose(key, tries))
         try:
             while not (await asyncio.wait({working}, timeout=OVERTAKEN_LOOK_SECONDS))[0]:
-                if await overtaken():
+                if await superseded():
                     working.cancel()
                     await asyncio.wait({working})
                     if tries.taken is not None:
@@ -286,7 +286,7 @@ class Launcher:
                 tries.record, tries.in_doubt = record, True
                 tries.taken = self._chooser.standing(record)
                 return None
-            case instance_decisions.Overtaken(record):
+            case instance_decisions.Superseded(record):
                 log.info("undone while it was launched", extra={"instance": record.instance})
                 await self._remover.once(key)
                 return _outcome(record)

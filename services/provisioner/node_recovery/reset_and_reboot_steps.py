@@ -13,8 +13,8 @@ import msgspec
 from schemas.messages import encode
 from schemas.reasons import NO_AGENT, REFUSED
 from schemas.records import InstanceRecord, NodeRecord, decoder, node_key
-from schemas.requests import Acted, RebootRequest, ResetRequest
-from schemas.saga_log_entries import ActedOutputs, RebootInputs, ResetInputs
+from schemas.requests import ActionResult, RebootRequest, ResetRequest
+from schemas.saga_log_entries import ActionOutputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
 from schemas.topology import NODES
 from services.bus.port import Bus
@@ -56,7 +56,7 @@ class Mender:
 
     # --- reset ----------------------------------------------------------------------------------
 
-    async def reset(self, command: Command) -> ActedOutputs:
+    async def reset(self, command: Command) -> ActionOutputs:
         """Have the agent reset the GPUs."""
         inputs = inputs_of(command, ResetInputs)
         request = encode(ResetRequest(key=command.key, gpus=inputs.gpus))
@@ -71,14 +71,14 @@ class Mender:
 
     # --- reboot ---------------------------------------------------------------------------------
 
-    async def reboot(self, command: Command) -> ActedOutputs:
+    async def reboot(self, command: Command) -> ActionOutputs:
         """Have the agent reboot its host; where the agent is gone, the provider."""
         inputs = inputs_of(command, RebootInputs)
         if await self._another_boot(inputs):
-            return ActedOutputs(by="nobody", detail="it has another boot already")
+            return ActionOutputs(by="nobody", detail="it has another boot already")
         record = await self._store.get(node_key(inputs.pool, inputs.node))
         if record is not None and record.rebooted == command.key:
-            return ActedOutputs(by=record.provider, detail="accepted before")
+            return ActionOutputs(by=record.provider, detail="accepted before")
         request = encode(RebootRequest(key=command.key, boot_id=inputs.boot_id))
         acted = await self._ask(inputs, "reboot", request, self._timing.agent_reply_seconds)
         if acted is not None and acted.ok:
@@ -88,13 +88,13 @@ class Mender:
             acted = failed
         if await self._another_boot(inputs):
             # It went down before its answer arrived.
-            return ActedOutputs(by="agent", detail="it has another boot already")
+            return ActionOutputs(by="agent", detail="it has another boot already")
         if acted is not None and acted.refused:
             raise StepFailure(acted.refused, error=REFUSED)
         why = "no agent answers" if acted is None else f"its agent cannot: {acted.detail}"
         return await self._by_provider(command, inputs, record, why)
 
-    async def _stays_up(self, inputs: RebootInputs, request: bytes) -> Acted | None:
+    async def _stays_up(self, inputs: RebootInputs, request: bytes) -> ActionResult | None:
         """See that the host goes down; what its agent says where it could not be rebooted."""
         subject = node_command(inputs.pool, inputs.node, "reboot")
         until = self._clock.monotonic() + self._timing.agent_down_seconds
@@ -123,7 +123,7 @@ class Mender:
 
     async def _by_provider(
         self, command: Command, inputs: RebootInputs, record: InstanceRecord | None, why: str
-    ) -> ActedOutputs:
+    ) -> ActionOutputs:
         """Ask the provider, and remember that it accepted; a lost answer is asked for again."""
         if record is None or record.state != "running":
             raise StepFailure(f"{why}, and there is no running instance {inputs.node}", NO_AGENT)
@@ -153,13 +153,13 @@ class Mender:
 
         await self._store.change(node_key(inputs.pool, inputs.node), accepted)
         log.info("rebooted by its provider", extra={"node": inputs.node, "reason": why})
-        return ActedOutputs(by=record.provider, at=self._clock.now(), detail=why)
+        return ActionOutputs(by=record.provider, at=self._clock.now(), detail=why)
 
     # --- the agent ------------------------------------------------------------------------------
 
     async def _ask(
         self, about: ResetInputs | RebootInputs, verb: str, request: bytes, reply_seconds: float
-    ) -> Acted | None:
+    ) -> ActionResult | None:
         """Ask the agent until it answers; None where it is gone.
 
         A refusal may pass: work is still leaving, or the cordon is not yet known there.
@@ -187,21 +187,21 @@ class Mender:
             await self._clock.sleep(timing.agent_again_seconds)
 
 
-def _decode(data: bytes) -> Acted:
+def _decode(data: bytes) -> ActionResult:
     try:
-        return msgspec.json.decode(data, type=Acted)
+        return msgspec.json.decode(data, type=ActionResult)
     except msgspec.DecodeError as error:
         told = data[:DETAIL_CHARS_MAX].decode("utf-8", "replace")
         raise StepFailure(f"the agent's answer cannot be used: {told}", "INVALID") from error
 
 
-def _outputs(acted: Acted) -> ActedOutputs:
+def _outputs(acted: ActionResult) -> ActionOutputs:
     """What was done; StepFailure where it was not."""
     if acted.refused:
         raise StepFailure(acted.refused, error=REFUSED)
     if not acted.ok:
         raise StepFailure(acted.detail or "the agent says that it failed")
-    return ActedOutputs(by="agent", at=acted.at, detail=acted.detail[:DETAIL_CHARS_MAX])
+    return ActionOutputs(by="agent", at=acted.at, detail=acted.detail[:DETAIL_CHARS_MAX])
 
 
 def inputs_of(command: Command, kind: type[I]) -> I:

@@ -18,7 +18,7 @@ from schemas import subjects
 from schemas.launch_offers import Choice, Offering
 from schemas.messages import encode
 from schemas.offering_records import SPEND_KEY, BlockRecord
-from schemas.pool_events import FACTS, LaunchRefused, LaunchWaits, PoolEvent
+from schemas.pool_events import FACTS, LaunchRefused, LaunchWaiting, PoolEvent
 from schemas.reasons import LaunchRefusal
 from schemas.records import InstanceRecord, node_key
 from services.bus.port import Bus
@@ -315,7 +315,7 @@ class Chooser:
             return
         lane.told.add(key)
         await self._publish(
-            LaunchWaits(
+            LaunchWaiting(
                 id=f"launch-waits-{key}",
                 time=self._clock.now(),
                 cause=record.saga,

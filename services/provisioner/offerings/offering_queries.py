@@ -114,7 +114,7 @@ def view(
         dollars_per_hour=price.dollars_per_hour,
         price_from=price.source,
         price_at=price.at,
-        says_available=price.says_available,
+        reported_available=price.reported_available,
         used_by=tuple(uses),
     )
     return _blocked(found, list(blocks.values()))

@@ -39,7 +39,7 @@ class LaunchOption(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the pool's instances are of it."""
     failures: int = 0
     """How often in a row it could not be had; 0: nothing is known against it."""
-    says_available: bool | None = None
+    reported_available: bool | None = None
     """What the provider says of its capacity; it may be wrong."""
 
 

@@ -26,7 +26,7 @@ class Price:
     dollars_per_hour: float | None = None
     source: Literal["", "provider", "catalogue"] = ""
     at: datetime | None = None
-    says_available: bool | None = None
+    reported_available: bool | None = None
 
 
 class Weigher:
@@ -84,7 +84,7 @@ class Weigher:
             price_age_seconds=(now - priced.at).total_seconds() if priced.at else None,
             instances=sum(1 for each in others if each.offering == offering),
             failures=max((each.failures for _, each in blocks), default=0),
-            says_available=priced.says_available,
+            reported_available=priced.reported_available,
         )
         return offering_choice.Weighed(
             candidate=candidate,
@@ -103,13 +103,13 @@ class Weigher:
                 dollars_per_hour=told.dollars_per_hour,
                 source="provider",
                 at=record.at,
-                says_available=told.available,
+                reported_available=told.available,
             )
         dollars = self.catalogue.price(offering)
         return Price(
             dollars_per_hour=dollars,
             source="catalogue" if dollars is not None else "",
-            says_available=told.available if told is not None else None,
+            reported_available=told.available if told is not None else None,
         )
 
 

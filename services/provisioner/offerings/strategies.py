@@ -59,7 +59,7 @@ class Availability:
 
     async def score(self, option: LaunchOption) -> float:
         """Failures weigh more than what a provider says."""
-        says = {True: 0.5, None: 0.0, False: -0.5}[option.says_available]
+        says = {True: 0.5, None: 0.0, False: -0.5}[option.reported_available]
         return says - float(option.failures)
 
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from schemas.messages import encode
 from schemas.names import TOKEN
-from schemas.records import PaceRecord, decoder
+from schemas.records import RateLimitRecord, decoder
 from schemas.topology import LEASES
 from services.bus.port import Bus, Entry
 from services.primitives.clock import Clock
@@ -26,7 +26,7 @@ KEPT_SECONDS: Final = 3600
 """Of a record that nobody writes any more; every interval is far shorter."""
 INTERVAL_SECONDS_MAX: Final = 60.0
 
-_pace = decoder(PaceRecord)
+_pace = decoder(RateLimitRecord)
 
 
 class Pacer(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.records import PaceRecord
+from schemas.records import RateLimitRecord
 
 SLACK_PART: Final = 0.1
 SLACK_SECONDS_MAX: Final = 0.5
@@ -47,12 +47,12 @@ class Next:
         return max(both, default=None)
 
 
-def begins(record: PaceRecord, stored_at: datetime) -> datetime:
+def begins(record: RateLimitRecord, stored_at: datetime) -> datetime:
     """When the turn that a record stands for begins."""
     return stored_at if record.not_before is None else max(stored_at, record.not_before)
 
 
-def after(record: PaceRecord, stored_at: datetime, pace: Pace) -> Next:
+def after(record: RateLimitRecord, stored_at: datetime, pace: Pace) -> Next:
     """What may come after a record's turn."""
     turn = begins(record, stored_at)
     slower = {kind: at for kind, at in record.slower.items() if at > turn}
@@ -61,9 +61,11 @@ def after(record: PaceRecord, stored_at: datetime, pace: Pace) -> Next:
     return Next(not_before=turn + _apart(pace.interval_seconds), slower=slower)
 
 
-def taking(after_last: Next, kind: str) -> PaceRecord:
+def taking(after_last: Next, kind: str) -> RateLimitRecord:
     """What whoever takes the next turn writes, for one of this kind."""
-    return PaceRecord(not_before=after_last.of(kind), kind=kind, slower=dict(after_last.slower))
+    return RateLimitRecord(
+        not_before=after_last.of(kind), kind=kind, slower=dict(after_last.slower)
+    )
 
 
 def _apart(interval_seconds: float) -> timedelta:

@@ -66,7 +66,7 @@ class UnknownErrors:
             code=code,
             call=call,
             message=error.message[:MESSAGE_CHARS_MAX],
-            taken_as=error.kind,
+            treated_as=error.kind,
         )
         log.warning("an error without a row", extra={"provider": provider, "code": code})
         await self._bus.publish(SUBJECT, encode(event), msg_id=event.id)

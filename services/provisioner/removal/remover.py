@@ -92,12 +92,12 @@ class Remover:
         self._timing = timing
         self._told: set[str] = set()
 
-    async def until_gone(self, key: str, overtaken: Callable[[], Awaitable[bool]]) -> bool:
+    async def until_gone(self, key: str, superseded: Callable[[], Awaitable[bool]]) -> bool:
         """Try until the provider confirms the absence; False where the saga went on without it."""
         tries = 0
         while not await self.once(key):
             tries += 1
-            if await overtaken():
+            if await superseded():
                 return False
             await self._clock.sleep(self._timing.backoff_seconds(tries))
         return True

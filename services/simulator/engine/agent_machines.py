@@ -25,7 +25,7 @@ from schemas.node_events import (
     Registered,
     Telemetry,
 )
-from schemas.requests import Acted, DiagnoseRequest, Diagnosis, RebootRequest, ResetRequest
+from schemas.requests import ActionResult, DiagnoseRequest, Diagnosis, RebootRequest, ResetRequest
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
@@ -334,7 +334,7 @@ class Machines(Agents):
         self._world.note(f"{machine.name} resets its GPUs")
         self._cure(machine, "reset_gpu")
         at = self._world.clock_of(machine.name).now()
-        return encode(Acted(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
+        return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
     async def _reboot(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
         del headers
@@ -344,7 +344,7 @@ class Machines(Agents):
             self._world.note(f"{machine.name} reboots")
             loop = asyncio.get_running_loop()
             loop.call_later(GOING_DOWN_SECONDS, self._go_down, machine)
-        return encode(Acted(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
+        return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
     def _go_down(self, machine: Machine) -> None:
         if self.nodes.get(machine.instance.provider_id) is machine and not machine.life.dead:

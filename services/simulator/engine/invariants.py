@@ -143,7 +143,7 @@ class Checks:
         if isinstance(entry, SagaDone | SagaUnwound):
             ended = self.open.pop(entry.saga, None)
             # A node that was well is given back; a sick one's cordon is left to whoever asked.
-            asked = ended is not None and ended.params.by and not ended.params.restores
+            asked = ended is not None and ended.params.by and not ended.params.restores_service
             if ended is not None and asked and isinstance(entry, SagaUnwound):
                 self.left_cordoned[ended.params.node] = None
         if isinstance(entry, StepSucceeded) and entry.step == "promote":

@@ -317,7 +317,7 @@ def _story(repair: Repair, lasted: float, end: float) -> Story:
         node=repair.node,
         new_node=repair.new_node,
         pool=repair.pool,
-        sickness=repair.sickness,
+        fault_signature=repair.fault_signature,
         reason=repair.reason,
         at=_round(repair.ill_since),
         seconds=_round(lasted),

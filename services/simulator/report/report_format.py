@@ -146,7 +146,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     new_node: str
     pool: str
-    sickness: str
+    fault_signature: str
     reason: str
     at: float
     seconds: float

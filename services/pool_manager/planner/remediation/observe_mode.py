@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from schemas.breaker_state import Would
-from schemas.pool_events import Incident, PersonNeeded, WouldBegin
+from schemas.breaker_state import ObservedAction
+from schemas.pool_events import Incident, OperatorNeeded, WouldStart
 from schemas.records import OpenSaga
 from services.pool_manager.planner.pool_snapshot import Plan, World
 
@@ -26,10 +26,10 @@ def observed(world: World, decided: Plan, now: datetime) -> Plan:
     record = decided.record
     if record.spec.mode != "observe":
         return _forgetting(decided)
-    would: dict[str, Would] = {}
-    fresh: list[WouldBegin] = []
+    would: dict[str, ObservedAction] = {}
+    fresh: list[WouldStart] = []
     for key, wish in list(_wishes(decided, now).items())[:WOULD_MAX]:
-        known = world.record.would.get(key)
+        known = world.record.observed_actions.get(key)
         if known is not None and known.cause == wish.cause:
             would[key] = known
             continue
@@ -38,34 +38,37 @@ def observed(world: World, decided: Plan, now: datetime) -> Plan:
     # Incidents are seen and people are told; all else in the decided record belongs to what was
     # not begun.
     kept = msgspec.structs.replace(
-        world.record, would=would, incidents=record.incidents, told=record.told
+        world.record,
+        observed_actions=would,
+        incidents=record.incidents,
+        operator_notified=record.operator_notified,
     )
-    seen = tuple(each for each in decided.events if isinstance(each, Incident | PersonNeeded))
+    seen = tuple(each for each in decided.events if isinstance(each, Incident | OperatorNeeded))
     return replace(decided, record=kept, start={}, events=(*seen, *fresh))
 
 
 def _forgetting(decided: Plan) -> Plan:
-    if not decided.record.would:
+    if not decided.record.observed_actions:
         return decided
-    return replace(decided, record=msgspec.structs.replace(decided.record, would={}))
+    return replace(decided, record=msgspec.structs.replace(decided.record, observed_actions={}))
 
 
-def _wishes(decided: Plan, now: datetime) -> dict[str, Would]:
+def _wishes(decided: Plan, now: datetime) -> dict[str, ObservedAction]:
     counted: dict[str, list[OpenSaga]] = {}
-    wishes: dict[str, Would] = {}
+    wishes: dict[str, ObservedAction] = {}
     for each in decided.start.values():
         if each.kind in COUNTED:
             counted.setdefault(each.kind, []).append(each)
             continue
-        wishes[f"{each.kind} {each.node}"] = Would(
+        wishes[f"{each.kind} {each.node}"] = ObservedAction(
             kind=each.kind,
             node=each.node,
-            cause=each.sickness or each.fault,
+            cause=each.fault_signature or each.fault,
             reason=each.reason,
             since=now,
         )
     for kind, all_of_it in counted.items():
-        wishes[kind] = Would(
+        wishes[kind] = ObservedAction(
             kind=all_of_it[0].kind,
             nodes=len(all_of_it),
             cause=" ".join([str(len(all_of_it)), *sorted(one.node for one in all_of_it)]).strip(),
@@ -75,10 +78,10 @@ def _wishes(decided: Plan, now: datetime) -> dict[str, Would]:
     return wishes
 
 
-def _event(world: World, wish: Would, now: datetime) -> WouldBegin:
+def _event(world: World, wish: ObservedAction, now: datetime) -> WouldStart:
     name = world.record.name
     about = f"-{wish.node}" if wish.node else ""
-    return WouldBegin(
+    return WouldStart(
         id=f"would-{name}-{wish.kind}{about}-{world.revision}",
         time=now,
         pool=name,

@@ -20,7 +20,11 @@ def recovered(
 ) -> Iterable[tuple[str, NodeRecord]]:
     """The sagas that were begun for silence alone and whose node is heard and well, with it."""
     for saga, opened in record.open.items():
-        if opened.kind not in DISRUPTIVE or opened.sickness != SILENCE or not automatic(opened):
+        if (
+            opened.kind not in DISRUPTIVE
+            or opened.fault_signature != SILENCE
+            or not automatic(opened)
+        ):
             continue
         node = nodes.get(opened.node)
         if node is None or node.lost or node.health == "unhealthy":

@@ -14,8 +14,8 @@ reset_gpu ─► reset the GPU, twice at most ─► reboot, once ─► replace
 reboot                                   ─► reboot, twice at most ─► replace
 ```
 
-A rung that failed is not tried again; nor is one that helped so often, and the same sickness came
-back within the window.
+A rung that failed is not tried again; nor is one that helped so often that the same fault came back
+within the window.
 """
 
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ class Ladder:
         tries: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
         """How often the rung that the verdict asks for is taken; each rung above it is once."""
         window: Duration = Duration(86_400)
-        """So long an attempt counts: the same sickness within it was not cured."""
+        """So long an attempt counts: the same fault signature within it was not cured."""
 
     def __init__(self, *, options: Options) -> None:
         """Climb as the options say."""
@@ -121,7 +121,7 @@ class Ladder:
         counted = [
             each
             for each in attempts
-            if each.outcome in ("back", "failed") and each.at >= now - self._window
+            if each.outcome in ("recovered", "failed") and each.at >= now - self._window
         ]
         rungs = RUNGS[RUNGS.index(asked) :]
         attempts_max = self._tries + len(rungs) - 2
@@ -163,7 +163,7 @@ def _asked(node: NodeRecord) -> Remedy:
     if node.health in ("degraded", "unhealthy"):
         return ASKED[node.health_action]
     # It is silent. What is gone cannot be rebooted; else that may bring its agent back.
-    return "replace" if node.provider_says == "gone" else "reboot"
+    return "replace" if node.provider_state == "gone" else "reboot"
 
 
 def _told(counted: Sequence[Attempt]) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from schemas.fault_signature import called
-from schemas.pool_events import PersonNeeded, PoolEvent
+from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.reasons import Remedy, SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy
@@ -21,7 +21,7 @@ from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.remediation.remediator import Choice
 from services.pool_manager.planner.remediation.unhealthy_nodes import sick
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices, spares
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 
@@ -50,10 +50,10 @@ class Left:
 def choose(world: World, node: NodeRecord, now: datetime) -> Choice:
     """Ask what is to be done about a sick node."""
     if cloud_notices.taken(node) or node.spare:
-        # What the cloud takes is no sickness; and a spare has no work that a cure would save.
+        # A node the cloud takes has no fault; a spare has no work that a reset would save.
         return Choice(remedy="replace")
     what = ailment(node)
-    attempts = tuple(each for each in node.attempts if each.sickness == what)
+    attempts = tuple(each for each in node.attempts if each.fault_signature == what)
     try:
         return world.remediator.choose(node, attempts, now)
     except Exception as error:  # noqa: BLE001 - a plugin's defect is told to people
@@ -64,7 +64,7 @@ def choose(world: World, node: NodeRecord, now: datetime) -> Choice:
 def ailment(node: NodeRecord) -> str:
     """What a node has, for counting attempts: as incidents call it, also where it is degraded."""
     if node.health != "degraded" or node.lost:
-        return sickness(node)
+        return fault_signature(node)
     return called(node.health_kind, node.health_code)
 
 
@@ -86,16 +86,22 @@ def leave_to_people(
             others.append(node)
         if choice.remedy in ("alert", "inspect"):
             about = node.health_fault or f"{node.health_at or node.lost_at}"
-            if record.told.get(node.node) != about:
+            if record.operator_notified.get(node.node) != about:
                 if len(events) == TOLD_AT_ONCE_MAX:
                     continue
                 events.append(_person(world, node, choice, now))
             told[node.node] = about
     # Of a node that is being acted on, or kept as it is, what was told stays told.
-    ailing = {node.node for node in world.nodes.astir if node.health == "unhealthy" or node.lost}
-    told |= {name: about for name, about in record.told.items() if name in ailing - set(told)}
-    if told != record.told:
-        record = msgspec.structs.replace(record, told=told)
+    ailing = {
+        node.node for node in world.nodes.needs_attention if node.health == "unhealthy" or node.lost
+    }
+    told |= {
+        name: about
+        for name, about in record.operator_notified.items()
+        if name in ailing - set(told)
+    }
+    if told != record.operator_notified:
+        record = msgspec.structs.replace(record, operator_notified=told)
     return Left(record, tuple(events), others)
 
 
@@ -110,7 +116,7 @@ def begun(
     opened = msgspec.structs.replace(
         opened,
         reason=f"{sick(node, record, now) or node.health_reason or node.health}{why}",
-        sickness=ailment(node),
+        fault_signature=ailment(node),
         attempt=choice.attempt,
         attempts_max=choice.attempts_max,
     )
@@ -129,7 +135,9 @@ def mendable(world: World, record: PoolRecord, now: datetime) -> list[tuple[Node
         return []
     taken = busy(record)
     found: list[tuple[NodeRecord, Choice]] = []
-    for node in sorted(world.nodes.astir, key=lambda each: (each.health_at or now, each.node)):
+    for node in sorted(
+        world.nodes.needs_attention, key=lambda each: (each.health_at or now, each.node)
+    ):
         idle = node.state == "active" and node.node not in taken and not node.lost
         idle = idle and not node.spare
         if not idle or node.health != "degraded" or node.health_action in ("none", "restart_app"):
@@ -142,9 +150,9 @@ def mendable(world: World, record: PoolRecord, now: datetime) -> list[tuple[Node
     return found
 
 
-def _person(world: World, node: NodeRecord, choice: Choice, now: datetime) -> PersonNeeded:
+def _person(world: World, node: NodeRecord, choice: Choice, now: datetime) -> OperatorNeeded:
     name = world.record.name
-    return PersonNeeded(
+    return OperatorNeeded(
         id=f"person-needed-{name}-{node.node}-{world.revision}",
         time=now,
         cause=node.health_fault,

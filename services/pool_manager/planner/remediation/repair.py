@@ -25,7 +25,7 @@ from services.pool_manager.planner.safety.disruption_budget import (
     room_at,
     with_begun,
 )
-from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices, spares
 
 WAITING_NAMED_MAX: Final = 50
@@ -95,7 +95,7 @@ def _waiting(world: World, record: PoolRecord, now: datetime) -> Sequence[NodeRe
     return sorted(
         (
             node
-            for node in world.nodes.astir
+            for node in world.nodes.needs_attention
             if node.node not in taken
             and sick(node, record, now)
             and not eligibility.kept(node, record, now)
@@ -128,7 +128,7 @@ def _trouble(
 
 def _launches_fail(record: PoolRecord, now: datetime) -> bool:
     """Whether the last launch failed, for more than a spend_cap, and no later one has succeeded."""
-    if not record.failures or record.over_cap:
+    if not record.failures or record.over_spend_cap:
         return False
     trying = any(each.kind == "scale-up" for each in record.open.values())
     return trying or (record.retry_at is not None and now < record.retry_at)
@@ -228,7 +228,7 @@ def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:
         return acted
     refused: BreakerCause = ""
     for node in acted.left:
-        if incidents.room(acted.record, sickness(node), now) == 0:
+        if incidents.room(acted.record, fault_signature(node), now) == 0:
             continue
         why = _refusal(acted, node)
         if why:
@@ -253,7 +253,7 @@ def _begun(world: World, acted: _Acted, now: datetime) -> _Acted:
     left: list[NodeRecord] = []
     refused: list[BreakerCause] = []
     for node in acted.left:
-        if incidents.room(acted.record, sickness(node), now) == 0:
+        if incidents.room(acted.record, fault_signature(node), now) == 0:
             left.append(node)
         elif why := _refusal(acted, node):
             left.append(node)
@@ -280,7 +280,7 @@ def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
     """When to look again though nothing happens."""
     record = acted.record
     at = earlier(_next_loss(world, record, now), incidents.next_end(record, now))
-    at = earlier(at, cloud_notices.next_moment(record, world.nodes.astir, now))
+    at = earlier(at, cloud_notices.next_moment(record, world.nodes.needs_attention, now))
     if not acted.left:
         return at
     if record.breaker.cause == "launches-fail":
@@ -288,7 +288,7 @@ def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
         at = earlier(at, to_come(record.retry_at, now))
     at = earlier(at, to_come(record.breaker.probe_at, now))
     if acted.refused in ("rate", "reset-rate"):
-        slots = record.begun if acted.refused == "rate" else record.resets
+        slots = record.disruptions if acted.refused == "rate" else record.resets
         due = room_at(slots, float(record.spec.budget.window), now)
         at = earlier(at, to_come(due, now))
     return at
@@ -297,7 +297,7 @@ def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
 def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | None:
     """When the next silent node becomes a lost one."""
     soonest: datetime | None = None
-    for node in world.nodes.astir:
+    for node in world.nodes.needs_attention:
         if node.lost and node.lost_at is not None and not sick(node, record, now):
             due = node.lost_at + timedelta(seconds=patience_seconds(node, record))
             soonest = earlier(soonest, to_come(due, now))
@@ -322,9 +322,9 @@ def _told(world: World, before: Breaker, acted: _Acted, now: datetime) -> tuple[
                     limit=allowed.level,
                     waiting=tuple(node.node for node in acted.left[:WAITING_NAMED_MAX]),
                     reason=f"{waits}{after.reason}",
-                    trouble=after.cause,
-                    begun=allowed.begun,
-                    begun_limit=-1 if allowed.rate is None else allowed.rate,
+                    breaker_cause=after.cause,
+                    disruptions=allowed.disruptions,
+                    disruptions_limit=-1 if allowed.rate is None else allowed.rate,
                 ),
             )
         case "half-open":
@@ -335,7 +335,7 @@ def _told(world: World, before: Breaker, acted: _Acted, now: datetime) -> tuple[
                     pool=name,
                     saga=after.probe,
                     node=acted.record.open[after.probe].node,
-                    trouble=after.cause,
+                    breaker_cause=after.cause,
                     reason="what opened it is over; if this repair succeeds, others follow",
                 ),
             )
@@ -347,7 +347,7 @@ def _told(world: World, before: Breaker, acted: _Acted, now: datetime) -> tuple[
                     pool=name,
                     unavailable=allowed.unavailable,
                     limit=allowed.level,
-                    trouble=after.cause,
+                    breaker_cause=after.cause,
                     reason=after.reason,
                 ),
             )

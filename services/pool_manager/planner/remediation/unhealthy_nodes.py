@@ -26,11 +26,11 @@ def sick(node: NodeRecord, record: PoolRecord, now: datetime) -> str:
     if node.lost and node.lost_at is not None:
         silent = (now - node.lost_at).total_seconds()
         if silent >= patience_seconds(node, record):
-            return f"silent for {silent:.0f} s" + _PROVIDER_WORDS[node.provider_says]
+            return f"silent for {silent:.0f} s" + _PROVIDER_WORDS[node.provider_state]
     return ""
 
 
 def patience_seconds(node: NodeRecord, record: PoolRecord) -> float:
     """How long a silent node is waited for: the less is known of it, the longer."""
-    times = {"gone": 0, "present": 1, "": UNVERIFIED_TIMES}[node.provider_says]
+    times = {"gone": 0, "present": 1, "": UNVERIFIED_TIMES}[node.provider_state]
     return times * float(record.spec.health.lost_after)

@@ -164,7 +164,7 @@ def forced_open(breaker: Breaker, reason: str, by: str, request: str, now: datet
     return Breaker(
         state="open",
         since=breaker.since if breaker.state == "open" else now,
-        cause="person",
+        cause="operator",
         reason=reason,
         by=by,
         forced=True,

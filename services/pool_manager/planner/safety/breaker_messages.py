@@ -23,10 +23,10 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
             )
         case "rate":
             window = format_duration(float(spec.window))
-            at = room_at(record.begun, float(spec.window), now)
+            at = room_at(record.disruptions, float(spec.window), now)
             then = f"; the next may begin at {clock(at)}" if at else ""
             return (
-                f"{allowed.begun} repairs were begun within {window} and {allowed.rate} may be "
+                f"{allowed.disruptions} repairs began within {window} and {allowed.rate} may be "
                 f"(budget.max_replacements: {spec.max_replacements}){then}"
             )
         case "fleet-level":
@@ -36,7 +36,7 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
             )
         case "fleet-rate":
             return (
-                f"{allowed.fleet_begun} repairs were begun in the whole fleet and "
+                f"{allowed.fleet_disruptions} repairs were begun in the whole fleet and "
                 f"{allowed.fleet_rate} may be within its window (the fleet's "
                 "budget.max_replacements)"
             )

@@ -45,14 +45,14 @@ def breaking(
         "by": by,
     }
     if close:
-        fact: PoolEvent = BreakerClosed(**about, trouble=was.cause)
+        fact: PoolEvent = BreakerClosed(**about, breaker_cause=was.cause)
         fresh = closed_by_hand(was, payload.reason, by, request, now)
         record = incidents.released(record)
         spent = allowed.refusal(cordoned=True)
         note = "sick nodes are repaired one, two, four … at once, within the budget"
         note += f"; yet {spent_words(record, allowed, spent, now)}" if spent else ""
     else:
-        fact = BreakerOpened(**about, trouble="person")
+        fact = BreakerOpened(**about, breaker_cause="operator")
         fresh = forced_open(was, payload.reason, by, request, now)
         note = "no sick node is acted on until somebody closes it; what is under way goes on"
     if was.request == request:

@@ -42,8 +42,8 @@ def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
     return BudgetClaim(
         desired=record.desired,
         unavailable=unavailable(record, nodes),
-        begun=record.begun_fleet,
-        resets=record.resets_fleet,
+        disruptions=record.fleet_disruptions,
+        resets=record.fleet_resets,
         revision=revision,
     )
 
@@ -59,7 +59,7 @@ def claimed(old: BudgetClaim | None, wanted: BudgetClaim) -> BudgetClaim:
     return BudgetClaim(
         desired=wanted.desired,
         unavailable=max(old.unavailable, wanted.unavailable),
-        begun=_greater(old.begun, wanted.begun),
+        disruptions=_greater(old.disruptions, wanted.disruptions),
         resets=_greater(old.resets, wanted.resets),
         revision=old.revision,
     )
@@ -74,6 +74,8 @@ def says_less(wanted: BudgetClaim, written: BudgetClaim) -> bool:
     """Whether a claim could be lowered, were it not for who may still act on it."""
     return (
         written.unavailable > wanted.unavailable
-        or any(count > wanted.begun.get(slot, 0) for slot, count in written.begun.items())
+        or any(
+            count > wanted.disruptions.get(slot, 0) for slot, count in written.disruptions.items()
+        )
         or any(count > wanted.resets.get(slot, 0) for slot, count in written.resets.items())
     )

@@ -116,13 +116,13 @@ def with_begun(
     resets = sum(1 for kind in kinds if kind in CURING)
     others = len(kinds) - resets
     if others:
-        fleet = noted(record.begun_fleet, fleet_window, now, others) if fleet_window else {}
-        begun = noted(record.begun, window, now, others)
-        record = msgspec.structs.replace(record, begun=begun, begun_fleet=fleet)
+        fleet = noted(record.fleet_disruptions, fleet_window, now, others) if fleet_window else {}
+        begun = noted(record.disruptions, window, now, others)
+        record = msgspec.structs.replace(record, disruptions=begun, fleet_disruptions=fleet)
     if resets:
-        fleet = noted(record.resets_fleet, fleet_window, now, resets) if fleet_window else {}
+        fleet = noted(record.fleet_resets, fleet_window, now, resets) if fleet_window else {}
         begun = noted(record.resets, window, now, resets)
-        record = msgspec.structs.replace(record, resets=begun, resets_fleet=fleet)
+        record = msgspec.structs.replace(record, resets=begun, fleet_resets=fleet)
     return record
 
 
@@ -148,7 +148,7 @@ class Others:
 
     def begun(self, now: datetime) -> int:
         """Sagas that the other pools began within the fleet's window."""
-        return sum(counted(each.begun, float(self.spec.window), now) for each in self.claims)
+        return sum(counted(each.disruptions, float(self.spec.window), now) for each in self.claims)
 
     def reset_rate(self, desired: int) -> int | None:
         """GPU resets and reboots that may be begun in the fleet within its window."""
@@ -182,11 +182,11 @@ class Allowance:
 
     unavailable: int
     level: int
-    begun: int
+    disruptions: int
     rate: int | None
     fleet_unavailable: int = 0
     fleet_level: int | None = None
-    fleet_begun: int = 0
+    fleet_disruptions: int = 0
     fleet_rate: int | None = None
     resets: int = 0
     reset_rate: int | None = None
@@ -202,13 +202,13 @@ class Allowance:
             return "level"
         if resets and self.reset_rate is not None and self.resets >= self.reset_rate:
             return "reset-rate"
-        if not resets and self.rate is not None and self.begun >= self.rate:
+        if not resets and self.rate is not None and self.disruptions >= self.rate:
             return "rate"
         level = None if cordoned else self.fleet_level
         if level is not None and self.fleet_unavailable >= level:
             return "fleet-level"
         most = self.fleet_reset_rate if resets else self.fleet_rate
-        if most is not None and (self.fleet_resets if resets else self.fleet_begun) >= most:
+        if most is not None and (self.fleet_resets if resets else self.fleet_disruptions) >= most:
             return "fleet-reset-rate" if resets else "fleet-rate"
         return ""
 
@@ -219,8 +219,8 @@ class Allowance:
             self,
             unavailable=self.unavailable + more,
             fleet_unavailable=self.fleet_unavailable + more,
-            begun=self.begun + (not resets),
-            fleet_begun=self.fleet_begun + (not resets),
+            disruptions=self.disruptions + (not resets),
+            fleet_disruptions=self.fleet_disruptions + (not resets),
             resets=self.resets + resets,
             fleet_resets=self.fleet_resets + resets,
         )
@@ -233,7 +233,7 @@ def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datet
     own = Allowance(
         unavailable=out,
         level=limit(spec.max_unavailable, record.desired),
-        begun=counted(record.begun, float(spec.window), now),
+        disruptions=counted(record.disruptions, float(spec.window), now),
         rate=rate(spec.max_replacements, record.desired),
         resets=counted(record.resets, float(spec.window), now),
         reset_rate=reset_rate(spec.max_resets, spec.max_replacements, record.desired),
@@ -245,8 +245,8 @@ def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datet
         own,
         fleet_unavailable=fleet.unavailable + out,
         fleet_level=fleet.level(record.desired),
-        fleet_begun=fleet.begun(now) + counted(record.begun_fleet, window, now),
+        fleet_disruptions=fleet.begun(now) + counted(record.fleet_disruptions, window, now),
         fleet_rate=fleet.rate(record.desired),
-        fleet_resets=fleet.resets(now) + counted(record.resets_fleet, window, now),
+        fleet_resets=fleet.resets(now) + counted(record.fleet_resets, window, now),
         fleet_reset_rate=fleet.reset_rate(record.desired),
     )

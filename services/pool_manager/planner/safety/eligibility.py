@@ -61,7 +61,7 @@ def serving(record: PoolRecord, now: datetime) -> bool:
 def next_change(world: World, now: datetime) -> datetime | None:
     """When the next hold ends, or a window opens or closes."""
     soonest = maintenance_windows.next_edge(world.record.spec.windows, now)
-    for node in world.nodes.astir:
+    for node in world.nodes.needs_attention:
         if held(node, now):
             soonest = earlier(soonest, node.held_until)
     return soonest
@@ -70,7 +70,9 @@ def next_change(world: World, now: datetime) -> datetime | None:
 def released(world: World, now: datetime) -> tuple[NodeRecord, ...]:
     """Nodes whose hold has come to its end."""
     return tuple(
-        node for node in world.nodes.astir if node.held_until is not None and not held(node, now)
+        node
+        for node in world.nodes.needs_attention
+        if node.held_until is not None and not held(node, now)
     )
 
 

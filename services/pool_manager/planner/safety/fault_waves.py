@@ -1,7 +1,7 @@
 """Which sick nodes have one cause: a wave. Pure.
 
 Nodes that fall ill of the same thing within a short window are one. So are nodes of different
-sicknesses that have a rack, a zone, a driver version or a provider in common, where that sets them
+fault signatures that share a rack, a zone, a driver version or a provider, where that sets them
 apart: it must be so lopsided a share of the sick as chance alone would hardly give. Where all nodes
 of a pool have the same driver, that all sick ones have it says nothing.
 """
@@ -50,7 +50,7 @@ class Wave:
     members: tuple[Ill, ...]
 
 
-def sickness(node: NodeRecord) -> str:
+def fault_signature(node: NodeRecord) -> str:
     """What a node has, as incidents tell it apart: `xid-79`, `silence`; empty: nothing to compare.
 
     A silent node whose instance the provider says is gone is no riddle, and no incident's; nor is
@@ -60,7 +60,7 @@ def sickness(node: NodeRecord) -> str:
         return ""
     if node.health == "unhealthy":
         return called(node.health_kind, node.health_code)
-    return SILENCE if node.lost and node.provider_says != "gone" else ""
+    return SILENCE if node.lost and node.provider_state != "gone" else ""
 
 
 def fell_at(node: NodeRecord) -> datetime | None:
@@ -71,10 +71,10 @@ def fell_at(node: NodeRecord) -> datetime | None:
 def ill_nodes(nodes: Nodes) -> tuple[Ill, ...]:
     """The nodes in service, or leaving it, that have something; those that fell first, first."""
     found = []
-    for node in nodes.astir:
+    for node in nodes.needs_attention:
         if node.health != "unhealthy" and not node.lost:
             continue
-        what, since = sickness(node), fell_at(node)
+        what, since = fault_signature(node), fell_at(node)
         if what and since is not None and node.state in ("active", "leaving"):
             found.append(Ill(node=node, what=what, since=since))
     return tuple(sorted(found, key=lambda each: (each.since, each.node.node)))

@@ -80,7 +80,7 @@ def room(record: PoolRecord, what: str, now: datetime) -> int | None:
         return None
     if now < until(record, incident):
         return 0
-    return max(0, 1 - sum(1 for each in record.open.values() if each.sickness == what))
+    return max(0, 1 - sum(1 for each in record.open.values() if each.fault_signature == what))
 
 
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:

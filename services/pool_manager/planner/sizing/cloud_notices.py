@@ -83,7 +83,7 @@ def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
 
 def gone(node: NodeRecord, now: datetime) -> bool:
     """Whether there is nothing left on a node that could be waited for."""
-    if node.lost and node.provider_says == "gone":
+    if node.lost and node.provider_state == "gone":
         return True
     found = standing(node)
     return found is not None and found[1].deadline is not None and now >= found[1].deadline
@@ -100,8 +100,8 @@ def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]
     fields: dict[str, Any] = {}
     if found is not None:
         fields["notice"] = found[0]
-        if not node.cordoned or node.ahead_of:
-            fields["ahead_of"] = found[0]
+        if not node.cordoned or node.sole_notice:
+            fields["sole_notice"] = found[0]
         if node.health != "unhealthy" or node.health_kind in ANNOUNCED:
             # It is for no fault of its hardware, which must not be remembered as bad.
             fields["action"] = "none"
@@ -124,7 +124,7 @@ def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
         saga = about.get(node.node)
         if saga is None or node.drained:
             continue
-        if node.lost and node.lost_at is not None and node.provider_says == "gone":
+        if node.lost and node.lost_at is not None and node.provider_state == "gone":
             found.append(Hurry(node.node, saga, node.lost_at, "its instance is gone"))
         elif (notice := standing(node)) and (at := _drained_by(notice[1])):
             found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken(node)}"))

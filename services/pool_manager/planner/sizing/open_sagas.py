@@ -8,7 +8,7 @@ import msgspec
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import REMOVING
-from services.pool_manager.planner.safety.fault_waves import sickness
+from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices
 
 
@@ -49,7 +49,7 @@ def begin(
         promotes=promotes,
         action=node.health_action if node else "none",
         fault=node.health_fault if node else "",
-        sickness=sickness(node) if node else "",
+        fault_signature=fault_signature(node) if node else "",
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
         trace=node.health_trace if node else "",
@@ -64,7 +64,7 @@ def begin(
 
 def _for_no_notice(opened: OpenSaga) -> OpenSaga:
     """The same, where a notice that stands is not what it is begun for: it outlasts it."""
-    return msgspec.structs.replace(opened, notice="", ahead_of="")
+    return msgspec.structs.replace(opened, notice="", sole_notice="")
 
 
 def _renews(kind: SagaKind, node: NodeRecord | None) -> bool:

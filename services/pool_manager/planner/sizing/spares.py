@@ -18,13 +18,13 @@ def reserve(record: PoolRecord, nodes: Nodes) -> int:
     leaving = {each.node for each in opened if each.kind in REMOVING}
     promoted = {each.promotes for each in opened if each.promotes}
     coming = {each.new_node for each in opened if each.new_node and each.spare}
-    present = {node.node for node in nodes.astir if node.spare} | coming
+    present = {node.node for node in nodes.needs_attention if node.spare} | coming
     return len(present - leaving - promoted)
 
 
 def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
     """Spares that may take a place now, the longest proven first."""
-    kept = [node for node in nodes.astir if node.spare]
+    kept = [node for node in nodes.needs_attention if node.spare]
     if not kept:
         return []
     taken = busy(record)

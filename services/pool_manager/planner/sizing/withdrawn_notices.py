@@ -24,8 +24,8 @@ def returning(record: PoolRecord, nodes: Nodes) -> list[NodeRecord]:
     taken = busy(record)
     return [
         node
-        for node in nodes.astir
-        if node.ahead_of
+        for node in nodes.needs_attention
+        if node.sole_notice
         and node.cordoned
         and node.health != "unhealthy"
         and not node.lost

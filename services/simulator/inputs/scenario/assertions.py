@@ -67,7 +67,7 @@ def judged(each: f.Assertion, view: View) -> Checked:
     if each.type == "advice":
         record = view.pools.get(each.target)
         advice = record.advice if record else None
-        kept = advice.kept_by if advice else "followed"
+        kept = advice.limited_by if advice else "followed"
         why = f": {advice.nodes} nodes asked for; {advice.detail}" if advice else ""
         return Checked(text=text, ok=kept == each.expected, found=f"{kept}{why}")
     params = (

@@ -35,7 +35,7 @@ def standing(record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | N
 
 def status_of(record: NodeRecord) -> NodeStatus:
     """Name what is most of all true of a node."""
-    if record.state == "terminated" or record.provider_says == "gone":
+    if record.state == "terminated" or record.provider_state == "gone":
         return "terminated"
     if record.state in ("launching", "registered"):
         return "provisioning"

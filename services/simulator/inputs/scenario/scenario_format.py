@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from schemas.autoscaling_advice import KeptBy
+from schemas.autoscaling_advice import LimitedBy
 from schemas.duration import Duration
 from schemas.launch_offers import Market
 from schemas.reasons import BreakerState, HealthStatus, SagaKind
@@ -342,7 +342,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "node_status": NodeStatus.__args__,  # type: ignore[attr-defined]
     "health_status": HealthStatus.__args__,  # type: ignore[attr-defined]
     "breaker": BreakerState.__args__,  # type: ignore[attr-defined]
-    "advice": ("followed", *KeptBy.__args__),  # type: ignore[attr-defined]
+    "advice": ("followed", *LimitedBy.__args__),  # type: ignore[attr-defined]
 }
 """What may be expected of what is no count."""
 ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {

@@ -13,7 +13,7 @@ class Repair:
     pool: str
     node: str
     new_node: str
-    sickness: str
+    fault_signature: str
     reason: str
     failed_at: float | None
     """When its machine was struck; None: it was not."""

@@ -23,7 +23,7 @@ class Scaling:
         self.least = record.desired if self.least is None else min(self.least, record.desired)
         self.most = max(self.most, record.desired)
         if record.advice is not None:
-            self.kept_seconds[record.advice.kept_by] += passed  # type: ignore[assignment]
+            self.kept_seconds[record.advice.limited_by] += passed  # type: ignore[assignment]
 
     def scaled(self, was: int, nodes: int) -> None:
         """Its size was changed."""

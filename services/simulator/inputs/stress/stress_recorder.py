@@ -71,7 +71,7 @@ class _Params(msgspec.Struct, frozen=True, gc=False):
     new_node: str = ""
     by: str = ""
     reason: str = ""
-    sickness: str = ""
+    fault_signature: str = ""
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +91,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     status: str = ""
     rule: str = ""
     reason: str = ""
-    trouble: str = ""
+    breaker_cause: str = ""
 
 
 class _Scaled(msgspec.Struct, frozen=True, gc=False):
@@ -231,7 +231,7 @@ class Recording:
             if budget is None:
                 return
             if fact == "breaker-opened":
-                budget.opened[_events.decode(stored.data).trouble] += 1
+                budget.opened[_events.decode(stored.data).breaker_cause] += 1
                 budget.opened_at = at
             elif budget.opened_at is not None:
                 budget.open_seconds += at - budget.opened_at
@@ -268,7 +268,7 @@ class Recording:
                 pool=params.pool,
                 node=params.node,
                 new_node=params.new_node,
-                sickness=params.sickness,
+                fault_signature=params.fault_signature,
                 reason=params.reason[:REASON_CHARS_MAX],
                 failed_at=self._ill[params.node][1] if params.node in self._ill else None,
                 noticed_at=self._noticed.get(params.node),
