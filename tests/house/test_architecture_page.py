@@ -1,0 +1,42 @@
+"""docs/architecture.md lists every module, and every module and folder that it names exists."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+UNLISTED = frozenset({"__init__", "__main__"})
+
+
+def modules_on_page() -> list[str]:
+    """Return the modules of the lists: a line with a folder, then one line per module."""
+    found, folder = [], ""
+    for line in "\n".join(re.findall(r"^```\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)).split(
+        "\n"
+    ):
+        if heading := re.match(r"((?:agent|schemas|services)[\w/]*/)(?:\s|$)", line):
+            folder = heading[1]
+        elif module := re.match(r"  (\w+\.py)\s+\S", line):
+            found.append(folder + module[1])
+    return found
+
+
+def test_the_page_lists_every_module_once() -> None:
+    """A new, renamed or deleted module changes its line in docs/architecture.md."""
+    listed = modules_on_page()
+    existing = {
+        str(path.relative_to(ROOT))
+        for top in ("agent", "schemas", "services")
+        for path in (ROOT / top).rglob("*.py")
+        if path.stem not in UNLISTED
+    }
+    assert sorted(existing - set(listed)) == [], "add one line each to docs/architecture.md"
+    assert sorted(set(listed) - existing) == [], "remove these lines from docs/architecture.md"
+    assert len(listed) == len(set(listed))
+
+
+def test_every_path_that_the_page_cites_exists() -> None:
+    """Paths in the text and in the tables are real."""
+    cited = re.findall(r"`((?:agent|schemas|services|config|docs)/[\w/.-]+)`", PAGE)
+    assert len(cited) > 20
+    assert [each for each in cited if not (ROOT / each).exists()] == []
