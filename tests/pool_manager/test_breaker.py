@@ -272,7 +272,7 @@ def test_closing_says_so_where_the_rate_lets_nothing_begin_yet() -> None:
     answer = answered(spent, "breaker-close", reason="r")
 
     assert isinstance(answer.event, RequestAccepted)
-    assert "yet 2 repairs were begun within 1h and 2 may be" in answer.event.note
+    assert "yet 2 repairs began within 1h and 2 may be" in answer.event.note
 
 
 # --- slots ---------------------------------------------------------------------------------------

@@ -51,5 +51,5 @@ def test_resets_have_a_rate_of_their_own() -> None:
 
     assert ["reset-gpu", "reset-gpu"] == kinds
     assert ("open", "reset-rate") == (record.breaker.state, record.breaker.cause)
-    assert "2 GPU resets and reboots were begun within 1h and 2 may be" in record.breaker.reason
+    assert "2 GPU resets and reboots began within 1h and 2 may be" in record.breaker.reason
     assert "budget.max_resets: 2" in record.breaker.reason

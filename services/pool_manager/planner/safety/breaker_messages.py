@@ -36,7 +36,7 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
             )
         case "fleet-rate":
             return (
-                f"{allowed.fleet_disruptions} repairs were begun in the whole fleet and "
+                f"{allowed.fleet_disruptions} repairs began in the whole fleet and "
                 f"{allowed.fleet_rate} may be within its window (the fleet's "
                 "budget.max_replacements)"
             )
@@ -45,12 +45,12 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
             at = room_at(record.resets, float(spec.window), now)
             then = f"; the next may begin at {clock(at)}" if at else ""
             return (
-                f"{allowed.resets} GPU resets and reboots were begun within {window} and "
+                f"{allowed.resets} GPU resets and reboots began within {window} and "
                 f"{allowed.reset_rate} may be ({_resets_setting(spec)}){then}"
             )
         case "fleet-reset-rate":
             return (
-                f"{allowed.fleet_resets} GPU resets and reboots were begun in the whole fleet and "
+                f"{allowed.fleet_resets} GPU resets and reboots began in the whole fleet and "
                 f"{allowed.fleet_reset_rate} may be within its window (the fleet's "
                 "budget.max_resets)"
             )
