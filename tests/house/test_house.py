@@ -233,8 +233,9 @@ def test_every_test_says_what_holds() -> None:
 
 
 def readme_commands(program: str) -> set[str]:
-    """What the README tells people to run: the word after `make` or `navarch` in its code."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The commands of README.md and CONTRIBUTING.md: the word after `make` or `navarch`."""
+    pages = ("README.md", "CONTRIBUTING.md")
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     code = re.findall(r"```(?:bash|sh|console)\n(.*?)```|`([^`\n]+)`", text, re.DOTALL)
     lines = [line for block in code for part in block for line in part.splitlines()]
     starts = re.compile(rf"(?:^|[|;&]\s*|\$ |\bbin/){program} ([a-z][a-z-]*)")
