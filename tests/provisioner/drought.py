@@ -22,14 +22,18 @@ from services.provisioner.provider_client.provider import Instance, ProvisionReq
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.service import build as build_provisioner
 from services.settings.settings_file import parse_settings
-from services.simulator.engine.agent_machines import Machines
-from services.simulator.engine.hardware_failures import Kind
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.scripted_agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
-from services.simulator.engine.simulated_cloud import Cloud, SimulatedProvider
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulated_workload import Workload
-from services.simulator.engine.simulation_context import FLEET, WORLD, World
-from services.simulator.engine.supervised_service import Supervised
+from services.simulator.engine.simulated_cloud import SimulatedCloud, SimulatedProvider
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    FLEET,
+    SimulationContext,
+)
+from services.simulator.engine.supervised_service import SupervisedService
 
 ZONES = {"east": ("a", "b"), "west": ("c",)}
 """Provider -> its zones."""
@@ -66,8 +70,8 @@ class DryProvider(SimulatedProvider):
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make a machine where there is room."""
-        world = WORLD.get()
-        world.parts["drought"].ask(request.zone, world.now())
+        simulation = CURRENT_SIMULATION.get()
+        simulation.parts["drought"].ask(request.zone, simulation.now())
         return await super().provision(request)
 
     async def list(self) -> list[Instance]:
@@ -102,13 +106,17 @@ def settings(nodes: int, **pool: Any) -> dict[str, Any]:
 
 async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **pool: Any) -> None:
     """Let a fleet live for so long, with so many provisioners."""
-    world = World("drought")
-    WORLD.set(world)
+    simulation = SimulationContext("drought")
+    CURRENT_SIMULATION.set(simulation)
     cloud, agents = (
-        Cloud(world, idempotent=True, list_lag_seconds=0.0),
-        Machines(world, lambda _: Kind(gpu_count=GPUS)),
+        SimulatedCloud(simulation, idempotent=True, list_lag_seconds=0.0),
+        AgentMachines(simulation, lambda _: MachineSpec(gpu_count=GPUS)),
     )
-    world.parts |= {"cloud": cloud, "workload": Workload(world), "drought": drought}
+    simulation.parts |= {
+        "cloud": cloud,
+        "workload": SimulatedWorkload(simulation),
+        "drought": drought,
+    }
     cloud.on_made, cloud.on_ending, cloud.on_gone = agents.appear, agents.vanish, agents.vanish
 
     def told(stream: str, stored: Stored) -> None:
@@ -116,17 +124,17 @@ async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **po
         if isinstance(event, LaunchWaiting):
             drought.waited.add(event.node)
 
-    world.watchers.append(told)
-    operator = Life(world, "operator")
-    await set_up(operator.bus, world.clock, replicas=1)
+    simulation.watchers.append(told)
+    operator = SimulatedProcess(simulation, "operator")
+    await set_up(operator.bus, simulation.clock, replicas=1)
     await operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
     given = parse_settings("(drought)", json.dumps(settings(nodes, **pool)), {})
     services = [
-        Supervised(world, "health-monitor", build_health_monitor, given),
-        Supervised(world, "pool-manager", build_pool_manager, given),
-        Supervised(world, "notifier", build_notifier, given),
+        SupervisedService(simulation, "health-monitor", build_health_monitor, given),
+        SupervisedService(simulation, "pool-manager", build_pool_manager, given),
+        SupervisedService(simulation, "notifier", build_notifier, given),
         *(
-            Supervised(world, f"provisioner-{number}", build_provisioner, given)
+            SupervisedService(simulation, f"provisioner-{number}", build_provisioner, given)
             for number in range(replicas)
         ),
     ]
@@ -136,4 +144,4 @@ async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **po
     names = Counter(each.name for each in cloud.standing())
     assert max(names.values(), default=0) <= 1
     assert {each.name: each.defects for each in services if each.defects} == {}
-    world.server.close()
+    simulation.server.close()

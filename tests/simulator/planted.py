@@ -18,7 +18,7 @@ from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions
 from services.provisioner.launch.launch_lease import Claims
-from services.simulator.engine.virtual_time import MEMBER
+from services.simulator.engine.virtual_time import TASK_OWNER
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -53,12 +53,12 @@ def budget_in_memory(patch: pytest.MonkeyPatch) -> None:
 
     def remembering(*given: Any, **named: Any) -> tuple[str, OpenSaga, PoolRecord]:
         found = begin(*given, **named)
-        begun.setdefault(MEMBER.get(), set()).add(found[0])
+        begun.setdefault(TASK_OWNER.get(), set()).add(found[0])
         return found
 
     def unavailable(record: PoolRecord, nodes: Any) -> int:
         del nodes
-        return len(begun.get(MEMBER.get(), set()) & set(record.open))
+        return len(begun.get(TASK_OWNER.get(), set()) & set(record.open))
 
     patch.setattr(remedy_selection, "begin", remembering)
     patch.setattr(disruption_budget, "unavailable", unavailable)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas.node_events import Preempting
-from services.simulator.engine.announced_notices import Announced
+from services.simulator.engine.announced_notices import AnnouncedNotices
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ def told(notice: str, deadline: float | None, *, withdrawn: bool = False) -> Pre
 )
 def test_a_drain_is_cut_only_for_a_notice_that_stands(events, at, may):
     """And only when its moment comes; a withdrawal takes a little to be heard of."""
-    announced = Announced()
+    announced = AnnouncedNotices()
     for seconds, event in events:
         announced.told(event, NOW + timedelta(seconds=seconds))
     assert may == announced.takes("n1", NOW + timedelta(seconds=at))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.simulator.inputs.fuzz.fuzz_runner import MINUTES, Order, fuzz
+from services.simulator.inputs.fuzz.fuzz_runner import MINUTES, FuzzOptions, fuzz
 
 SEEDS = 300
 TOGETHER = 20
@@ -13,7 +13,7 @@ TOGETHER = 20
 def test_no_invariant_is_violated(first):
     """Crashes, losses, silence, notices, people, providers that lie: whatever the seeds bring."""
     lines: list[str] = []
-    order = Order(seeds=[str(first + number) for number in range(TOGETHER)])
+    order = FuzzOptions(seeds=[str(first + number) for number in range(TOGETHER)])
     tally = fuzz(order, lines.append)
     assert (lines, tally.violations, tally.seeds) == ([], 0, TOGETHER)
     assert tally.seconds > TOGETHER * MINUTES * 60

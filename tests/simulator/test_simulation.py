@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.simulator.inputs.fuzz.fuzz_campaign import draw, keep
-from services.simulator.inputs.fuzz.fuzz_runner import Order, Tally, fuzz, one
+from services.simulator.inputs.fuzz.fuzz_runner import FuzzOptions, Tally, fuzz, one
 from tests.simulator.planted import BUGS
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_violation_tells_how_to_see_it_again(monkeypatch):
     BUGS["no adopt before retry"](monkeypatch)
     seed = str(FOUND_AT["no adopt before retry"])
     lines: list[str] = []
-    tally = fuzz(Order(seeds=[seed], commit="abc1234"), lines.append)
+    tally = fuzz(FuzzOptions(seeds=[seed], commit="abc1234"), lines.append)
     text = "\n".join(lines)
     assert tally.violations == 1
     assert f"VIOLATION seed={seed} commit=abc1234" in text

@@ -18,15 +18,15 @@ from services.pool_manager.autoscaling.metrics_sources import Load
 from services.primitives.errors import ConfigurationError
 from services.settings.yaml_document import read_document
 from services.simulator.engine import virtual_time
-from services.simulator.engine.simulation_context import World
+from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.scenario.scenario_file import read_file
 from services.simulator.inputs.stress import job_demand, stress_entry
 from services.simulator.inputs.stress.job_demand import Job
-from services.simulator.inputs.stress.job_queues import Jobs
+from services.simulator.inputs.stress.job_queues import JobQueues
 from services.simulator.inputs.stress.stress_format import DemandSpec, StressSpec, WorkloadSpec
 from services.simulator.inputs.stress.stress_validation import read
 from services.simulator.report import html_report, report_format
-from services.simulator.report.report_format import Report
+from services.simulator.report.report_format import StressReport
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "config" / "scenarios" / "stress" / "autoscaler-under-load.yaml"
@@ -70,13 +70,13 @@ def _spec(text: str = TINY, **changes: Any) -> StressSpec:
 
 
 @pytest.fixture(scope="module")
-def found() -> Report:
+def found() -> StressReport:
     """What comes of the scenario that ships."""
     scenario = read_file(SHIPPED)
     return stress_entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
 
 
-def test_the_autoscaler_follows_the_demand_through_failures(found: Report) -> None:
+def test_the_autoscaler_follows_the_demand_through_failures(found: StressReport) -> None:
     """Pools grow with the jobs and shrink after them, within their bounds; nodes are repaired."""
     wanted = [point["wanted"] for point in found.timeline]
     assert wanted[0] == 4
@@ -89,7 +89,7 @@ def test_the_autoscaler_follows_the_demand_through_failures(found: Report) -> No
     assert [] == found.defects
 
 
-def test_the_figures_of_the_jobs_agree(found: Report) -> None:
+def test_the_figures_of_the_jobs_agree(found: StressReport) -> None:
     """Every job that came has ended, runs or waits; none waited for less than no time."""
     jobs, last = found.demand, found.timeline[-1]
     assert jobs is not None
@@ -103,7 +103,7 @@ def test_the_figures_of_the_jobs_agree(found: Report) -> None:
     assert max(point["running"] for point in found.timeline) > 20
 
 
-def test_the_page_shows_sizes_and_waiting(found: Report) -> None:
+def test_the_page_shows_sizes_and_waiting(found: StressReport) -> None:
     """A chart for each, and a table of the pools."""
     text = html_report.render(found)
     assert "Nodes wanted and in service over time" in text
@@ -209,9 +209,9 @@ def _node(name: str, state: str) -> Stored:
     )
 
 
-def _jobs(*seconds: float) -> Jobs:
+def _jobs(*seconds: float) -> JobQueues:
     drawn = [Job(number=n, at=0.0, pool="p", seconds=each) for n, each in enumerate(seconds)]
-    return Jobs(World("1"), drawn, 1, ["p"])
+    return JobQueues(SimulationContext("1"), drawn, 1, ["p"])
 
 
 def _play(jobs_of: Any) -> None:

@@ -17,12 +17,12 @@ from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import COOL_CELSIUS
 from services.simulator.inputs.scenario.scenario_file import read_text
 from services.simulator.inputs.stress import failure_effects, stress_entry
-from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_format import FailureType
 from services.simulator.inputs.stress.stress_machines import UTILIZATION_PERCENT
 from services.simulator.inputs.stress.stress_run import StressRun
 from services.simulator.report import report_composer
-from services.simulator.report.report_format import Report
+from services.simulator.report.report_format import StressReport
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +42,8 @@ stress:
 
 
 def _live(
-    text: str, failures: tuple[Failure, ...] = ()
-) -> tuple[list[tuple[float, str, Stored]], Report]:
+    text: str, failures: tuple[ScheduledFailure, ...] = ()
+) -> tuple[list[tuple[float, str, Stored]], StressReport]:
     """Live through a file with these failures; what was stored when, and the report."""
     scenario = read_text("f.yaml", text)
     planned = stress_entry.plan(scenario.stress)
@@ -51,8 +51,8 @@ def _live(
 
     async def live() -> Any:
         run = StressRun(scenario.stress, planned.fleet, failures, "1", base=scenario.configuration)
-        run.world.watchers.append(
-            lambda stream, each: stored.append((run.world.now(), stream, each))
+        run.simulation.watchers.append(
+            lambda stream, each: stored.append((run.simulation.now(), stream, each))
         )
         await run.run(lambda _: None)
         assert [] == run.defects
@@ -95,8 +95,8 @@ def test_every_agent_samples_at_its_interval(more: str, interval: int) -> None:
         assert found[0] < 12 + interval
 
 
-def _struck(type_: FailureType, at: float = 30.0, **more: Any) -> Failure:
-    return Failure(number=1, at=at, slot=2, type=type_, **more)
+def _struck(type_: FailureType, at: float = 30.0, **more: Any) -> ScheduledFailure:
+    return ScheduledFailure(number=1, at=at, slot=2, type=type_, **more)
 
 
 def test_heat_shows_in_samples_and_becomes_a_level() -> None:
@@ -143,7 +143,9 @@ def test_the_steps_of_a_ladder_are_answered() -> None:
 def test_a_silent_node_tells_afterwards_what_it_has_kept() -> None:
     """While its network is away nothing is heard; what happened meanwhile is told afterwards."""
     away = _struck("network", recovers_after=60)
-    meanwhile = Failure(number=2, at=50.0, slot=2, type="xid_error", xid=13, recovers_after=5)
+    meanwhile = ScheduledFailure(
+        number=2, at=50.0, slot=2, type="xid_error", xid=13, recovers_after=5
+    )
     stored, report = _live(QUIET.format(more="", seconds="3m", health=""), (away, meanwhile))
     told = [at for at, _, each in stored if each.subject.endswith(".fault")]
     assert [91.0] == [round(at) for at in told]
@@ -170,7 +172,7 @@ def test_what_is_called_fatal_is_what_the_services_make_of_it() -> None:
     )
     policy = load_policy(policy_path("", None))
     planned = tuple(
-        Failure(number=slot + 1, at=30.0, slot=slot, type=kind, xid=xid)
+        ScheduledFailure(number=slot + 1, at=30.0, slot=slot, type=kind, xid=xid)
         for slot, (kind, xid) in enumerate(ASKED)
     )
     expected = sum(failure_effects.judged_fatal(policy, kind, xid) for kind, xid in ASKED)

@@ -8,19 +8,19 @@ from services.simulator.report import html_report
 from services.simulator.report.report_format import (
     Cascades,
     Failures,
-    Moment,
     Named,
-    Outage,
+    OutageReport,
     PoolBudget,
     Repairs,
-    Report,
+    RepairStory,
+    RunSummary,
+    RepairStage,
     Spread,
-    Stage,
-    Story,
-    Summary,
+    StressReport,
+    TimelineMoment,
 )
 
-SUMMARY = Summary(
+SUMMARY = RunSummary(
     nodes_wanted=10,
     nodes_at_end=7,
     healthy_least=4,
@@ -48,7 +48,7 @@ TIMELINE = [
         (30.0, 7, 1, 2, 0, 0, 2, 3),
     )
 ]
-STORY = Story(
+STORY = RepairStory(
     saga="replace-node-1-1",
     node="node-1",
     new_node="node-11",
@@ -59,13 +59,16 @@ STORY = Story(
     seconds=10.0,
     outcome="done",
     stages=[
-        Stage(name="detect", at=12.0, seconds=1.0),
-        Stage(name="drain", at=13.0, seconds=3.0),
-        Stage(name="reboot", at=16.0, seconds=6.0),
+        RepairStage(name="detect", at=12.0, seconds=1.0),
+        RepairStage(name="drain", at=13.0, seconds=3.0),
+        RepairStage(name="reboot", at=16.0, seconds=6.0),
     ],
-    moments=[Moment(at=12.0, text="the machine fails"), Moment(at=22.0, text="replace done")],
+    moments=[
+        TimelineMoment(at=12.0, text="the machine fails"),
+        TimelineMoment(at=22.0, text="replace done"),
+    ],
 )
-REPORT = Report(
+REPORT = StressReport(
     name="known",
     description="What is known.",
     seed=1,
@@ -82,7 +85,7 @@ REPORT = Report(
     ),
     cascades=Cascades(chains=1, nodes=2, depth_max=2, size_max=3),
     outages=[
-        Outage(
+        OutageReport(
             name="away", scope="zone", target="z", type="network", at=15.0, seconds=10.0, struck=4
         )
     ],

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from services.simulator.inputs.stress.failure_schedule import Failure, draw
-from services.simulator.inputs.stress.stress_fleet import Fleet, apportioned, generate
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure, draw
+from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, apportioned, generate
 from services.simulator.inputs.stress.stress_format import (
     CascadingSpec,
     ChaosSpec,
@@ -48,7 +48,7 @@ def _spec(chaos: ChaosSpec, seconds: float = 1_800, fleet: FleetSpec = FLEET) ->
     return spec
 
 
-def _drawn(spec: StressSpec, seed: str) -> tuple[Fleet, tuple[Failure, ...]]:
+def _drawn(spec: StressSpec, seed: str) -> tuple[GeneratedFleet, tuple[ScheduledFailure, ...]]:
     fleet = generate(spec.fleet_gen, seed)
     return fleet, draw(spec, fleet, seed, _fatal)
 
@@ -162,7 +162,7 @@ def test_failures_keep_their_bounds(chaos: ChaosSpec, seed: int) -> None:
     known = {each.number: each for each in failures}
     assert len(known) == len(failures)
     assert list(failures) == sorted(failures, key=lambda each: (each.at, each.number))
-    chains: dict[int, list[Failure]] = defaultdict(list)
+    chains: dict[int, list[ScheduledFailure]] = defaultdict(list)
     for each in failures:
         assert 0 <= each.at < 600
         assert each.fatal == _fatal(each.type, each.xid)

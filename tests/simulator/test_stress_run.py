@@ -21,13 +21,13 @@ from services.bus.port import Stored
 from services.cli.app import app
 from services.settings.yaml_document import read_document
 from services.simulator.inputs.stress import stress_entry
-from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.recorded_values import Repair
 from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
-from services.simulator.inputs.stress.stress_recorder import Recording
+from services.simulator.inputs.stress.stress_recorder import StressRecorder
 from services.simulator.inputs.stress.stress_validation import read
 from services.simulator.report import html_report, report_composer, report_format
-from services.simulator.report.report_format import Report
+from services.simulator.report.report_format import StressReport
 from services.simulator.report.svg_charts import clock, nice
 
 pytestmark = pytest.mark.slow
@@ -72,12 +72,12 @@ def _spec(text: str = SMALL, **changes: Any) -> StressSpec:
 
 
 @pytest.fixture(scope="module")
-def found() -> Report:
+def found() -> StressReport:
     """The report of one run."""
     return stress_entry.simulate(_spec(), name="small")
 
 
-def test_the_services_repair_what_fails(found: Report) -> None:
+def test_the_services_repair_what_fails(found: StressReport) -> None:
     """Fatal failures lead to replacements, others pass, and no service ends by itself."""
     summary = found.summary
     assert [] == found.defects
@@ -91,7 +91,7 @@ def test_the_services_repair_what_fails(found: Report) -> None:
     assert {"gpu-off-the-bus", "memory-uncorrectable"} <= {each.name for each in found.rules}
 
 
-def test_the_figures_agree_with_each_other(found: Report) -> None:
+def test_the_figures_agree_with_each_other(found: StressReport) -> None:
     """Failures by type, by cause and over time are the same failures; so are the repairs."""
     total = found.summary.failures
     assert total == sum(found.failures.by_type.values())
@@ -108,7 +108,7 @@ def test_the_figures_agree_with_each_other(found: Report) -> None:
         assert story.seconds == pytest.approx(sum(each.seconds for each in story.stages), abs=0.1)
 
 
-def test_the_same_seed_makes_the_same_report_twice(found: Report) -> None:
+def test_the_same_seed_makes_the_same_report_twice(found: StressReport) -> None:
     """To the byte, page and all; another seed makes another."""
     again = stress_entry.simulate(_spec(), name="small")
     assert report_format.encode(found) == report_format.encode(again)
@@ -165,7 +165,7 @@ class _Links(HTMLParser):
         self.text.append(data)
 
 
-def test_the_page_needs_nothing_else(found: Report) -> None:
+def test_the_page_needs_nothing_else(found: StressReport) -> None:
     """No script, no address, nothing to load; names from the file are text and nothing more."""
     text = html_report.render(found)
     links = _Links()
@@ -206,7 +206,7 @@ def test_the_command_writes_its_reports_and_judges(tmp_path: Path) -> None:
         )
         result = CliRunner().invoke(app, ["simulator", "run", str(scenario)])
         assert code == result.exit_code, result.output
-    written = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report)
+    written = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=StressReport)
     assert "small" == written.name
     assert "<svg" in (tmp_path / "r.html").read_text()
     assert "pool-manager starts" in (tmp_path / "r.log").read_text()
@@ -219,7 +219,7 @@ def _stored(step: str, status: str, message: Message) -> Stored:
 
 def test_a_repair_that_was_undone_is_open_no_more() -> None:
     """Its end gives the budget back, and is no repair, whichever step it failed at."""
-    recording = Recording({"p": 10}, {"p": BudgetSpec(max_unavailable=1)})
+    recording = StressRecorder({"p": 10}, {"p": BudgetSpec(max_unavailable=1)})
     about: dict[str, Any] = {"time": NOW, "saga": "reset-gpu-a-1"}
     params = SagaParams(pool="p", node="a", fault_signature="xid-48")
     begun = SagaStarted(id="1", kind="reset-gpu", params=params, **about)
@@ -247,9 +247,9 @@ def test_a_repair_counts_from_the_failure_that_led_to_it(
     struck: list[tuple[float, FailureType, bool]], since: float
 ) -> None:
     """The gravest that has struck the machine; of what is light, the last."""
-    recording = Recording({"p": 10}, {"p": BudgetSpec()})
+    recording = StressRecorder({"p": 10}, {"p": BudgetSpec()})
     for number, (at, kind, fatal) in enumerate(struck):
-        failure = Failure(number=number, at=at, slot=1, type=kind, fatal=fatal)
+        failure = ScheduledFailure(number=number, at=at, slot=1, type=kind, fatal=fatal)
         recording.strike(failure, "a", at)
     params = SagaParams(pool="p", node="a")
     begun = SagaStarted(id="1", time=NOW, saga="reset-gpu-a-1", kind="replace", params=params)
@@ -305,8 +305,8 @@ def test_spreads_and_axes() -> None:
 def test_cascades_are_counted_by_their_chains() -> None:
     """A chain is what goes back to one failure; its size counts that one too."""
 
-    def failure(number: int, parent: int, root: int, depth: int) -> Failure:
-        return Failure(
+    def failure(number: int, parent: int, root: int, depth: int) -> ScheduledFailure:
+        return ScheduledFailure(
             number=number, at=1.0, slot=1, type="network", parent=parent, root=root, depth=depth
         )
 

@@ -30,11 +30,11 @@ from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.failure_reports import gpu_of, reporter_of, tell
-from services.simulator.engine.hardware_failures import CURES, Failure, Kind
-from services.simulator.engine.scripted_agents import AGAIN_SECONDS, BOOT_SECONDS, Agents
-from services.simulator.engine.simulated_machine import Machine, gpus_of, notice_of
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulation_context import World
+from services.simulator.engine.hardware_failures import REMEDIES, HardwareFailure, MachineSpec
+from services.simulator.engine.scripted_agents import AGAIN_SECONDS, BOOT_SECONDS, ScriptedAgents
+from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of, notice_of
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulation_context import SimulationContext
 
 SAMPLE_SECONDS: Final = 15.0
 COOL_CELSIUS: Final = 45
@@ -45,13 +45,15 @@ AGAIN_BROKEN_SECONDS: Final = 5.0
 DIAGNOSE_SECONDS: Final = 2.0
 
 
-class Machines(Agents):
+class AgentMachines(ScriptedAgents):
     """Every machine of a stage."""
 
-    def __init__(self, world: World, kind_of: Callable[[Instance], Kind]) -> None:
-        """Make machines in `world` that are as `kind_of` says."""
-        super().__init__(world)
-        self._kind_of = kind_of
+    def __init__(
+        self, simulation: SimulationContext, spec_of: Callable[[Instance], MachineSpec]
+    ) -> None:
+        """Make machines in `simulation` that are as `spec_of` says."""
+        super().__init__(simulation)
+        self._spec_of = spec_of
         self.loads: dict[str, float] = {}
         """Pool -> what its GPUs are used, in percent."""
         self.faulty = 0
@@ -67,22 +69,25 @@ class Machines(Agents):
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots."""
-        life = self._life(instance.provider_id)
-        machine = Machine(instance, life, self._kind_of(instance))
+        process = self._process(instance.provider_id)
+        machine = SimulatedMachine(instance, process, self._spec_of(instance))
         self.nodes[instance.provider_id] = machine
         if self.known and self._given_back:
             self.known -= 1
             machine.hardware = self._given_back
         if self.stillborn:
             self.stillborn -= 1
-            self._world.note(f"{instance.name} never boots")
+            self._simulation.note(f"{instance.name} never boots")
             machine.out = True
             return
         if self.faulty:
             self.faulty -= 1
-            now = self._world.clock.now()
-            failure = Failure(
-                kind="boot_failure", at=self._world.now(), began=now, message="faulty as delivered"
+            now = self._simulation.clock.now()
+            failure = HardwareFailure(
+                kind="boot_failure",
+                at=self._simulation.now(),
+                began=now,
+                message="faulty as delivered",
             )
             machine.failures[failure.name] = failure
             machine.broken = True
@@ -95,23 +100,23 @@ class Machines(Agents):
             self._given_back = machine.hardware or instance.provider_id
         super().vanish(instance)
 
-    def _life(self, name: str) -> Life:
+    def _process(self, name: str) -> SimulatedProcess:
         """What an agent's process is."""
-        return Life(self._world, name)
+        return SimulatedProcess(self._simulation, name)
 
-    def _start(self, machine: Machine) -> None:
+    def _start(self, machine: SimulatedMachine) -> None:
         booting = self.booting
         seconds = booting(machine.instance) if booting else self._chance.uniform(*BOOT_SECONDS)
         machine.out = False
-        machine.life.spawn(self._live(machine, seconds))
+        machine.process.spawn(self._live(machine, seconds))
         if machine.instance.pool in self.loads:
             self._sample_from_now(machine)
 
-    def restart(self, machine: Machine) -> None:
+    def restart(self, machine: SimulatedMachine) -> None:
         """Boot a machine that is out, or anew."""
-        if not machine.life.dead:
-            machine.life.crash()
-        machine.life = self._life(machine.instance.provider_id)
+        if not machine.process.dead:
+            machine.process.crash()
+        machine.process = self._process(machine.instance.provider_id)
         machine.boots += 1
         machine.ready = 0.0
         machine.lines = 0
@@ -125,11 +130,11 @@ class Machines(Agents):
         machine = self.nodes.get(instance.provider_id)
         if machine is not None:
             boots = machine.boots
-            self._cure(machine, "reboot")
+            self._apply_remedy(machine, "reboot")
             if machine.boots == boots:
                 self.restart(machine)
 
-    async def _live(self, node: Machine, boot_seconds: float) -> None:
+    async def _live(self, node: SimulatedMachine, boot_seconds: float) -> None:
         await asyncio.sleep(boot_seconds)
         self._begin_to_beat(node)
         name, pool = node.name, node.instance.pool
@@ -139,12 +144,12 @@ class Machines(Agents):
             ("reboot", self._reboot),
         ):
             subject = subjects.node_command(pool, name, verb)
-            await node.life.bus.answer(subject, partial(endpoint, node))
+            await node.process.bus.answer(subject, partial(endpoint, node))
         await self._boot(node)
         while True:
             await self._send(node, await node.outbox.get())
 
-    async def _boot(self, node: Machine) -> None:
+    async def _boot(self, node: SimulatedMachine) -> None:
         await self._say(
             node,
             Registered(
@@ -171,19 +176,19 @@ class Machines(Agents):
                 **self._about(node),
             ),
         )
-        node.ready = self._world.now()
+        node.ready = self._simulation.now()
         for failure in list(node.failures.values()):
             if failure.kind != "boot_failure":
                 asyncio.get_running_loop().call_later(
                     AGAIN_BROKEN_SECONDS, self._show, node, failure
                 )
 
-    async def _send(self, node: Machine, outgoing: Outgoing) -> None:
+    async def _send(self, node: SimulatedMachine, outgoing: Outgoing) -> None:
         headers = {TRACEPARENT: outgoing.trace} if outgoing.trace else {}
         while True:
             await self._awake(node)
             try:
-                await node.life.bus.publish(
+                await node.process.bus.publish(
                     outgoing.subject, outgoing.data, msg_id=outgoing.msg_id, headers=headers
                 )
             except BusError:
@@ -193,20 +198,20 @@ class Machines(Agents):
                     node.told.append(outgoing)
                 return
 
-    def repeat(self, machine: Machine, count: int) -> None:
+    def repeat(self, machine: SimulatedMachine, count: int) -> None:
         """Its agent tells again what it has told last, in any order."""
         again = list(machine.told)[-count:]
         self._chance.shuffle(again)
-        self._world.note(f"{machine.name} tells {len(again)} facts again")
+        self._simulation.note(f"{machine.name} tells {len(again)} facts again")
         for each in again:
             machine.outbox.put_nowait(each)
 
     # --- what breaks ----------------------------------------------------------------------------
 
-    def fail(self, machine: Machine, failure: Failure) -> None:
+    def fail(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """Something breaks, and stays so."""
         code = f" {failure.xid_code}" if failure.kind == "xid_error" else ""
-        self._world.note(f"{machine.name}: {failure.kind}{code} {failure.message}".rstrip())
+        self._simulation.note(f"{machine.name}: {failure.kind}{code} {failure.message}".rstrip())
         machine.failures[failure.name] = failure
         machine.broken = True
         self._show(machine, failure)
@@ -218,17 +223,17 @@ class Machines(Agents):
             for failure in list(machine.failures.values()):
                 self._show(machine, failure)
 
-    def recover(self, machine: Machine, name: str = "") -> None:
+    def recover(self, machine: SimulatedMachine, name: str = "") -> None:
         """A failure is over, or all of them."""
         for each in [name] if name else list(machine.failures):
             failure = machine.failures.pop(each, None)
             if failure is None:
                 continue
-            self._world.note(f"{machine.name}: {each} is over")
+            self._simulation.note(f"{machine.name}: {each} is over")
             self._undo(machine, failure)
         machine.broken = machine.unfit
 
-    def _undo(self, machine: Machine, failure: Failure) -> None:
+    def _undo(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         match failure.kind:
             case "temperature":
                 machine.hot.pop(gpu_of(machine, failure), None)
@@ -237,34 +242,34 @@ class Machines(Agents):
                         machine.hot[gpu_of(machine, each)] = each.temperature
             case "network":
                 if not any(each.kind == "network" for each in machine.failures.values()):
-                    self._world.weather.cut.pop(machine.life.name, None)
-                    machine.life.connection_changed()
+                    self._simulation.network.cut.pop(machine.process.name, None)
+                    machine.process.connection_changed()
             case "power_off":
                 if machine.out:
                     self.restart(machine)
             case "preemption":
                 self._report(machine).notice_over(notice_of(machine, failure).digest)
 
-    def _show(self, machine: Machine, failure: Failure) -> None:
+    def _show(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """Let the agent see what is broken."""
-        if machine.failures.get(failure.name) is not failure or machine.life.dead:
+        if machine.failures.get(failure.name) is not failure or machine.process.dead:
             return
         match failure.kind:
             case "temperature":
                 machine.hot[gpu_of(machine, failure)] = failure.temperature
                 self._sample_from_now(machine)
             case "network":
-                self._world.weather.cut[machine.life.name] = 1
-                machine.life.connection_changed()
+                self._simulation.network.cut[machine.process.name] = 1
+                machine.process.connection_changed()
             case "power_off":
                 self.power_off(machine)
             case _:
                 tell(self._report(machine), machine, failure)
 
-    def _report(self, machine: Machine) -> Reporter:
+    def _report(self, machine: SimulatedMachine) -> Reporter:
         """The agent's own reporter, of this boot."""
         if machine.reporter is None:
-            machine.reporter = reporter_of(machine, self._world.clock_of(machine.name))
+            machine.reporter = reporter_of(machine, self._simulation.clock_of(machine.name))
         return machine.reporter
 
     # --- samples --------------------------------------------------------------------------------
@@ -276,24 +281,24 @@ class Machines(Agents):
             if node.instance.pool == pool:
                 self._sample_from_now(node)
 
-    def _sample_from_now(self, machine: Machine) -> None:
+    def _sample_from_now(self, machine: SimulatedMachine) -> None:
         if not machine.sampling:
             machine.sampling = True
-            machine.life.spawn(self._sample_for_ever(machine))
+            machine.process.spawn(self._sample_for_ever(machine))
 
-    async def _sample_for_ever(self, machine: Machine) -> None:
+    async def _sample_for_ever(self, machine: SimulatedMachine) -> None:
         subject = subjects.telemetry(machine.instance.pool, machine.name)
         while True:
             await self._awake(machine)
             if machine.ready:
                 machine.sequence += 1
                 try:
-                    await machine.life.bus.publish(subject, encode(self._sample(machine)))
+                    await machine.process.bus.publish(subject, encode(self._sample(machine)))
                 except BusError:
-                    self._world.note(f"a sample of {machine.name} is lost")
+                    self._simulation.note(f"a sample of {machine.name} is lost")
             await asyncio.sleep(self.sample_seconds)
 
-    def _sample(self, machine: Machine) -> Telemetry:
+    def _sample(self, machine: SimulatedMachine) -> Telemetry:
         used = self.loads.get(machine.instance.pool, 0.0)
         gpus = tuple(
             GpuSample(
@@ -313,7 +318,7 @@ class Machines(Agents):
 
     # --- what is asked of it --------------------------------------------------------------------
 
-    async def _diagnose(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+    async def _diagnose(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
         del headers
         asked = msgspec.json.decode(data, type=DiagnoseRequest)
         await asyncio.sleep(DIAGNOSE_SECONDS)
@@ -323,38 +328,38 @@ class Machines(Agents):
         )
         return encode(Diagnosis(ok=not wrong, checks=checks))
 
-    def _wrong(self, machine: Machine) -> list[Failure]:
+    def _wrong(self, machine: SimulatedMachine) -> list[HardwareFailure]:
         """What a test of the hardware finds."""
         return [each for each in machine.failures.values() if each.kind != "preemption"]
 
-    async def _reset(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+    async def _reset(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
         del headers
         msgspec.json.decode(data, type=ResetRequest)
         await asyncio.sleep(RESET_SECONDS)
-        self._world.note(f"{machine.name} resets its GPUs")
-        self._cure(machine, "reset_gpu")
-        at = self._world.clock_of(machine.name).now()
+        self._simulation.note(f"{machine.name} resets its GPUs")
+        self._apply_remedy(machine, "reset_gpu")
+        at = self._simulation.clock_of(machine.name).now()
         return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
-    async def _reboot(self, machine: Machine, data: bytes, headers: Headers) -> bytes:
+    async def _reboot(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
         del headers
         asked = msgspec.json.decode(data, type=RebootRequest)
-        at = self._world.clock_of(machine.name).now()
+        at = self._simulation.clock_of(machine.name).now()
         if asked.boot_id == machine.boot_id:
-            self._world.note(f"{machine.name} reboots")
+            self._simulation.note(f"{machine.name} reboots")
             loop = asyncio.get_running_loop()
             loop.call_later(GOING_DOWN_SECONDS, self._go_down, machine)
         return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
-    def _go_down(self, machine: Machine) -> None:
-        if self.nodes.get(machine.instance.provider_id) is machine and not machine.life.dead:
-            self._cure(machine, "reboot")
+    def _go_down(self, machine: SimulatedMachine) -> None:
+        if self.nodes.get(machine.instance.provider_id) is machine and not machine.process.dead:
+            self._apply_remedy(machine, "reboot")
             self.restart(machine)
 
-    def _cure(self, machine: Machine, remedy: str) -> None:
+    def _apply_remedy(self, machine: SimulatedMachine, remedy: str) -> None:
         """A remedy was tried: what it does not help against comes again."""
         for name, failure in list(machine.failures.items()):
-            if CURES.index(remedy) >= CURES.index(failure.cured_by):
+            if REMEDIES.index(remedy) >= REMEDIES.index(failure.fixed_by):
                 self.recover(machine, name)
             elif remedy == "reset_gpu":
                 loop = asyncio.get_running_loop()

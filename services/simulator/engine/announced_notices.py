@@ -23,7 +23,7 @@ class _Notice:
 
 
 @dataclass(slots=True)
-class Announced:
+class AnnouncedNotices:
     """The notices of all nodes."""
 
     nodes: dict[str, dict[str, _Notice]] = field(default_factory=dict)

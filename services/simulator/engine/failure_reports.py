@@ -15,23 +15,29 @@ from agent.maintenance.diagnostics.findings import Finding
 from agent.sources.kernel_log_parser import Line
 from schemas.node_events import GpuSample
 from services.primitives.clock import Clock
-from services.simulator.engine.hardware_failures import Failure, kernel_line
-from services.simulator.engine.simulated_machine import Machine, Outbox, gpus_of, notice_of, pci_of
+from services.simulator.engine.hardware_failures import HardwareFailure, kernel_line
+from services.simulator.engine.simulated_machine import (
+    ReporterOutbox,
+    SimulatedMachine,
+    gpus_of,
+    notice_of,
+    pci_of,
+)
 
 UNKNOWN_ERROR: Final = 999
 """What NVML returns when it knows no better."""
 
 
-def reporter_of(machine: Machine, clock: Clock) -> Reporter:
+def reporter_of(machine: SimulatedMachine, clock: Clock) -> Reporter:
     """The agent's reporter, of the machine's present boot."""
     who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
     gpus = GpuMap(gpus_of(machine))
-    outbox: Any = Outbox(machine.outbox.put_nowait)
+    outbox: Any = ReporterOutbox(machine.outbox.put_nowait)
     sources = Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: machine.job)
     return Reporter(who, outbox, clock, sources)
 
 
-def tell(report: Reporter, machine: Machine, failure: Failure) -> None:
+def tell(report: Reporter, machine: SimulatedMachine, failure: HardwareFailure) -> None:
     """Let the reporter see a failure; what only shows in samples, or in silence, it does not."""
     index = gpu_of(machine, failure)
     match failure.kind:
@@ -53,12 +59,14 @@ def tell(report: Reporter, machine: Machine, failure: Failure) -> None:
             report.notice(notice_of(machine, failure))
 
 
-def gpu_of(machine: Machine, failure: Failure) -> int:
+def gpu_of(machine: SimulatedMachine, failure: HardwareFailure) -> int:
     """Which GPU a failure is about."""
     return min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
 
 
-def _count(report: Reporter, machine: Machine, index: int, counter: str, count: int) -> None:
+def _count(
+    report: Reporter, machine: SimulatedMachine, index: int, counter: str, count: int
+) -> None:
     gpu = gpus_of(machine)[index]
     new = GpuSample(index=index, uuid=gpu.uuid, ecc_dbe_volatile=0, nvlink_errors=0)
     was = machine.samples.get(index, new)

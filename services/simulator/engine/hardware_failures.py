@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from services.simulator.inputs.fuzz.fuzz_campaign import CURES as CURES
+from services.simulator.inputs.fuzz.fuzz_campaign import REMEDIES as REMEDIES
 
 KNOWN_LINES: Final = {
     13: "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
@@ -20,7 +20,7 @@ KNOWN_LINES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class MachineSpec:
     """What a machine is like, and where it stands; empty: as the launch asks."""
 
     region: str = ""
@@ -32,7 +32,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class HardwareFailure:
     """Something that is wrong with a machine."""
 
     kind: str
@@ -48,7 +48,7 @@ class Failure:
     job: str = ""
     temperature: int = 96
     count: int = 1
-    cured_by: str = "reset_gpu"
+    fixed_by: str = "reset_gpu"
     seconds: float = 120.0
     """Of an announcement: how long before the cloud takes the machine."""
     lasting: bool = False
@@ -60,7 +60,7 @@ class Failure:
         return f"{self.kind}/{self.number}" if self.number else self.kind
 
 
-def kernel_line(pci: str, failure: Failure) -> str:
+def kernel_line(pci: str, failure: HardwareFailure) -> str:
     """The kernel log line of an XID."""
     text = failure.message or KNOWN_LINES.get(failure.xid_code, "")
     return f"NVRM: Xid (PCI:{pci}): {failure.xid_code}, pid=4242, name=python3, {text}".rstrip(", ")

@@ -30,12 +30,12 @@ from schemas.saga_log_entries import (
 from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, SAGAS
 from services.bus.port import Stored
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.announced_notices import Announced
-from services.simulator.engine.scripted_agents import Agents
-from services.simulator.engine.simulated_cloud import Cloud
-from services.simulator.engine.simulated_workload import Workload
-from services.simulator.engine.simulation_context import World
-from services.simulator.engine.stored_records import Records
+from services.simulator.engine.announced_notices import AnnouncedNotices
+from services.simulator.engine.scripted_agents import ScriptedAgents
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.virtual_time import moment
 
 DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot"})
@@ -67,19 +67,24 @@ class ViolationError(AssertionError):
         self.about = about
 
 
-class Checks:
+class Invariants:
     """Looks at everything that is stored and at every effect."""
 
     def __init__(
-        self, world: World, cloud: Cloud, workload: Workload, agents: Agents, pool: str
+        self,
+        simulation: SimulationContext,
+        cloud: SimulatedCloud,
+        workload: SimulatedWorkload,
+        agents: ScriptedAgents,
+        pool: str,
     ) -> None:
-        """Compare what is stored in `world` with what is true."""
-        self._world = world
+        """Compare what is stored in `simulation` with what is true."""
+        self._simulation = simulation
         self._cloud = cloud
         self._workload = workload
         self._agents = agents
         self._pool = pool
-        self._records = Records(world.server)
+        self._records = StoredRecords(simulation.server)
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
         self._begun_at: dict[str, datetime] = {}
@@ -111,17 +116,17 @@ class Checks:
         """Nodes whose hardware has ever failed."""
         self.announced: set[str] = set()
         """Nodes that the cloud has ever said it would take."""
-        self._notices = Announced()
+        self._notices = AnnouncedNotices()
         self._drains_since: dict[str, datetime] = {}
         """Saga -> when its drain began."""
         self.broken: ViolationError | None = None
         """The first violation."""
-        world.watchers.append(self._stored)
+        simulation.watchers.append(self._stored)
 
     def _fail(self, text: str, *about: str) -> None:
         if self.broken is None:
             self.broken = ViolationError(text, *about)
-            self._world.note(f"VIOLATION: {text}")
+            self._simulation.note(f"VIOLATION: {text}")
 
     # --- after each thing stored --------------------------------------------------------------
 
@@ -151,7 +156,7 @@ class Checks:
         self._drained(entry, stored.time)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
-            self._barred.setdefault(entry.saga, self._world.now())
+            self._barred.setdefault(entry.saga, self._simulation.now())
         if not isinstance(entry, SagaStarted):
             return
         params = entry.params
@@ -188,7 +193,9 @@ class Checks:
             self._out_before.add(entry.saga)
         machine = self._agents.named(node)
         lost = record is not None and record.lost
-        if lost or (machine and self._world.now() - machine.spoken_at > SILENT_SECONDS):
+        if lost or (
+            machine and self._simulation.now() - machine.last_heartbeat_at > SILENT_SECONDS
+        ):
             self._silent_then.add(entry.saga)
         self._rate(entry)
         out = [
@@ -206,16 +213,16 @@ class Checks:
             )
 
     def _rate(self, entry: SagaStarted) -> None:
-        now, cures = self._world.now(), entry.kind in CURING
+        now, remedies = self._simulation.now(), entry.kind in CURING
         window = self.window_seconds - STORED_WITHIN_SECONDS
-        recent = [each for each in self._begun[cures] if now - each < window]
-        self._begun[cures] = [*recent, now]
-        most = self.rate_max * (RESETS_EACH if cures else 1)
+        recent = [each for each in self._begun[remedies] if now - each < window]
+        self._begun[remedies] = [*recent, now]
+        most = self.rate_max * (RESETS_EACH if remedies else 1)
         if entry.params.node in self.announced:
             return
         if most and len(recent) >= most:
             self._fail(
-                f"{len(recent) + 1} nodes were {'reset or rebooted' if cures else 'taken out'} "
+                f"{len(recent) + 1} nodes were {'reset or rebooted' if remedies else 'taken out'} "
                 f"within {self.window_seconds:.0f} s where {most} may be",
                 entry.saga,
             )
@@ -242,7 +249,7 @@ class Checks:
         if isinstance(event, Preempting):
             self._notices.told(event, stored.time)
         if isinstance(event, Returned):
-            self._heard[event.node] = self._world.now()
+            self._heard[event.node] = self._simulation.now()
         if isinstance(event, Lost):
             self._heard.pop(event.node, None)
 
@@ -277,9 +284,9 @@ class Checks:
         record = self._records.node(node_key(instance.pool, name))
         if node is None or record is None or record.admitted_at is None:
             return  # it never was in service
-        now = self._world.now()
+        now = self._simulation.now()
         by = next((e for e in self.open.values() if e.params.node == name), None)
-        silent_now = now - node.spoken_at > SILENT_SECONDS
+        silent_now = now - node.last_heartbeat_at > SILENT_SECONDS
         if by is None or by.kind not in REMOVING:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
@@ -301,7 +308,7 @@ class Checks:
     def _heard_in_time(self, saga: SagaStarted) -> bool:
         """Whether a silent node was back long enough for its replacement to be called off."""
         heard = self._heard.get(saga.params.node)
-        barred = self._barred.get(saga.saga, self._world.now())
+        barred = self._barred.get(saga.saga, self._simulation.now())
         return heard is not None and barred - heard > CALLED_OFF_WITHIN_SECONDS
 
     # --- at rest ------------------------------------------------------------------------------
@@ -323,7 +330,7 @@ class Checks:
         if len(standing) != pool.desired + self.spares:
             wanted = f"{pool.desired} and {self.spares} spares are wanted"
             yield f"{len(standing)} instances stand where {wanted}: {standing}"
-        spares = sum(each.spare for each in self._records.nodes_standing())
+        spares = sum(each.spare for each in self._records.live_nodes())
         if spares != self.spares:
             yield f"{spares} nodes are spares where {self.spares} are wanted"
         for instance in self._cloud.standing():
@@ -351,7 +358,7 @@ class Checks:
             yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
 
     def _left_behind(self, standing: list[str]) -> Iterator[str]:
-        state = self._world.server.state
+        state = self._simulation.server.state
         for letter in state.streams[DEAD.name].sequences(subjects.DEAD):
             stored = state.streams[DEAD.name].messages[letter]
             yield f"a dead letter: {stored.data.decode('utf-8', 'replace')[:300]}"
@@ -360,7 +367,7 @@ class Checks:
             info = state.consumers[durable.stream][durable.name].info(stream)
             if durable.name in LISTENING and (info["num_pending"] or info["num_ack_pending"]):
                 yield f"{durable.name} has something left to do"
-        for record in self._records.nodes_standing():
+        for record in self._records.live_nodes():
             if record.node not in standing:
                 yield f"{record.node} is {record.state} by its record, and does not stand"
 
@@ -372,7 +379,7 @@ class Checks:
 
     def cordoned(self) -> set[str]:
         """Nodes that are cordoned, are no spares, and that nothing is under way about."""
-        found = self._records.nodes_standing()
+        found = self._records.live_nodes()
         busy: set[str] = set()
         for each in self.open.values():
             busy |= self._about(each)

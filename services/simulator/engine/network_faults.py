@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkFaults:
     """The state of every connection."""
 
     cut: dict[str, int] = field(default_factory=dict)

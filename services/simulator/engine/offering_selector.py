@@ -7,7 +7,7 @@ from schemas.launch_offers import Offering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class OfferingSelector:
     """What is empty may be anything."""
 
     provider: str = ""
@@ -33,4 +33,4 @@ class Place:
         return " ".join(each for each in words if each)
 
 
-ANYWHERE: Final = Place()
+ANYWHERE: Final = OfferingSelector()

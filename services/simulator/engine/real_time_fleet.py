@@ -21,11 +21,11 @@ from services.bus.port import Bus, Endpoint, Headers
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.agent_machines import Machines
-from services.simulator.engine.hardware_failures import Failure, Kind
-from services.simulator.engine.simulated_machine import Machine
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulation_context import World
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
+from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulation_context import SimulationContext
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ HOUR_SECONDS: Final = 3_600.0
 _instances: Final = decoder(InstanceRecord)
 
 
-class LiveWorld(World):
+class RealTimeContext(SimulationContext):
     """Surroundings in real time: its server is elsewhere, its clock is the machine's."""
 
     def __init__(self, seed: str, say: Callable[[str], None]) -> None:
@@ -58,16 +58,16 @@ class LiveWorld(World):
         self._say(what)
 
 
-class LiveBus:
+class RealTimeBus:
     """An agent's connection, as far as agents speak; cut off where its node is."""
 
-    def __init__(self, bus: Bus, life: "LiveLife") -> None:
+    def __init__(self, bus: Bus, process: "RealTimeProcess") -> None:
         """Speak over `bus`, which other agents share."""
         self._bus = bus
-        self._life = life
+        self._process = process
 
     def _up(self) -> None:
-        if not self._life.up:
+        if not self._process.up:
             raise Unavailable("the node's network is cut")
 
     async def publish(
@@ -86,24 +86,26 @@ class LiveBus:
         """Answer, as long as the node lives."""
 
         async def reply(data: bytes, headers: Headers) -> bytes:
-            if not self._life.up:
+            if not self._process.up:
                 await asyncio.Event().wait()  # nobody is there to answer
             return await endpoint(data, headers)
 
         await self._bus.answer(subject, reply)
 
 
-class LiveLife(Life):
+class RealTimeProcess(SimulatedProcess):
     """An agent, as tasks of this process."""
 
-    def __init__(self, world: World, name: str, bus: Bus) -> None:  # no `super`: its bus is ours
-        """Live in `world` as `name`."""
+    def __init__(
+        self, simulation: SimulationContext, name: str, bus: Bus
+    ) -> None:  # no `super`: its bus is ours
+        """Live in `simulation` as `name`."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
-        self.world = world
+        self.simulation = simulation
         self.name = name
         self.dead = False
         self.context = contextvars.copy_context()
-        self.bus: Any = LiveBus(bus, self)
+        self.bus: Any = RealTimeBus(bus, self)
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this agent."""
@@ -122,21 +124,25 @@ class LiveLife(Life):
         """Nobody needs to be told: each call looks."""
 
 
-class LiveMachines(Machines):
+class RealTimeMachines(AgentMachines):
     """Agents over a few real connections."""
 
-    def __init__(self, world: LiveWorld, buses: Sequence[Bus], settings: AgentSettings) -> None:
+    def __init__(
+        self, simulation: RealTimeContext, buses: Sequence[Bus], settings: AgentSettings
+    ) -> None:
         """Share `buses` among them; beat and sample as the fleet's agents are told to."""
-        super().__init__(world, kind_of)
+        super().__init__(simulation, spec_of)
         self._buses = buses
-        self._lives = 0
+        self._processes = 0
         self.beat_seconds = float(settings.heartbeat_interval)
         self.beat_ttl_seconds = int(settings.heartbeat_ttl)
         self.sample_seconds = float(settings.telemetry_interval)
 
-    def _life(self, name: str) -> Life:
-        self._lives += 1
-        return LiveLife(self._world, name, self._buses[self._lives % len(self._buses)])
+    def _process(self, name: str) -> SimulatedProcess:
+        self._processes += 1
+        return RealTimeProcess(
+            self._simulation, name, self._buses[self._processes % len(self._buses)]
+        )
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots, and samples from then on."""
@@ -145,17 +151,17 @@ class LiveMachines(Machines):
 
     async def close(self) -> None:
         """End all of them."""
-        lives = [node.life for node in self.nodes.values()]
-        for life in lives:
-            life.crash()
-        left = [task for life in lives for task in life.tasks]
+        processes = [node.process for node in self.nodes.values()]
+        for process in processes:
+            process.crash()
+        left = [task for process in processes for task in process.tasks]
         await asyncio.gather(*left, return_exceptions=True)
 
 
-def kind_of(instance: Instance) -> Kind:
+def spec_of(instance: Instance) -> MachineSpec:
     """What a machine is like, as its provider says."""
     count = int(instance.tags.get("gpus", "8"))
-    return Kind(
+    return MachineSpec(
         region=instance.region,
         zone=instance.zone,
         instance_type=instance.instance_type,
@@ -188,10 +194,10 @@ class Counts:
     fatal: int = 0
 
 
-class LiveFleet:
+class RealTimeFleet:
     """The agents of one bus, following what the provisioner records."""
 
-    def __init__(self, machines: LiveMachines, bus: Bus, pool: str, seed: str) -> None:
+    def __init__(self, machines: RealTimeMachines, bus: Bus, pool: str, seed: str) -> None:
         """Follow `bus`; of `pool` alone where one is named."""
         self.machines = machines
         self._bus = bus
@@ -238,10 +244,10 @@ class LiveFleet:
             if well:
                 self.break_one(self._chance.choice(well))
 
-    def break_one(self, node: Machine) -> None:
+    def break_one(self, node: SimulatedMachine) -> None:
         """Break one GPU of a node; what a program brings about is over at once."""
         code = self._chance.choice(FAULT_XIDS)
-        failure = Failure(
+        failure = HardwareFailure(
             kind="xid_error",
             at=time.monotonic(),
             began=SystemClock().now(),

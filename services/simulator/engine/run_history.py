@@ -16,7 +16,7 @@ LINES_MAX: Final = 200_000
 QUIET: Final = frozenset({f"KV_{LEASES.name}", f"KV_{HEARTBEATS.name}", TELEMETRY.name})
 
 
-class History:
+class RunHistory:
     """The story of one run."""
 
     def __init__(

@@ -14,8 +14,8 @@ from schemas.records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.simulated_machine import Machine
-from services.simulator.engine.simulation_context import World
+from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulation_context import SimulationContext
 
 AGAIN_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 3.0
@@ -24,14 +24,14 @@ BOOT_SECONDS: Final = (3.0, 15.0)
 GPUS: Final = 8
 
 
-class Agents:
-    """Every agent of the fleet: the half of `Machines` that speaks."""
+class ScriptedAgents:
+    """Every agent of the fleet: the half of `AgentMachines` that speaks."""
 
-    def __init__(self, world: World) -> None:
-        """Speak in `world`."""
-        self._world = world
-        self._chance = world.chance("agents")
-        self.nodes: dict[str, Machine] = {}
+    def __init__(self, simulation: SimulationContext) -> None:
+        """Speak in `simulation`."""
+        self._simulation = simulation
+        self._chance = simulation.chance("agents")
+        self.nodes: dict[str, SimulatedMachine] = {}
         """Provider id -> node."""
         self.stillborn = 0
         """So many machines to come never boot."""
@@ -42,49 +42,49 @@ class Agents:
         """A machine is ended: its agent says nothing more."""
         node = self.nodes.pop(instance.provider_id, None)
         if node is not None:
-            node.life.crash()
+            node.process.crash()
 
-    def serving(self) -> list[Machine]:
+    def serving(self) -> list[SimulatedMachine]:
         """Nodes whose boot check has passed and that are not known to be broken, oldest first."""
         return [each for each in self.nodes.values() if each.ready and not each.broken]
 
-    def named(self, name: str) -> Machine | None:
+    def named(self, name: str) -> SimulatedMachine | None:
         """The node of a name."""
         return next((each for each in self.nodes.values() if each.name == name), None)
 
     # --- what a node says ---------------------------------------------------------------------
 
-    def _about(self, node: Machine) -> dict[str, Any]:
-        now = self._world.clock_of(node.name).now()
+    def _about(self, node: SimulatedMachine) -> dict[str, Any]:
+        now = self._simulation.clock_of(node.name).now()
         return {"time": now, "pool": node.instance.pool, "node": node.name}
 
-    def _begin_to_beat(self, node: Machine) -> None:
+    def _begin_to_beat(self, node: SimulatedMachine) -> None:
         """Its agent is up."""
-        node.life.spawn(self._beat_for_ever(node))
+        node.process.spawn(self._beat_for_ever(node))
 
-    async def _beat_for_ever(self, node: Machine) -> None:
+    async def _beat_for_ever(self, node: SimulatedMachine) -> None:
         key = node_key(node.instance.pool, node.name)
         while True:
             await self._awake(node)
             beat = HeartbeatRecord(instance=node.name, **self._about(node))
             try:
                 ttl = self.beat_ttl_seconds
-                await node.life.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=ttl)
-                node.spoken_at = self._world.now()
+                await node.process.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=ttl)
+                node.last_heartbeat_at = self._simulation.now()
             except BusError:
                 pass  # the next beat says the same
             await asyncio.sleep(self.beat_seconds)
 
-    async def _awake(self, node: Machine) -> None:
-        while (left := node.hung_until - self._world.now()) > 0:  # noqa: ASYNC110 - a moment
+    async def _awake(self, node: SimulatedMachine) -> None:
+        while (left := node.hung_until - self._simulation.now()) > 0:  # noqa: ASYNC110 - a moment
             await asyncio.sleep(left)
 
-    async def _say(self, node: Machine, event: NodeEvent) -> None:
+    async def _say(self, node: SimulatedMachine, event: NodeEvent) -> None:
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         while True:
             await self._awake(node)
             try:
-                await node.life.bus.publish(subject, encode(event), msg_id=event.id)
+                await node.process.bus.publish(subject, encode(event), msg_id=event.id)
             except BusError:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
@@ -92,13 +92,13 @@ class Agents:
 
     # --- what happens to a node ---------------------------------------------------------------
 
-    def hang(self, node: Machine, seconds: float) -> None:
+    def hang(self, node: SimulatedMachine, seconds: float) -> None:
         """A node says nothing for a while."""
-        self._world.note(f"{node.name} says nothing for {seconds:.0f} s")
-        node.hung_until = self._world.now() + seconds
+        self._simulation.note(f"{node.name} says nothing for {seconds:.0f} s")
+        node.hung_until = self._simulation.now() + seconds
 
-    def power_off(self, node: Machine) -> None:
+    def power_off(self, node: SimulatedMachine) -> None:
         """A node is dead; its instance stands."""
-        self._world.note(f"{node.name} is dead")
+        self._simulation.note(f"{node.name} is dead")
         node.broken = node.out = True
-        node.life.crash()
+        node.process.crash()

@@ -24,10 +24,10 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.simulator.engine.offering_selector import ANYWHERE, Place
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulation_context import WORLD, World
-from services.simulator.engine.virtual_time import MEMBER
+from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
+from services.simulator.engine.virtual_time import TASK_OWNER
 
 CALL_SECONDS_MAX: Final = 1.5
 """Of an ordinary call, half of it before its effect."""
@@ -38,7 +38,7 @@ How = Literal["before", "after", "hang", "hang-after", "cut-off"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class CallFailure:
     """One call, or all for a while, fail."""
 
     call: Call
@@ -50,12 +50,12 @@ class Trouble:
     """Until then, of `cut-off`."""
     until: float = 0.0
     """0: the next call alone."""
-    place: Place = ANYWHERE
+    place: OfferingSelector = ANYWHERE
     """Launches there alone."""
 
 
 @dataclass(slots=True)
-class Machine:
+class CloudInstance:
     """What stands and costs money."""
 
     instance: Instance
@@ -69,16 +69,16 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Cloud:
+class SimulatedCloud:
     """Every machine there is."""
 
-    world: World
+    simulation: SimulationContext
     idempotent: bool
     list_lag_seconds: float
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, CloudInstance] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
     """Token -> the machine that was made for it last."""
-    troubles: list[Trouble] = field(default_factory=list)
+    call_failures: list[CallFailure] = field(default_factory=list)
     asked: Counter[tuple[str, Offering]] = field(default_factory=Counter)
     """Pool and offering -> how many launches have asked for it, whatever came of that."""
     on_made: Callable[[Instance], None] = lambda _: None
@@ -97,20 +97,22 @@ class Cloud:
 
     def __post_init__(self) -> None:
         """Draw from the world's seed."""
-        self.chance = self.world.chance("cloud")
+        self.chance = self.simulation.chance("cloud")
 
     def standing(self) -> list[Instance]:
         """What costs money now."""
         return [each.instance for each in self.machines.values()]
 
-    def trouble(self, call: Call, about: Offering | None = None) -> Trouble | None:
+    def call_failure(self, call: Call, about: Offering | None = None) -> CallFailure | None:
         """What is wrong with a call that is made now; `about`: what a launch asks for."""
-        now = self.world.now()
-        self.troubles = [each for each in self.troubles if not each.until or each.until > now]
-        for each in self.troubles:
+        now = self.simulation.now()
+        self.call_failures = [
+            each for each in self.call_failures if not each.until or each.until > now
+        ]
+        for each in self.call_failures:
             if each.call == call and (about is None or each.place.covers(about)):
                 if not each.until:
-                    self.troubles.remove(each)
+                    self.call_failures.remove(each)
                 return each
         return None
 
@@ -121,15 +123,15 @@ class Cloud:
             if known is not None:
                 return known.instance
         self.made += 1
-        now = self.world.now()
+        now = self.simulation.now()
         plain = made_for(request, f"{self.prefix}-{self.made:05d}")
         instance = self.dress(
-            msgspec.structs.replace(plain, status="running", created_at=self.world.clock.now())
+            msgspec.structs.replace(plain, status="running", created_at=self.simulation.clock.now())
         )
         lag = self.chance.random() * self.list_lag_seconds
-        self.machines[instance.provider_id] = Machine(instance, now + lag)
+        self.machines[instance.provider_id] = CloudInstance(instance, now + lag)
         self.tokens[request.token] = instance.provider_id
-        self.world.note(f"cloud made {instance.name} as {instance.provider_id}")
+        self.simulation.note(f"cloud made {instance.name} as {instance.provider_id}")
         self.on_made(instance)
         return instance
 
@@ -139,7 +141,7 @@ class Cloud:
         if machine is None or machine.stopping:
             return
         machine.stopping = True
-        self.world.note(f"cloud ends {machine.instance.name} ({provider_id})")
+        self.simulation.note(f"cloud ends {machine.instance.name} ({provider_id})")
         self.on_ending(machine.instance)
         seconds = self.chance.random() * STOPPING_SECONDS_MAX
         asyncio.get_running_loop().call_later(seconds, self.vanish, provider_id)
@@ -150,12 +152,12 @@ class Cloud:
         if machine is not None:
             if self.tokens.get(machine.instance.token) == provider_id:
                 del self.tokens[machine.instance.token]
-            self.world.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
+            self.simulation.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 
     def listed(self, provider: str = "") -> list[Instance]:
         """What a provider's list shows; empty: what any does."""
-        now = self.world.now()
+        now = self.simulation.now()
         return [
             msgspec.structs.replace(each.instance, status="stopping")
             if each.stopping
@@ -164,10 +166,10 @@ class Cloud:
             if each.shown_at <= now and provider in ("", each.provider)
         ]
 
-    def order(self, trouble: Trouble, seconds: float) -> None:
+    def order(self, call_failure: CallFailure, seconds: float) -> None:
         """Have a call fail: the next one, or all for so many seconds."""
-        until = self.world.now() + seconds if seconds else 0.0
-        self.troubles.append(replace(trouble, until=until))
+        until = self.simulation.now() + seconds if seconds else 0.0
+        self.call_failures.append(replace(call_failure, until=until))
 
 
 class SimulatedProvider:
@@ -180,11 +182,11 @@ class SimulatedProvider:
         """Find the cloud of this world."""
         del options
         self._name = environment.name
-        parts = WORLD.get().parts
-        self._cloud: Cloud = parts.get(f"cloud/{environment.name}") or parts["cloud"]
-        life = MEMBER.get()
-        assert isinstance(life, Life)
-        self._life = life
+        parts = CURRENT_SIMULATION.get().parts
+        self._cloud: SimulatedCloud = parts.get(f"cloud/{environment.name}") or parts["cloud"]
+        process = TASK_OWNER.get()
+        assert isinstance(process, SimulatedProcess)
+        self._process = process
 
     @property
     def name(self) -> str:
@@ -203,7 +205,7 @@ class SimulatedProvider:
 
     async def _take_time(self) -> None:
         await asyncio.sleep(self._cloud.chance.random() * CALL_SECONDS_MAX / 2)
-        await self._life.alive()
+        await self._process.alive()
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make a machine, or return the one that this token has made."""
@@ -216,29 +218,29 @@ class SimulatedProvider:
             market=request.market or self.capabilities.market,
         )
         self._cloud.asked[request.pool, offering] += 1
-        trouble = self._cloud.trouble("provision", offering)
-        await self._fail(trouble, "before", "hang")
-        if trouble is not None and trouble.how == "cut-off":
-            self._cloud.on_cut_off(self._life.name, trouble.seconds)
-            await asyncio.sleep(trouble.seconds)
-            await self._life.alive()
+        call_failure = self._cloud.call_failure("provision", offering)
+        await self._fail(call_failure, "before", "hang")
+        if call_failure is not None and call_failure.how == "cut-off":
+            self._cloud.on_cut_off(self._process.name, call_failure.seconds)
+            await asyncio.sleep(call_failure.seconds)
+            await self._process.alive()
         made = self._cloud.make(request)
         machine = self._cloud.machines[made.provider_id]
         machine.provider, machine.offering = self._name, offering
-        await self._life.effect("a launch")
+        await self._process.effect("a launch")
         await self._take_time()
-        await self._fail(trouble, "after", "hang-after")
+        await self._fail(call_failure, "after", "hang-after")
         return made
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove a machine."""
         await self._take_time()
-        trouble = self._cloud.trouble("terminate")
-        await self._fail(trouble, "before", "hang")
+        call_failure = self._cloud.call_failure("terminate")
+        await self._fail(call_failure, "before", "hang")
         self._cloud.end(provider_id)
-        await self._life.effect("a termination")
+        await self._process.effect("a termination")
         await self._take_time()
-        await self._fail(trouble, "after", "hang-after")
+        await self._fail(call_failure, "after", "hang-after")
 
     async def reboot(self, instance: Instance) -> None:
         """Switch a machine off and on."""
@@ -247,23 +249,23 @@ class SimulatedProvider:
         if self._cloud.on_rebooted is None or instance.provider_id not in standing:
             raise ProviderError("INVALID", f"there is no instance {instance.provider_id} to reboot")
         self._cloud.on_rebooted(instance)
-        await self._life.effect("a reboot")
+        await self._process.effect("a reboot")
         await self._take_time()
 
     async def list(self) -> list[Instance]:
         """What stands, but what is too new to show."""
         await self._take_time()
-        await self._fail(self._cloud.trouble("list"), "before", "hang")
+        await self._fail(self._cloud.call_failure("list"), "before", "hang")
         return self._cloud.listed(self._name)
 
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _fail(self, trouble: Trouble | None, failing: How, hanging: How) -> None:
-        if trouble is None:
+    async def _fail(self, call_failure: CallFailure | None, failing: How, hanging: How) -> None:
+        if call_failure is None:
             return
-        if trouble.how == hanging:
+        if call_failure.how == hanging:
             await asyncio.Event().wait()
-        if trouble.how == failing:
-            where = f" ({trouble.place})" if str(trouble.place) else ""
-            raise ProviderError(trouble.kind, f"simulated{where}, {failing} its effect")
+        if call_failure.how == failing:
+            where = f" ({call_failure.place})" if str(call_failure.place) else ""
+            raise ProviderError(call_failure.kind, f"simulated{where}, {failing} its effect")

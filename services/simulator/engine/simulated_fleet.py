@@ -39,19 +39,23 @@ from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
-from services.simulator.engine.agent_machines import Machines
-from services.simulator.engine.hardware_failures import Failure, Kind
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
 from services.simulator.engine.scripted_agents import BOOT_SECONDS
-from services.simulator.engine.simulated_cloud import Cloud
-from services.simulator.engine.simulated_machine import Machine
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulated_workload import Workload
-from services.simulator.engine.simulation_context import FLEET, WORLD, World
-from services.simulator.engine.stored_records import Records
-from services.simulator.engine.supervised_service import Supervised
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    FLEET,
+    SimulationContext,
+)
+from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.inputs.scenario import cloud_failures
 from services.simulator.inputs.scenario import scenario_format as f
-from services.simulator.inputs.scenario.initial_fleet import Beginning
+from services.simulator.inputs.scenario.initial_fleet import InitialFleet
 
 log = logging.getLogger(__name__)
 
@@ -72,23 +76,23 @@ NOTICE_SECONDS: Final = 120.0
 _pools = decoder(PoolRecord)
 
 
-class Stage:
+class SimulatedFleet:
     """One fleet and its surroundings. To be used inside a virtual loop."""
 
-    def __init__(self, seed: str, beginning: Beginning, *, tells: bool = True) -> None:
+    def __init__(self, seed: str, beginning: InitialFleet, *, tells: bool = True) -> None:
         """Put it together; nothing runs yet. `tells`: whether it keeps the story."""
         self._beginning = beginning
         self._tells = tells
-        self.world = World(seed)
-        WORLD.set(self.world)
-        self._records = Records(self.world.server)
-        self.cloud = Cloud(self.world, idempotent=True, list_lag_seconds=0.0)
-        self.workload = Workload(self.world)
-        self.machines = Machines(self.world, self._kind_of)
-        self.world.parts |= {"cloud": self.cloud, "workload": self.workload}
+        self.simulation = SimulationContext(seed)
+        CURRENT_SIMULATION.set(self.simulation)
+        self._records = StoredRecords(self.simulation.server)
+        self.cloud = SimulatedCloud(self.simulation, idempotent=True, list_lag_seconds=0.0)
+        self.workload = SimulatedWorkload(self.simulation)
+        self.machines = AgentMachines(self.simulation, self._spec_of)
+        self.simulation.parts |= {"cloud": self.cloud, "workload": self.workload}
         self.cloud.dress = self._dress
         self.machines.booting = self._boot_seconds
-        self._boots = self.world.chance("fleet")
+        self._boots = self.simulation.chance("fleet")
         self._pending: dict[str, list[f.FailureParams]] = {}
         """Node of the fleet that has not been made yet -> what is broken when it is."""
         self._were: set[str] = set()
@@ -97,18 +101,18 @@ class Stage:
         self.cloud.on_ending = self.machines.vanish
         self.cloud.on_gone = self.machines.vanish
         self.services = {
-            name: Supervised(self.world, name, build, beginning.configuration)
+            name: SupervisedService(self.simulation, name, build, beginning.configuration)
             for name, build in BUILDS.items()
         }
         self.story: list[tuple[float, Message]] = []
         """What was published about nodes and pools, and when."""
         self.sagas: list[SagaStarted] = []
-        self.world.watchers.append(self._stored)
+        self.simulation.watchers.append(self._stored)
         self.started = False
 
-    def _kind_of(self, instance: Instance) -> Kind:
+    def _spec_of(self, instance: Instance) -> MachineSpec:
         kinds, others = self._beginning.kinds, self._beginning.others
-        return kinds.get(instance.name) or others.get(instance.pool) or Kind()
+        return kinds.get(instance.name) or others.get(instance.pool) or MachineSpec()
 
     def _boot_seconds(self, instance: Instance) -> float:
         """How long a machine takes to boot: one of the scenario's fleet is about to be there."""
@@ -126,7 +130,7 @@ class Stage:
 
     def _dress(self, instance: Instance) -> Instance:
         """Where a machine stands: as the file says of its node, else as the launch asks."""
-        kind, named = self._kind_of(instance), instance.name in self._beginning.kinds
+        kind, named = self._spec_of(instance), instance.name in self._beginning.kinds
         asked = instance.region or instance.zone
         return msgspec.structs.replace(
             instance,
@@ -142,7 +146,7 @@ class Stage:
             codec = node_codec if subjects.parse_node(stored.subject) else pool_codec
             message = codec.decode(stored.data)
             if isinstance(message, Message):
-                self.story.append((self.world.now(), message))
+                self.story.append((self.simulation.now(), message))
         elif stream == SAGAS.name:
             entry = saga_codec.decode(stored.data)
             if isinstance(entry, SagaStarted):
@@ -152,8 +156,8 @@ class Stage:
 
     async def open(self) -> None:
         """Set up the bus."""
-        self.operator = Life(self.world, "operator")
-        await set_up(self.operator.bus, self.world.clock, replicas=1)
+        self.operator = SimulatedProcess(self.simulation, "operator")
+        await set_up(self.operator.bus, self.simulation.clock, replicas=1)
         # The pool-manager would draw its own: this one is the same in every run.
         await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
 
@@ -179,7 +183,7 @@ class Stage:
 
     def close(self) -> None:
         """End it."""
-        self.world.server.close()
+        self.simulation.server.close()
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -203,20 +207,20 @@ class Stage:
         """A node's hardware breaks; False: it has none that stands."""
         machine = self.machines.named(name)
         if machine is None:
-            self.world.note(f"{name} does not stand: nothing breaks")
+            self.simulation.note(f"{name} does not stand: nothing breaks")
             return False
         seconds = float(params.duration) if params.duration is not None else NOTICE_SECONDS
-        failure = Failure(
+        failure = HardwareFailure(
             kind=params.failure_type,
-            at=self.world.now(),
-            began=self.world.clock.now(),
+            at=self.simulation.now(),
+            began=self.simulation.clock.now(),
             xid_code=params.xid_code,
             gpu_index=params.gpu_index,
             message=params.message,
             job=params.job,
             temperature=params.temperature,
             count=params.count,
-            cured_by=params.cured_by,
+            fixed_by=params.fixed_by,
             seconds=seconds,
         )
         if params.failure_type == "deleted":
@@ -237,12 +241,12 @@ class Stage:
         short = len(named) < params.count
         return f"{len(named)} stand there, and {params.count} were to go" if short else ""
 
-    def _take(self, machine: Machine, failure: Failure) -> None:
+    def _take(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """The cloud takes a machine, unless it has withdrawn what it announced."""
         if machine.failures.get(failure.name) is failure:
             self.cloud.vanish(machine.instance.provider_id)
 
-    def mend(self, machine: Machine, failure: Failure) -> None:
+    def mend(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """A failure is over, unless another of its kind has come since."""
         if machine.failures.get(failure.name) is failure:
             self.machines.recover(machine, failure.name)
@@ -269,8 +273,8 @@ class Stage:
     def _trouble(self, target: str, params: f.FailureParams) -> None:
         kind, lasts = params.failure_type, params.duration
         seconds = float(lasts) if lasts is not None else f.TIME_SECONDS_MAX
-        self.world.note(f"{target}: {kind}")
-        until = self.world.now() + seconds
+        self.simulation.note(f"{target}: {kind}")
+        until = self.simulation.now() + seconds
         if target == f.CLOUD:
             cloud_failures.order(self.cloud, self.machines, params)
         elif target == f.WORKLOAD:
@@ -284,42 +288,42 @@ class Stage:
             self.later(float(lasts or CRASH_SECONDS), service.start)
         else:
             key = EVERYBODY if target == f.BROKER else target
-            self.world.weather.cut[key] = 1
+            self.simulation.network.cut[key] = 1
             self.connections()
             if lasts is not None:
                 self.later(seconds, partial(self._trouble_over, target))
 
     def _trouble_over(self, target: str, kind: str = "") -> None:
-        self.world.note(f"{target} is well again")
+        self.simulation.note(f"{target} is well again")
         if target == f.CLOUD:
             cloud_failures.over(self.cloud, self.machines, kind)
         elif target == f.WORKLOAD:
             self.workload.away_until = self.workload.endless_until = 0.0
             self.workload.let_go()
         else:
-            self.world.weather.cut.pop(EVERYBODY if target == f.BROKER else target, None)
+            self.simulation.network.cut.pop(EVERYBODY if target == f.BROKER else target, None)
             self.connections()
         if target in self.services:
             self.services[target].start()
 
     def connections(self) -> None:
         """Tell every connection whether it stands."""
-        lives = [each.life for each in self.services.values() if each.life is not None]
-        lives += [node.life for node in self.machines.nodes.values()]
-        for life in lives:
-            if not life.dead:
-                life.connection_changed()
+        processes = [each.process for each in self.services.values() if each.process is not None]
+        processes += [node.process for node in self.machines.nodes.values()]
+        for process in processes:
+            if not process.dead:
+                process.connection_changed()
 
     def ask(self, pool: str, verb: str, body: dict[str, Any]) -> None:
         """Ask what an operator asks."""
-        self.world.note(f"somebody asks {pool}: {verb} {body}")
+        self.simulation.note(f"somebody asks {pool}: {verb} {body}")
 
         async def ask() -> None:
             data = msgspec.json.encode({"by": "operator", **body})
             try:
                 await self.operator.bus.publish(subjects.pool_request(pool, verb), data)
             except BusError as error:
-                self.world.note(f"nobody hears {verb}: {error}")
+                self.simulation.note(f"nobody hears {verb}: {error}")
 
         self.operator.spawn(ask())
 
@@ -342,7 +346,7 @@ class Stage:
         if node is None or entry is None or node.saga:
             return f"{name} cannot be ended now: {node.saga if node else 'it is not recorded'}"
         record: PoolRecord = _pools.decode(entry.value)
-        now = self.world.clock.now()
+        now = self.simulation.clock.now()
         saga, opened, record = open_for(FLEET, record, "scale-down", now, node)
         opened = msgspec.structs.replace(opened, reason="terminate", by="operator")
         record = msgspec.structs.replace(

@@ -13,32 +13,32 @@ from agent.fault_reporter import Reporter
 from agent.sources.cloud.notice_parsers import Notice
 from schemas.node_events import GpuIdentity, GpuSample
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.hardware_failures import Failure, Kind
-from services.simulator.engine.simulated_process import Life
+from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
+from services.simulator.engine.simulated_process import SimulatedProcess
 
 TOLD_MAX: Final = 16
 """What an agent may tell once more."""
 
 
 @dataclass(slots=True)
-class Machine:
+class SimulatedMachine:
     """One machine: its agent, what it is like, and what is wrong with it."""
 
     instance: Instance
-    life: Life
+    process: SimulatedProcess
     """Its agent's process."""
-    kind: Kind = field(default_factory=Kind)
+    kind: MachineSpec = field(default_factory=MachineSpec)
     ready: float = 0.0
     """When its boot check had passed; 0: not yet."""
     broken: bool = False
     """It has told of something that cannot stay."""
     hung_until: float = 0.0
     """Its agent says nothing until then."""
-    spoken_at: float = 0.0
+    last_heartbeat_at: float = 0.0
     """When a beat of it was stored last."""
     boots: int = 1
     outbox: "asyncio.Queue[Outgoing]" = field(default_factory=asyncio.Queue)
-    failures: dict[str, Failure] = field(default_factory=dict)
+    failures: dict[str, HardwareFailure] = field(default_factory=dict)
     """Name -> the failure that stands."""
     lines: int = 0
     """Of the kernel log of this boot."""
@@ -76,7 +76,7 @@ class Machine:
         return bool(self.failures)
 
 
-class Outbox:
+class ReporterOutbox:
     """Where the agent's reporter puts what is to be told."""
 
     def __init__(self, put: Callable[[Outgoing], None]) -> None:
@@ -93,7 +93,7 @@ def pci_of(index: int) -> str:
     return f"0000:{0x10 + index * 0x0B:02x}:00"
 
 
-def gpus_of(machine: Machine) -> tuple[GpuIdentity, ...]:
+def gpus_of(machine: SimulatedMachine) -> tuple[GpuIdentity, ...]:
     """The GPUs of a machine."""
     return tuple(
         GpuIdentity(
@@ -106,7 +106,7 @@ def gpus_of(machine: Machine) -> tuple[GpuIdentity, ...]:
     )
 
 
-def notice_of(machine: Machine, failure: Failure) -> Notice:
+def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
     """What the cloud announces."""
     return Notice(
         "preemption",

@@ -14,8 +14,8 @@ from typing import Any, Final
 from schemas.topology import LEASES
 from services.bus.memory.memory_bus import MemoryBus
 from services.primitives.errors import Unavailable
-from services.simulator.engine.simulation_context import WORLD, World
-from services.simulator.engine.virtual_time import MEMBER, Member
+from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
+from services.simulator.engine.virtual_time import TASK_OWNER, TaskOwner
 
 LATENCY_SECONDS_MAX: Final = 0.004
 """Of an ordinary call, each way."""
@@ -27,13 +27,13 @@ STEP_SECONDS: Final = 0.000_001
 """Between two deliveries over one connection: they stay in order."""
 
 
-class Life(Member):
+class SimulatedProcess(TaskOwner):
     """One process from its start to its end."""
 
-    def __init__(self, world: World, name: str) -> None:
-        """Live in `world` as `name`."""
+    def __init__(self, simulation: SimulationContext, name: str) -> None:
+        """Live in `simulation` as `name`."""
         super().__init__()
-        self.world = world
+        self.simulation = simulation
         self.name = name
         self.dead = False
         self.effects = 0
@@ -41,19 +41,19 @@ class Life(Member):
         """The effect that is its last."""
         self.died: Callable[[], None] | None = None
         """Called at its sudden end."""
-        self._number = world.server.number()
+        self._number = simulation.server.number()
         self._arrival = 0.0
         self._was_up = self.up
         context = contextvars.copy_context()
-        context.run(MEMBER.set, self)
-        context.run(WORLD.set, world)
+        context.run(TASK_OWNER.set, self)
+        context.run(CURRENT_SIMULATION.set, simulation)
         self.context = context
-        self.bus: MemoryBus = context.run(MemoryBus, world.server, self)
+        self.bus: MemoryBus = context.run(MemoryBus, simulation.server, self)
 
     @cached_property
     def _chance(self) -> random.Random:
         """Of its connection; a process whose connection is perfect needs none."""
-        return self.world.chance(f"link/{self.name}/{self._number}")
+        return self.simulation.chance(f"link/{self.name}/{self._number}")
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this process."""
@@ -65,7 +65,7 @@ class Life(Member):
             return
         self.dead = True
         self.bus.disconnected()
-        self.world.server.silence(self.bus.context)
+        self.simulation.server.silence(self.bus.context)
         for task in list(self.tasks):
             task.cancel()
         if self.died is not None:
@@ -75,7 +75,7 @@ class Life(Member):
         """Something took place outside of the process; it may have been its last deed."""
         self.effects += 1
         if self.dies_after is not None and self.effects >= self.dies_after and not self.dead:
-            self.world.note(f"{self.name} dies after {what}")
+            self.simulation.note(f"{self.name} dies after {what}")
             self.crash()
         await self.alive()
 
@@ -101,19 +101,19 @@ class Life(Member):
     @property
     def up(self) -> bool:
         """Whether the server can be reached now."""
-        return not self.dead and not self.world.weather.is_cut(self.name)
+        return not self.dead and not self.simulation.network.is_cut(self.name)
 
     async def there(self, call: str, about: str) -> None:
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
         self._alive()
-        weather, chance = self.world.weather, self._chance
+        network, chance = self.simulation.network, self._chance
         seconds = chance.random() * LATENCY_SECONDS_MAX
-        if slow := weather.slow.get(self.name):
+        if slow := network.slow.get(self.name):
             seconds += chance.random() * slow
         await asyncio.sleep(seconds)
         self._alive()
-        if (share := weather.lost_requests.get(self.name)) and chance.random() < share:
+        if (share := network.lost_requests.get(self.name)) and chance.random() < share:
             await self._in_vain(about)
         if not self.up:
             raise Unavailable(f"{about}: the connection was lost")
@@ -122,10 +122,10 @@ class Life(Member):
         """Bring the answer back; Unavailable where it is lost."""
         if call == "store" and not about.startswith(RENEWALS):
             await self.effect(about)
-        weather, chance = self.world.weather, self._chance
+        network, chance = self.simulation.network, self._chance
         if not self.up:
             raise Unavailable(f"{about}: the connection was lost")
-        if (share := weather.lost_answers.get(self.name)) and chance.random() < share:
+        if (share := network.lost_answers.get(self.name)) and chance.random() < share:
             await self._in_vain(about)
 
     async def _in_vain(self, about: str) -> None:
@@ -136,7 +136,7 @@ class Life(Member):
     def settles(self, word: str, about: str) -> bool:
         """Whether an acknowledgement, which nobody waits for, arrives."""
         del word, about
-        share = self.world.weather.lost_acks.get(self.name, 0.0)
+        share = self.simulation.network.lost_acks.get(self.name, 0.0)
         return not share or self._chance.random() >= share
 
     def arrives(self, about: str, hand_over: Callable[[], None]) -> None:

@@ -8,19 +8,19 @@ from typing import Any, Final
 from schemas.settings import Setting
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
 from services.primitives.clock import Clock
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulation_context import WORLD, World
-from services.simulator.engine.virtual_time import MEMBER
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
+from services.simulator.engine.virtual_time import TASK_OWNER
 
 CALL_SECONDS_MAX: Final = 0.3
 DRAIN_SECONDS_MAX: Final = 12.0
 
 
 @dataclass(slots=True)
-class Workload:
+class SimulatedWorkload:
     """What the workload system believes of nodes."""
 
-    world: World
+    simulation: SimulationContext
     cordoned: dict[str, str] = field(default_factory=dict)
     """Node -> why."""
     drained_at: dict[str, float] = field(default_factory=dict)
@@ -37,18 +37,18 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Draw from the world's seed."""
-        self.chance = self.world.chance("workload")
+        self.chance = self.simulation.chance("workload")
 
     def cordon(self, node: str, reason: str) -> None:
         """Place nothing new on a node."""
         if node not in self.cordoned:
-            self.world.note(f"workload system cordons {node}")
+            self.simulation.note(f"workload system cordons {node}")
         self.cordoned[node] = reason
 
     def uncordon(self, node: str) -> None:
         """Use a node again."""
         if self.cordoned.pop(node, None) is not None:
-            self.world.note(f"workload system uncordons {node}")
+            self.simulation.note(f"workload system uncordons {node}")
         self.on_uncordoned(node)
         self.drained_at.pop(node, None)
         self.ordered_at.pop(node, None)
@@ -57,22 +57,22 @@ class Workload:
         """Begin to move the work off a node."""
         if node in self.drained_at:
             return
-        now = self.world.now()
+        now = self.simulation.now()
         seconds = self.chance.random() * DRAIN_SECONDS_MAX
         endless = now < self.endless_until
         self.drained_at[node] = float("inf") if endless else now + seconds
         self.ordered_at[node] = now
-        self.world.note(f"workload system drains {node}{' without end' if endless else ''}")
+        self.simulation.note(f"workload system drains {node}{' without end' if endless else ''}")
 
     def let_go(self) -> None:
         """What has drained without end ends now."""
         for node, at in self.drained_at.items():
             if at == float("inf"):
-                self.drained_at[node] = self.world.now()
+                self.drained_at[node] = self.simulation.now()
 
     def is_drained(self, node: str) -> bool:
         """Whether no work is left."""
-        return self.world.now() >= self.drained_at.get(node, float("inf"))
+        return self.simulation.now() >= self.drained_at.get(node, float("inf"))
 
 
 class SimulatedMetrics:
@@ -84,12 +84,12 @@ class SimulatedMetrics:
     def __init__(self, *, options: Options) -> None:
         """Find the workload system of this world."""
         del options
-        self._workload: Workload = WORLD.get().parts["workload"]
+        self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
 
     async def load(self, pool: str) -> Load:
         """Say it."""
         workload = self._workload
-        if workload.world.now() < workload.away_until:
+        if workload.simulation.now() < workload.away_until:
             raise SourceError("the workload system is away")
         return workload.loads.get(pool, Load())
 
@@ -106,10 +106,10 @@ class SimulatedNotifier:
     def __init__(self, *, options: Options, clock: Clock) -> None:
         """Find the workload system of this world."""
         del options, clock
-        self._workload: Workload = WORLD.get().parts["workload"]
-        life = MEMBER.get()
-        assert isinstance(life, Life)
-        self._life = life
+        self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
+        process = TASK_OWNER.get()
+        assert isinstance(process, SimulatedProcess)
+        self._process = process
 
     @property
     def name(self) -> str:
@@ -118,8 +118,8 @@ class SimulatedNotifier:
 
     async def _reach(self) -> None:
         await asyncio.sleep(self._workload.chance.random() * CALL_SECONDS_MAX)
-        await self._life.alive()
-        if self._workload.world.now() < self._workload.away_until:
+        await self._process.alive()
+        if self._workload.simulation.now() < self._workload.away_until:
             raise ConnectionError("the workload system is away")
 
     async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
@@ -127,21 +127,21 @@ class SimulatedNotifier:
         del idempotency_key
         await self._reach()
         self._workload.cordon(node, reason)
-        await self._life.effect("a cordon")
+        await self._process.effect("a cordon")
 
     async def uncordon(self, node: str, *, idempotency_key: str) -> None:
         """The node may be used again."""
         del idempotency_key
         await self._reach()
         self._workload.uncordon(node)
-        await self._life.effect("an uncordon")
+        await self._process.effect("an uncordon")
 
     async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
         """Begin to move the work off the node."""
         del reason, idempotency_key
         await self._reach()
         self._workload.drain(node)
-        await self._life.effect("a drain")
+        await self._process.effect("a drain")
 
     async def is_drained(self, node: str) -> bool:
         """Whether no work is left on the node."""

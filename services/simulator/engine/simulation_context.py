@@ -12,17 +12,17 @@ from typing import Any, Final
 
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.port import Stored
-from services.simulator.engine.network_faults import Weather
-from services.simulator.engine.run_history import History
+from services.simulator.engine.network_faults import NetworkFaults
+from services.simulator.engine.run_history import RunHistory
 from services.simulator.engine.virtual_time import VirtualClock
 
-WORLD: contextvars.ContextVar["World"] = contextvars.ContextVar("world")
+CURRENT_SIMULATION: contextvars.ContextVar["SimulationContext"] = contextvars.ContextVar("world")
 """The world that the present work belongs to."""
 
 FLEET: Final = "simulated"
 
 
-class World:
+class SimulationContext:
     """One simulation's surroundings."""
 
     def __init__(self, seed: str) -> None:
@@ -31,8 +31,8 @@ class World:
         self.clock = VirtualClock()
         self.server = MemoryServer(self.clock)
         self.server.told = self._stored
-        self.history = History()
-        self.weather = Weather()
+        self.history = RunHistory()
+        self.network = NetworkFaults()
         self.watchers: list[Callable[[str, Stored], None]] = []
         """Called with stream and message for whatever is stored."""
         self.skew_seconds = 0.0

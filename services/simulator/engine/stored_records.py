@@ -15,7 +15,7 @@ _health = decoder(HealthRecord)
 _pools = decoder(PoolRecord)
 
 
-class Records:
+class StoredRecords:
     """The buckets of one server."""
 
     def __init__(self, server: MemoryServer) -> None:
@@ -45,7 +45,7 @@ class Records:
         """Every node's record, in the order in which they were recorded."""
         return self._all(NODES, _nodes)
 
-    def nodes_standing(self) -> Iterator[NodeRecord]:
+    def live_nodes(self) -> Iterator[NodeRecord]:
         """Nodes that are not gone, by their records."""
         return (each for each in self.nodes() if each.state != "terminated")
 

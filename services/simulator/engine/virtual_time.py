@@ -35,7 +35,7 @@ class StalledError(RuntimeError):
     """Nothing is ready, no timer runs: the simulation would stand still for ever."""
 
 
-class Member:
+class TaskOwner:
     """Whatever owns tasks and may end with all of them: a simulated process."""
 
     def __init__(self) -> None:
@@ -51,7 +51,9 @@ class Member:
         self.tasks.pop(task, None)
 
 
-MEMBER: contextvars.ContextVar[Member | None] = contextvars.ContextVar("member", default=None)
+TASK_OWNER: contextvars.ContextVar[TaskOwner | None] = contextvars.ContextVar(
+    "member", default=None
+)
 """Whose work is being done; inherited by every task that the work starts."""
 
 
@@ -161,9 +163,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: contextvars.Context | None = None,
     ) -> "_Task[T]":
         task: _Task[T] = _Task(coro, loop=loop, context=context, number=next(self._numbers))
-        member = MEMBER.get() if context is None else context.get(MEMBER, None)
-        if member is not None:
-            member.adopt(task)
+        owner = TASK_OWNER.get() if context is None else context.get(TASK_OWNER, None)
+        if owner is not None:
+            owner.adopt(task)
         return task
 
     def create_future(self) -> _Future:

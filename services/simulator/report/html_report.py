@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from services.simulator.report import svg_charts
-from services.simulator.report.report_format import Named, Report, Spread, Stage
+from services.simulator.report.report_format import Named, RepairStage, Spread, StressReport
 from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series
 
 BARS_MAX: Final = 12
@@ -88,7 +88,7 @@ class Chart:
     narrow: Markup
 
 
-def render(report: Report) -> str:
+def render(report: StressReport) -> str:
     """Make the page."""
     return _template().render(
         report=report,
@@ -130,7 +130,7 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
-def _health(report: Report) -> Chart:
+def _health(report: StressReport) -> Chart:
     moments = [point["at"] for point in report.timeline]
     series = [
         Series(words, name, [point[name] for point in report.timeline]) for name, words in STATES
@@ -142,11 +142,11 @@ def _health(report: Report) -> Chart:
     return Chart(*drawn)
 
 
-def _bands(report: Report) -> list[Band]:
+def _bands(report: StressReport) -> list[Band]:
     return [Band(each.name, each.at, each.at + each.seconds) for each in report.outages]
 
 
-def _sizes(report: Report) -> Chart:
+def _sizes(report: StressReport) -> Chart:
     moments = [point["at"] for point in report.timeline]
     serving = [point["healthy"] + point["degraded"] for point in report.timeline]
     series = [
@@ -160,7 +160,7 @@ def _sizes(report: Report) -> Chart:
     return Chart(*drawn)
 
 
-def _jobs(report: Report) -> Chart:
+def _jobs(report: StressReport) -> Chart:
     moments = [point["at"] for point in report.timeline]
     series = [
         Series("running", "running", [point["running"] for point in report.timeline]),
@@ -173,7 +173,7 @@ def _jobs(report: Report) -> Chart:
     return Chart(*drawn)
 
 
-def _failures(report: Report) -> Chart:
+def _failures(report: StressReport) -> Chart:
     moments = [point["at"] for point in report.timeline]
 
     def of(name: str, style: str, key: str) -> Series:
@@ -213,7 +213,7 @@ def _stages(spreads: Mapping[str, Spread]) -> list[tuple[str, str, Spread]]:
     ]
 
 
-def _parts(stages: Sequence[Stage]) -> list[Part]:
+def _parts(stages: Sequence[RepairStage]) -> list[Part]:
     whole = sum(each.seconds for each in stages) or 1.0
     return [
         Part(

@@ -6,28 +6,28 @@ from typing import Final
 
 import msgspec
 
-from services.simulator.inputs.stress.failure_schedule import Failure
-from services.simulator.inputs.stress.job_queues import Jobs
-from services.simulator.inputs.stress.recorded_values import Budget, Repair, Sample
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
+from services.simulator.inputs.stress.job_queues import JobQueues
+from services.simulator.inputs.stress.recorded_values import BudgetUse, Repair, Sample
 from services.simulator.inputs.stress.scaling_recorder import Scaling
-from services.simulator.inputs.stress.stress_fleet import Fleet
+from services.simulator.inputs.stress.stress_fleet import GeneratedFleet
 from services.simulator.inputs.stress.stress_format import StressSpec
-from services.simulator.inputs.stress.stress_recorder import Recording
+from services.simulator.inputs.stress.stress_recorder import StressRecorder
 from services.simulator.report.report_format import (
     Cascades,
     Demand,
     Failures,
-    Moment,
     Named,
-    Outage,
+    OutageReport,
     PoolBudget,
     PoolScaling,
     Repairs,
-    Report,
+    RepairStage,
+    RepairStory,
+    RunSummary,
     Spread,
-    Stage,
-    Story,
-    Summary,
+    StressReport,
+    TimelineMoment,
 )
 
 SLOWEST_MAX: Final = 20
@@ -40,19 +40,19 @@ def compose(
     name: str,
     description: str,
     spec: StressSpec,
-    fleet: Fleet,
-    recording: Recording,
+    fleet: GeneratedFleet,
+    recording: StressRecorder,
     *,
     history: str,
     machines: int,
-    jobs: Jobs | None = None,
+    jobs: JobQueues | None = None,
     xid_names: Mapping[int, str],
     defects: Sequence[str] = (),
-) -> Report:
+) -> StressReport:
     """Make the report."""
     rules = sorted(recording.rules.items(), key=lambda each: (-each[1], each[0]))
     ended = [each for each in recording.repairs if each.outcome == "done"]
-    return Report(
+    return StressReport(
         name=name,
         description=description,
         seed=spec.seed,
@@ -112,7 +112,7 @@ def up_at(samples: Sequence[Sample], wanted: Sequence[int]) -> float | None:
     )
 
 
-def _summary(fleet: Fleet, recording: Recording, machines: int) -> Summary:
+def _summary(fleet: GeneratedFleet, recording: StressRecorder, machines: int) -> RunSummary:
     samples = recording.samples
     scales = bool(recording.scaling)
     wanted = [each.wanted if scales else len(fleet.slots) for each in samples]
@@ -127,7 +127,7 @@ def _summary(fleet: Fleet, recording: Recording, machines: int) -> Summary:
     paid = _dollars(fleet, recording.standing_seconds)
     outcomes = Counter(each.outcome for each in recording.repairs)
     last = samples[-1] if samples else None
-    return Summary(
+    return RunSummary(
         nodes_wanted=max((each.wanted for each in samples), default=0)
         if scales
         else len(fleet.slots),
@@ -150,7 +150,7 @@ def _summary(fleet: Fleet, recording: Recording, machines: int) -> Summary:
     )
 
 
-def _scaling(scaling: Scaling, spec: StressSpec, fleet: Fleet) -> PoolScaling:
+def _scaling(scaling: Scaling, spec: StressSpec, fleet: GeneratedFleet) -> PoolScaling:
     return PoolScaling(
         pool=scaling.pool,
         nodes_min=int(spec.fleet_gen.pool.get("min_nodes", 1)),
@@ -163,7 +163,7 @@ def _scaling(scaling: Scaling, spec: StressSpec, fleet: Fleet) -> PoolScaling:
     )
 
 
-def _demand(jobs: Jobs, fleet: Fleet, recording: Recording) -> Demand:
+def _demand(jobs: JobQueues, fleet: GeneratedFleet, recording: StressRecorder) -> Demand:
     serving = sum(recording.serving_seconds.values())
     return Demand(
         arrived=jobs.arrived,
@@ -178,14 +178,14 @@ def _demand(jobs: Jobs, fleet: Fleet, recording: Recording) -> Demand:
     )
 
 
-def _dollars(fleet: Fleet, seconds: Mapping[str, float]) -> float:
+def _dollars(fleet: GeneratedFleet, seconds: Mapping[str, float]) -> float:
     """What machines cost that stood for so long, by pool."""
     return sum(
         fleet.pools[pool].price_per_hour * each / SECONDS_PER_HOUR for pool, each in seconds.items()
     )
 
 
-def _repairs(recording: Recording) -> dict[str, Repairs]:
+def _repairs(recording: StressRecorder) -> dict[str, Repairs]:
     found: dict[str, Counter[str]] = {}
     for each in recording.repairs:
         found.setdefault(each.kind, Counter())[each.outcome] += 1
@@ -195,7 +195,7 @@ def _repairs(recording: Recording) -> dict[str, Repairs]:
     }
 
 
-def _failures(recording: Recording, xid_names: Mapping[int, str]) -> Failures:
+def _failures(recording: StressRecorder, xid_names: Mapping[int, str]) -> Failures:
     xids = sorted(recording.xids.items(), key=lambda each: (-each[1], each[0]))
     return Failures(
         by_type=_ordered(recording.struck),
@@ -213,7 +213,7 @@ def _ordered(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
-def cascades(done: Sequence[Failure]) -> Cascades:
+def cascades(done: Sequence[ScheduledFailure]) -> Cascades:
     """What failures brought about."""
     followers = [each for each in done if each.parent]
     sizes = Counter(each.root for each in followers)
@@ -225,10 +225,10 @@ def cascades(done: Sequence[Failure]) -> Cascades:
     )
 
 
-def _outages(spec: StressSpec, done: Sequence[Failure]) -> list[Outage]:
+def _outages(spec: StressSpec, done: Sequence[ScheduledFailure]) -> list[OutageReport]:
     struck = Counter(each.of for each in done if each.cause == "outage")
     return [
-        Outage(
+        OutageReport(
             name=each.name,
             scope=each.scope,
             target=each.target,
@@ -241,7 +241,7 @@ def _outages(spec: StressSpec, done: Sequence[Failure]) -> list[Outage]:
     ]
 
 
-def _budget(budget: Budget) -> PoolBudget:
+def _budget(budget: BudgetUse) -> PoolBudget:
     return PoolBudget(
         pool=budget.pool,
         nodes=budget.nodes,
@@ -261,7 +261,7 @@ def _point(sample: Sample) -> dict[str, float]:
 # --- repairs -------------------------------------------------------------------------------------
 
 
-def stages(repair: Repair, end: float) -> list[Stage]:
+def stages(repair: Repair, end: float) -> list[RepairStage]:
     """The parts of a repair: what each began with lasts until the next."""
     marks: list[tuple[float, str]] = []
     if repair.failed_at is not None:
@@ -274,7 +274,7 @@ def stages(repair: Repair, end: float) -> list[Stage]:
     until = repair.ended_at if repair.ended_at is not None else end
     ends = [*(at for at, _ in marks[1:]), until]
     return [
-        Stage(name=name, at=_round(at), seconds=_round(max(stop - at, 0.0)))
+        RepairStage(name=name, at=_round(at), seconds=_round(max(stop - at, 0.0)))
         for (at, name), stop in zip(marks, ends, strict=True)
     ]
 
@@ -290,7 +290,7 @@ def _stage_seconds(ended: Sequence[Repair]) -> dict[str, Spread]:
     return {name: spread(each) for name, each in found.items()}
 
 
-def _slowest(recording: Recording, end: float) -> list[Story]:
+def _slowest(recording: StressRecorder, end: float) -> list[RepairStory]:
     """The repairs that took longest; what is under way at the end has lasted till then."""
 
     def lasted(repair: Repair) -> float:
@@ -301,18 +301,20 @@ def _slowest(recording: Recording, end: float) -> list[Story]:
     return [_story(each, lasted(each), end) for each in ranked[:SLOWEST_MAX]]
 
 
-def _story(repair: Repair, lasted: float, end: float) -> Story:
+def _story(repair: Repair, lasted: float, end: float) -> RepairStory:
     moments = []
     if repair.failed_at is not None:
-        moments.append(Moment(at=_round(repair.failed_at), text="the machine fails"))
+        moments.append(TimelineMoment(at=_round(repair.failed_at), text="the machine fails"))
     if repair.noticed_at is not None:
-        moments.append(Moment(at=_round(repair.noticed_at), text="judged unhealthy, or lost"))
-    moments.append(Moment(at=_round(repair.began_at), text=f"{repair.kind} begins"))
+        moments.append(
+            TimelineMoment(at=_round(repair.noticed_at), text="judged unhealthy, or lost")
+        )
+    moments.append(TimelineMoment(at=_round(repair.began_at), text=f"{repair.kind} begins"))
     moments += [
-        Moment(at=_round(at), text=f"{step or repair.kind} {status}")
+        TimelineMoment(at=_round(at), text=f"{step or repair.kind} {status}")
         for at, step, status in repair.steps
     ]
-    return Story(
+    return RepairStory(
         saga=repair.saga,
         node=repair.node,
         new_node=repair.new_node,

@@ -30,7 +30,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The run in a few figures."""
 
     nodes_wanted: int
@@ -87,7 +87,7 @@ class Cascades(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of the largest chain, the first included."""
 
 
-class Outage(msgspec.Struct, frozen=True, kw_only=True):
+class OutageReport(msgspec.Struct, frozen=True, kw_only=True):
     """A scheduled outage, and whom it struck."""
 
     name: str
@@ -124,14 +124,14 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
     """At the end of the run."""
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineMoment(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a repair's story."""
 
     at: float
     text: str
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class RepairStage(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a repair."""
 
     name: str
@@ -139,7 +139,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class RepairStory(msgspec.Struct, frozen=True, kw_only=True):
     """One repair, from the failure to the node that took the place."""
 
     saga: str
@@ -152,8 +152,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     outcome: str
     """done, unwound; empty: it is under way at the end."""
-    stages: list[Stage]
-    moments: list[Moment]
+    stages: list[RepairStage]
+    moments: list[TimelineMoment]
 
 
 class PoolScaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     dollars_idle: float
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole report."""
 
     format: int = FORMAT
@@ -201,10 +201,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of everything that was stored: two runs of which it is the same are the same."""
     seconds: float
     """Virtual."""
-    summary: Summary
+    summary: RunSummary
     failures: Failures
     cascades: Cascades
-    outages: list[Outage]
+    outages: list[OutageReport]
     scaling: list[PoolScaling] = []
     """Of pools with an autoscaler."""
     demand: Demand | None = None
@@ -218,13 +218,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Rules of the health policy, and how many faults each decided."""
     verdicts: dict[str, int]
     budget: list[PoolBudget]
-    slowest: list[Story]
+    slowest: list[RepairStory]
     timeline: list[dict[str, float]]
     defects: list[str]
     """Why services ended by themselves; always empty."""
     configuration: dict[str, Any]
 
 
-def encode(report: Report) -> bytes:
+def encode(report: StressReport) -> bytes:
     """Write it as JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"

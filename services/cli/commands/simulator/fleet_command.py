@@ -35,7 +35,11 @@ from services.cli.fleet_discovery import find_bus, served_settings, settings_of
 from services.cli.temporary_fleet import DATA_FOLDER, cleared_directory
 from services.primitives.errors import NavarchError
 from services.settings.settings_file import load_settings
-from services.simulator.engine.real_time_fleet import LiveFleet, LiveMachines, LiveWorld
+from services.simulator.engine.real_time_fleet import (
+    RealTimeContext,
+    RealTimeFleet,
+    RealTimeMachines,
+)
 
 OWN_PROVIDER: Final = "fake"
 NODES_A_CONNECTION: Final = 50
@@ -53,7 +57,7 @@ FAULTS_KEPT_MAX: Final = 100_000
 _pools = decoder(PoolRecord)
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to play."""
 
     nodes: int
@@ -67,7 +71,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     seed: str = "1"
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class FleetSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The last line."""
 
     nodes: int
@@ -85,7 +89,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Instances beyond the pool's former size that were still there at the end."""
 
 
-def play(order: Order) -> int:
+def play(order: FleetOptions) -> int:
     """Play until told to stop; the exit code is 1 where not every node ever was in service."""
     try:
         summary = uvloop.run(_play(order))
@@ -95,7 +99,7 @@ def play(order: Order) -> int:
     return 0 if summary.seconds_to_active >= 0 else 1
 
 
-async def _play(order: Order) -> Summary:
+async def _play(order: FleetOptions) -> FleetSummary:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -114,7 +118,7 @@ async def _play(order: Order) -> Summary:
         return await Live(order, buses, agent, stopping, types).run()
 
 
-def _settings(order: Order) -> Settings:
+def _settings(order: FleetOptions) -> Settings:
     """Of the fleet whose agents are played, as far as they are known here."""
     return settings_of(order.config) if order.nats_url else served_settings(order.config)[0]
 
@@ -198,7 +202,7 @@ class Live:
 
     def __init__(
         self,
-        order: Order,
+        order: FleetOptions,
         buses: list[NatsBus],
         agent: AgentSettings,
         stopping: asyncio.Event,
@@ -209,12 +213,12 @@ class Live:
         self._types = types
         self._bus = buses[0]
         self._stopping = stopping
-        world = LiveWorld(order.seed, lambda _: None)
-        self._machines = LiveMachines(world, buses, agent)
-        boots = world.chance("boots")
+        simulation = RealTimeContext(order.seed, lambda _: None)
+        self._machines = RealTimeMachines(simulation, buses, agent)
+        boots = simulation.chance("boots")
         low, high = order.boot_seconds / BOOT_SPREAD, order.boot_seconds
         self._machines.booting = lambda _: boots.uniform(low, high)
-        self._fleet = LiveFleet(self._machines, self._bus, order.pool, order.seed)
+        self._fleet = RealTimeFleet(self._machines, self._bus, order.pool, order.seed)
         self._nodes = BucketView(self._bus, NODES, NodeRecord)
         self._faults: dict[str, float] = {}
         """Fault -> when it was stored."""
@@ -223,7 +227,7 @@ class Live:
         self._cordons: list[float] = []
         self._replaced = self._lost = 0
 
-    async def run(self) -> Summary:
+    async def run(self) -> FleetSummary:
         """Bring the nodes, let them live, take them away."""
         pool, before = await self._pool()
         loops: list[Callable[[], Any]] = [self._nodes.run, self._fleet.follow, self._hear]
@@ -338,9 +342,9 @@ class Live:
                 case _:
                     pass
 
-    def _summary(self, wanted: int, active: int, took: float, left: int) -> Summary:
+    def _summary(self, wanted: int, active: int, took: float, left: int) -> FleetSummary:
         cuts = quantiles(self._cordons, n=100) if len(self._cordons) > 1 else [0.0] * 99
-        return Summary(
+        return FleetSummary(
             nodes=wanted,
             active=active,
             seconds_to_active=took,

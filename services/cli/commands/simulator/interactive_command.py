@@ -18,8 +18,8 @@ from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.inputs.scenario.repl_parser import HELP, TypedError, event_of
 from services.simulator.inputs.scenario.scenario_file import read_file, read_text
-from services.simulator.inputs.scenario.scenario_outcome import Outcome
-from services.simulator.inputs.scenario.scenario_runner import SETTLE_SECONDS, Player
+from services.simulator.inputs.scenario.scenario_outcome import ScenarioResult
+from services.simulator.inputs.scenario.scenario_runner import SETTLE_SECONDS, ScenarioRunner
 
 if TYPE_CHECKING:
     from services.simulator.inputs.scenario.scenario_format import Scenario
@@ -52,7 +52,7 @@ class Session:
 
     def __init__(self, scenario: "Scenario", seed: str) -> None:
         """Put the stage up."""
-        self._player = Player(scenario, seed)
+        self._player = ScenarioRunner(scenario, seed)
         self._pools = frozenset(scenario.configuration.pools)
         self._ids = frozenset(node.id for node in scenario.fleet)
         self._told = 0
@@ -60,13 +60,13 @@ class Session:
 
     async def run(self) -> int:
         """Take commands until the end; the exit code is 1 where an assertion did not hold."""
-        await self._player.stage.open()
+        await self._player.fleet.open()
         if sys.stdin.isatty() and importlib.util.find_spec("readline"):
             importlib.import_module("readline")  # arrows, and what was typed before
         console.say("A simulated fleet; nothing runs before `start`. Type help, or quit.")
         while (line := self._line()) is not None and line not in ("quit", "exit"):
             await self._take(line or STEP)
-        self._player.stage.close()
+        self._player.fleet.close()
         return 0 if all(step.ok for step in self._player.steps) else 1
 
     def _line(self) -> str | None:
@@ -74,7 +74,7 @@ class Session:
         try:
             if sys.stdin.isatty():
                 return input(
-                    f"{scenario_commands.clock(self._player.stage.world.now())} {PROMPT}"
+                    f"{scenario_commands.clock(self._player.fleet.simulation.now())} {PROMPT}"
                 ).strip()
         except (EOFError, KeyboardInterrupt) as end:
             console.say("")
@@ -92,7 +92,7 @@ class Session:
             case "nodes":
                 rows = [
                     (each.node, each.pool, each.status, each.health, each.reason)
-                    for each in self._player.standings().values()
+                    for each in self._player.observed_nodes().values()
                 ]
                 headers = ("node", "pool", "status", "health", "reason")
                 if not rows:
@@ -110,41 +110,43 @@ class Session:
                 await self._event(line, colour=colour)
 
     async def _event(self, line: str, *, colour: bool) -> None:
-        known = self._ids | {record.node for record in self._player.stage.nodes()}
+        known = self._ids | {record.node for record in self._player.fleet.nodes()}
         try:
             event = event_of(line, known, self._pools)
         except TypedError as error:
             console.say(f"! {error}")
             return
         free = ("start_fleet", "wait", "log")
-        if not self._player.stage.started and event.action not in free:
+        if not self._player.fleet.started and event.action not in free:
             console.say("! nothing runs yet; type start")
             return
         await self._player.play(event)
         await asyncio.sleep(SETTLE_SECONDS if event.action in WAITING else AFTER_SECONDS)
         for text in scenario_commands.story(self._outcome(self._told, self._steps), colour=colour):
             console.say(text)
-        self._told, self._steps = len(self._player.stage.story), len(self._player.steps)
+        self._told, self._steps = len(self._player.fleet.story), len(self._player.steps)
 
-    def _outcome(self, told: int, steps: int) -> Outcome:
+    def _outcome(self, told: int, steps: int) -> ScenarioResult:
         """What happened since."""
-        stage = self._player.stage
-        return Outcome(
+        fleet = self._player.fleet
+        return ScenarioResult(
             name="",
             seed="",
-            seconds=stage.world.now(),
+            seconds=fleet.simulation.now(),
             digest="",
             steps=tuple(self._player.steps[steps:]),
-            story=tuple(stage.story[told:]),
+            story=tuple(fleet.story[told:]),
         )
 
     async def _say_why(self, name: str) -> None:
-        stage = self._player.stage
+        fleet = self._player.fleet
         if not name:
             console.say("! name a node, a pool or a saga: why node-1")
             return
         try:
-            answer = await scenario_commands.why(stage.operator.bus, name, stage.world.clock.now())
+            answer = await scenario_commands.why(
+                fleet.operator.bus, name, fleet.simulation.clock.now()
+            )
         except NavarchError as error:
             answer = f"! {error}"
         console.say(answer)
@@ -152,7 +154,7 @@ class Session:
     def _say_pools(self, *, colour: bool) -> None:
         rows = []
         for name in sorted(self._pools):
-            record = self._player.stage.pool(name)
+            record = self._player.fleet.pool(name)
             if record is not None:
                 reason = record.breaker.reason
                 open_ = ", ".join(record.open) or "-"

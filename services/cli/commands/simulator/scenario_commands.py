@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from services.bus.port import Bus
     from services.simulator.inputs.scenario.scenario_format import Scenario
-    from services.simulator.inputs.scenario.scenario_outcome import Checked, Outcome
+    from services.simulator.inputs.scenario.scenario_outcome import AssertionResult, ScenarioResult
 
 FOUND_CHARS_MAX: Final = 80
 
@@ -83,7 +83,7 @@ def _read(file: Path) -> "Scenario":
     return read_file(file)
 
 
-def _play(scenario: "Scenario", seed: str) -> "Outcome":
+def _play(scenario: "Scenario", seed: str) -> "ScenarioResult":
     from services.simulator.inputs.scenario.scenario_runner import run as play  # noqa: PLC0415
 
     return play(scenario, seed, why)
@@ -101,7 +101,7 @@ async def why(bus: "Bus", name: str, at: "datetime") -> str:
 # --- words ---------------------------------------------------------------------------------------
 
 
-def as_json(outcome: "Outcome") -> dict[str, Any]:
+def as_json(outcome: "ScenarioResult") -> dict[str, Any]:
     """An outcome as one document."""
     return {
         "name": outcome.name,
@@ -121,7 +121,9 @@ def as_json(outcome: "Outcome") -> dict[str, Any]:
     }
 
 
-def lines(scenario: "Scenario", outcome: "Outcome", *, colour: bool, quiet: bool) -> Iterator[str]:
+def lines(
+    scenario: "Scenario", outcome: "ScenarioResult", *, colour: bool, quiet: bool
+) -> Iterator[str]:
     """What happened when, how the nodes stand, and what does not hold."""
     if quiet:
         yield from _wrong(outcome)
@@ -142,7 +144,7 @@ def lines(scenario: "Scenario", outcome: "Outcome", *, colour: bool, quiet: bool
     yield from _wrong(outcome)
 
 
-def story(outcome: "Outcome", *, colour: bool) -> Iterator[str]:
+def story(outcome: "ScenarioResult", *, colour: bool) -> Iterator[str]:
     """Events and facts in the order of virtual time."""
     told: list[tuple[float, int, str]] = []
     for step in outcome.steps:
@@ -162,19 +164,19 @@ def story(outcome: "Outcome", *, colour: bool) -> Iterator[str]:
         yield f"{clock(at):>9} {text}"
 
 
-def _wrong(outcome: "Outcome") -> Iterator[str]:
+def _wrong(outcome: "ScenarioResult") -> Iterator[str]:
     yield from (f"FAILED at {clock(e.at)}: {e.text}: {e.detail}" for e in outcome.steps if not e.ok)
     for each in (each for each in outcome.checks if not each.ok):
         yield f"FAILED{_when(each, ' at ')}: {each.text}; found: {each.found}"
     yield from (f"FAILED: {each}" for each in outcome.defects)
 
 
-def _found(each: "Checked") -> str:
+def _found(each: "AssertionResult") -> str:
     """What was found instead, where it fits on a line; below it is told whole."""
     return f"found: {each.found}" if len(each.found) <= FOUND_CHARS_MAX else "found: see below"
 
 
-def _when(each: "Checked", before: str = "") -> str:
+def _when(each: "AssertionResult", before: str = "") -> str:
     """When an assertion was looked at, where that was not the end."""
     if each.at is None:
         return ""
@@ -190,7 +192,7 @@ def clock(seconds: float) -> str:
     return f"{front}:{rest // 10:02d}.{rest % 10}"
 
 
-def _verdict(outcome: "Outcome", wall: float, *, colour: bool) -> str:
+def _verdict(outcome: "ScenarioResult", wall: float, *, colour: bool) -> str:
     word = "passed" if outcome.ok else "FAILED"
     return _bold(
         f"{outcome.name}: {word}: {len(outcome.checks)} assertions, "

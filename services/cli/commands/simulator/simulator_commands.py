@@ -56,7 +56,7 @@ def fuzz(
         numbers = tuple(int(each) for each in only.split(",")) if only else None
     except ValueError:
         raise typer.BadParameter(f"{only!r} is not a list of numbers, as in 2,5") from None
-    order = fuzzing.Order(
+    order = fuzzing.FuzzOptions(
         seeds=[seed] if seed else [str(first + number) for number in range(seeds)],
         minutes=minutes,
         only=numbers,
@@ -147,7 +147,7 @@ def fleet(
     """
     from services.cli.commands.simulator import fleet_command  # noqa: PLC0415
 
-    order = fleet_command.Order(
+    order = fleet_command.FleetOptions(
         nodes=nodes,
         nats_url=nats_url,
         config=config,

@@ -18,7 +18,7 @@ from services.cli.text import tables
 
 if TYPE_CHECKING:
     from services.simulator.inputs.scenario.scenario_format import Assertion, Scenario
-    from services.simulator.report.report_format import Report
+    from services.simulator.report.report_format import StressReport
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
     return not wrong
 
 
-def lines(found: "Report") -> Iterator[str]:
+def lines(found: "StressReport") -> Iterator[str]:
     """The report's figures, for people."""
     summary, repair = found.summary, found.repair_seconds
     most = ", ".join(f"{count} {name}" for name, count in found.failures.by_type.items())
@@ -111,7 +111,7 @@ def lines(found: "Report") -> Iterator[str]:
     yield tables.columns(("", ""), rows, colour=False).partition("\n")[2]
 
 
-def _of_demand(found: "Report") -> Iterator[tuple[str, str]]:
+def _of_demand(found: "StressReport") -> Iterator[tuple[str, str]]:
     """What autoscalers made of the pools' sizes, and what the jobs felt of it."""
     if found.scaling:
         ups, downs = (sum(getattr(each, key) for each in found.scaling) for key in ("ups", "downs"))
@@ -179,7 +179,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _wrong(assertions: "tuple[Assertion, ...]", found: "Report") -> Iterator[str]:
+def _wrong(assertions: "tuple[Assertion, ...]", found: "StressReport") -> Iterator[str]:
     """What is not as asserted; of nodes `expected` is how many are in service at least."""
     last = found.timeline[-1]
     waited = found.demand.wait_seconds.p99 if found.demand is not None else 0.0

@@ -21,52 +21,52 @@ from schemas.requests import (
     ScaleRequest,
 )
 from services.primitives.errors import BusError
-from services.simulator.engine.agent_machines import Machines
-from services.simulator.engine.hardware_failures import Failure
-from services.simulator.engine.invariants import Checks
-from services.simulator.engine.simulated_cloud import Cloud, Trouble
-from services.simulator.engine.simulated_machine import Machine
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulated_workload import Workload
-from services.simulator.engine.simulation_context import World
-from services.simulator.engine.supervised_service import Supervised
-from services.simulator.inputs.fuzz.fuzz_campaign import EVERYBODY, Blow
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.hardware_failures import HardwareFailure
+from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.simulated_cloud import CallFailure, SimulatedCloud
+from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.supervised_service import SupervisedService
+from services.simulator.inputs.fuzz.fuzz_campaign import EVERYBODY, InjectedFault
 
-SOMEBODY: Final = "somebody"
+OPERATOR: Final = "somebody"
 REASON: Final = "simulated"
 SHOWS_AGAIN_SECONDS: Final = 10.0
 
 
-class Blows:
+class FaultInjector:
     """Everything that a campaign can do to a fleet."""
 
     def __init__(
         self,
-        world: World,
+        simulation: SimulationContext,
         pool: str,
-        cloud: Cloud,
-        workload: Workload,
-        machines: Machines,
-        checks: Checks,
-        services: Sequence[Supervised],
+        cloud: SimulatedCloud,
+        workload: SimulatedWorkload,
+        machines: AgentMachines,
+        checks: Invariants,
+        services: Sequence[SupervisedService],
     ) -> None:
         """Strike these; `operator` must be set before anybody asks for anything."""
-        self._world = world
+        self._simulation = simulation
         self._pool = pool
         self._cloud = cloud
         self._workload = workload
         self._machines = machines
         self._checks = checks
         self._services = services
-        self._chance = world.chance("targets")
+        self._chance = simulation.chance("targets")
         workload.on_uncordoned = self._works_again
         cloud.on_cut_off = self._cut
         self._later: set[asyncio.TimerHandle] = set()
-        self.operator: Life | None = None
+        self.operator: SimulatedProcess | None = None
 
-    def strike(self, blow: Blow) -> None:
+    def strike(self, blow: InjectedFault) -> None:
         """Let one blow fall."""
-        self._world.note(f"campaign: {blow}")
+        self._simulation.note(f"campaign: {blow}")
         match blow.kind:
             case (
                 "fault"
@@ -94,43 +94,43 @@ class Blows:
             case "faulty":
                 self._machines.faulty += 1
             case "workload-away":
-                self._workload.away_until = self._world.now() + blow.seconds
+                self._workload.away_until = self._simulation.now() + blow.seconds
             case "endless-drain":
-                self._workload.endless_until = self._world.now() + blow.seconds
+                self._workload.endless_until = self._simulation.now() + blow.seconds
             case "scale" | "replace" | "drain" | "cordon" | "hold" | "cancel" | "breaker":
                 self._wish(blow)
 
     def mend(self) -> None:
         """Nothing goes wrong any more, and people put right what they have done."""
-        self._world.note("nothing goes wrong any more")
-        self._world.weather.clear()
+        self._simulation.note("nothing goes wrong any more")
+        self._simulation.network.clear()
         self._connections()
-        self._cloud.troubles.clear()
+        self._cloud.call_failures.clear()
         self._machines.stillborn = self._machines.faulty = 0
         self._workload.away_until = self._workload.endless_until = 0.0
         for each in self._services:
-            if each.life is not None:
-                each.life.dies_after = None
+            if each.process is not None:
+                each.process.dies_after = None
             each.start()
-        self.ask("breaker-close", BreakerRequest(reason=REASON, by=SOMEBODY))
+        self.ask("breaker-close", BreakerRequest(reason=REASON, by=OPERATOR))
 
     # --- machines -------------------------------------------------------------------------------
 
-    def _some_machine(self) -> Machine | None:
+    def _some_machine(self) -> SimulatedMachine | None:
         serving = self._machines.serving()
         return self._chance.choice(serving) if serving else None
 
-    def _strike_machine(self, blow: Blow, machine: Machine) -> None:
+    def _strike_machine(self, blow: InjectedFault, machine: SimulatedMachine) -> None:
         match blow.kind:
             case "vanish":
-                self._world.note(f"cloud loses {machine.name}")
+                self._simulation.note(f"cloud loses {machine.name}")
                 machine.broken = True
                 self._cloud.vanish(machine.instance.provider_id)
             case "hang":
                 self._machines.hang(machine, blow.seconds)
             case "power-off":
                 self._checks.struck.add(machine.name)
-                self._break(machine, "power_off", cured_by="reboot")
+                self._break(machine, "power_off", fixed_by="reboot")
             case "notice":
                 self._announce(machine, blow)
             case "repeats":
@@ -144,15 +144,15 @@ class Blows:
                 machine.broken = machine.unfit
             case _:
                 self._checks.struck.add(machine.name)
-                self._break(machine, "xid_error", xid_code=blow.number, cured_by=blow.how)
+                self._break(machine, "xid_error", xid_code=blow.number, fixed_by=blow.how)
 
-    def _break(self, machine: Machine, kind: str, **about: Any) -> Failure:
-        now = self._world.now()
-        failure = Failure(kind=kind, at=now, began=self._world.clock.now(), **about)
+    def _break(self, machine: SimulatedMachine, kind: str, **about: Any) -> HardwareFailure:
+        now = self._simulation.now()
+        failure = HardwareFailure(kind=kind, at=now, began=self._simulation.clock.now(), **about)
         self._machines.fail(machine, failure)
         return failure
 
-    def _announce(self, machine: Machine, blow: Blow) -> None:
+    def _announce(self, machine: SimulatedMachine, blow: InjectedFault) -> None:
         """The cloud takes a machine in so many seconds, or withdraws its word in half of them.
 
         By then the machine may have a failure of its own.
@@ -166,46 +166,46 @@ class Blows:
         if blow.how == "withdrawn-broken":
             self._in(blow.seconds / 4, partial(self._break_standing, machine, blow))
 
-    def _break_standing(self, machine: Machine, blow: Blow) -> None:
-        if machine.instance in self._cloud.standing() and not machine.life.dead:
+    def _break_standing(self, machine: SimulatedMachine, blow: InjectedFault) -> None:
+        if machine.instance in self._cloud.standing() and not machine.process.dead:
             self._checks.struck.add(machine.name)
             self._break(machine, "xid_error", xid_code=blow.number)
 
-    def _withdraw(self, machine: Machine, failure: Failure) -> None:
-        if machine.failures.get(failure.kind) is failure and not machine.life.dead:
+    def _withdraw(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
+        if machine.failures.get(failure.kind) is failure and not machine.process.dead:
             self._machines.recover(machine, failure.kind)
 
     # --- services and links ---------------------------------------------------------------------
 
-    def _strike_service(self, blow: Blow) -> None:
+    def _strike_service(self, blow: InjectedFault) -> None:
         struck = [each for each in self._services if each.name.split("/")[0] == blow.target]
         service = self._chance.choice(struck)
         if blow.kind == "kill":
             service.crash()
             self._in(blow.seconds, service.start)
-        elif service.life is not None and not service.life.dead:
-            life = service.life
-            life.dies_after = life.effects + blow.number
-            life.died = lambda: self._in(blow.seconds, service.start)
+        elif service.process is not None and not service.process.dead:
+            process = service.process
+            process.dies_after = process.effects + blow.number
+            process.died = lambda: self._in(blow.seconds, service.start)
 
-    def _strike_links(self, blow: Blow) -> None:
-        weather = self._world.weather
+    def _strike_links(self, blow: InjectedFault) -> None:
+        network = self._simulation.network
         names = self._members(blow.target)
         if blow.kind == "cut":
             self._cut(EVERYBODY if blow.target == EVERYBODY else names[0], blow.seconds)
             return
         table = {
-            "lost-requests": weather.lost_requests,
-            "lost-answers": weather.lost_answers,
-            "lost-acks": weather.lost_acks,
-            "slow": weather.slow,
+            "lost-requests": network.lost_requests,
+            "lost-answers": network.lost_answers,
+            "lost-acks": network.lost_acks,
+            "slow": network.slow,
         }[blow.kind]
         for name in names:
             table[name] = blow.share
             self._in(blow.seconds, partial(table.pop, name, None))
 
     def _cut(self, key: str, seconds: float) -> None:
-        cut = self._world.weather.cut
+        cut = self._simulation.network.cut
         cut[key] = cut.get(key, 0) + 1
         self._connections()
         self._in(seconds, lambda: self._join(key))
@@ -218,78 +218,78 @@ class Blows:
         ]
 
     def _join(self, key: str) -> None:
-        cut = self._world.weather.cut
+        cut = self._simulation.network.cut
         if key in cut:
             cut[key] -= 1
             if cut[key] <= 0:
                 del cut[key]
-            self._world.note(f"connection of {key} is back")
+            self._simulation.note(f"connection of {key} is back")
             self._connections()
 
     def _connections(self) -> None:
         """Tell every connection whether it stands."""
-        lives = [each.life for each in self._services if each.life is not None]
-        lives += [node.life for node in self._machines.nodes.values()]
-        for life in lives:
-            if not life.dead:
-                life.connection_changed()
+        processes = [each.process for each in self._services if each.process is not None]
+        processes += [node.process for node in self._machines.nodes.values()]
+        for process in processes:
+            if not process.dead:
+                process.connection_changed()
 
-    def _strike_cloud(self, blow: Blow) -> None:
+    def _strike_cloud(self, blow: InjectedFault) -> None:
         how: Any = blow.how or "before"
         kind: Any = blow.target or "TRANSIENT"
         match blow.kind:
             case "no-capacity":
-                self._cloud.order(Trouble("provision", "CAPACITY"), blow.seconds)
+                self._cloud.order(CallFailure("provision", "CAPACITY"), blow.seconds)
             case "launch-fails":
-                self._cloud.order(Trouble("provision", kind, how), 0)
+                self._cloud.order(CallFailure("provision", kind, how), 0)
             case "launch-cut-off":
-                trouble = Trouble("provision", how="cut-off", seconds=blow.seconds)
+                trouble = CallFailure("provision", how="cut-off", seconds=blow.seconds)
                 self._cloud.order(trouble, 0)
             case "terminate-fails":
-                self._cloud.order(Trouble("terminate", "TRANSIENT", how), 0)
+                self._cloud.order(CallFailure("terminate", "TRANSIENT", how), 0)
             case _:
-                self._cloud.order(Trouble("list", "TRANSIENT", how), blow.seconds)
+                self._cloud.order(CallFailure("list", "TRANSIENT", how), blow.seconds)
 
     # --- people ---------------------------------------------------------------------------------
 
-    def _wish(self, blow: Blow) -> None:
+    def _wish(self, blow: InjectedFault) -> None:
         """Ask what a person asks."""
         match blow.kind:
             case "scale":
-                self.ask("scale", ScaleRequest(nodes=blow.number, by=SOMEBODY))
+                self.ask("scale", ScaleRequest(nodes=blow.number, by=OPERATOR))
             case "cancel":
                 if self._checks.open:
                     saga = self._chance.choice(list(self._checks.open))
-                    self.ask("cancel", SagaRequest(saga=saga, by=SOMEBODY))
+                    self.ask("cancel", SagaRequest(saga=saga, by=OPERATOR))
             case "breaker":
-                self.ask("breaker-open", BreakerRequest(reason=REASON, by=SOMEBODY))
-                closing = BreakerRequest(reason=REASON, by=SOMEBODY)
+                self.ask("breaker-open", BreakerRequest(reason=REASON, by=OPERATOR))
+                closing = BreakerRequest(reason=REASON, by=OPERATOR)
                 self._in(blow.seconds, partial(self.ask, "breaker-close", closing))
             case _:
                 machine = self._some_machine()
                 if machine is not None:
                     self._wish_about(blow, machine.name)
 
-    def _wish_about(self, blow: Blow, node: str) -> None:
+    def _wish_about(self, blow: InjectedFault, node: str) -> None:
         match blow.kind:
             case "replace":
-                self.ask("replace", DrainRequest(node=node, by=SOMEBODY))
+                self.ask("replace", DrainRequest(node=node, by=OPERATOR))
             case "hold":
                 held = HoldRequest(
-                    node=node, for_=Duration(blow.seconds), reason=REASON, by=SOMEBODY
+                    node=node, for_=Duration(blow.seconds), reason=REASON, by=OPERATOR
                 )
                 self.ask("hold", held)
             case "drain":
                 self._checks.left_cordoned[node] = None
-                self.ask("drain", DrainRequest(node=node, by=SOMEBODY))
+                self.ask("drain", DrainRequest(node=node, by=OPERATOR))
             case _:
                 self._checks.left_cordoned[node] = None
-                self.ask("cordon", NodeRequest(node=node, reason=REASON, by=SOMEBODY))
+                self.ask("cordon", NodeRequest(node=node, reason=REASON, by=OPERATOR))
                 self._in(blow.seconds, partial(self.give_back, node))
 
     def give_back(self, node: str) -> None:
         """Put a node into service again."""
-        self.ask("uncordon", NodeRequest(node=node, by=SOMEBODY))
+        self.ask("uncordon", NodeRequest(node=node, by=OPERATOR))
 
     def _works_again(self, node: str) -> None:
         """What is wrong with a machine shows again under work."""
@@ -305,7 +305,7 @@ class Blows:
             try:
                 await operator.bus.publish(subject, encode(request))
             except BusError as error:
-                self._world.note(f"nobody hears {verb}: {error}")
+                self._simulation.note(f"nobody hears {verb}: {error}")
 
         operator.spawn(ask())
 

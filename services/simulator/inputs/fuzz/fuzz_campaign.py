@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 SERVICES: Final = ("health-monitor", "pool-manager", "provisioner", "notifier")
 EVERYBODY: Final = "*"
-CURES: Final = ("reset_gpu", "reboot", "replace")
+REMEDIES: Final = ("reset_gpu", "reboot", "replace")
 """What helps against a fault, the gentlest first."""
 FATAL: Final = (79, 79, 79, 48, 95)
 MILD: Final = (13, 43, 63)
@@ -21,7 +21,7 @@ REPEATS_MAX: Final = 16
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
 
-Kind = Literal[
+MachineSpec = Literal[
     "fault",
     "mild-fault",
     "kill",
@@ -56,17 +56,17 @@ Kind = Literal[
 ]
 
 
-ALWAYS: Final[tuple[Kind, ...]] = ("fault", "kill", "kill-after-effects")
+ALWAYS: Final[tuple[MachineSpec, ...]] = ("fault", "kill", "kill-after-effects")
 """Drawn in every run, whatever else is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class InjectedFault:
     """One thing that goes wrong, or that a person does."""
 
     at: float
     """Seconds after the campaign's beginning."""
-    kind: Kind
+    kind: MachineSpec
     target: str = ""
     """A service, or everybody."""
     number: int = 0
@@ -85,7 +85,7 @@ class Blow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class FleetShape:
     """What kind of fleet."""
 
     nodes: int
@@ -109,8 +109,8 @@ class Shape:
 class Campaign:
     """A fleet and what befalls it."""
 
-    shape: Shape
-    blows: tuple[Blow, ...]
+    shape: FleetShape
+    blows: tuple[InjectedFault, ...]
     seconds: float
 
 
@@ -118,7 +118,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     """Draw a fleet, and blows over so many minutes."""
     chance = Random(f"{seed}/campaign")  # noqa: S311 - repeatable is the point
     nodes = chance.randint(2, 6)
-    shape = Shape(
+    shape = FleetShape(
         nodes=nodes,
         order=chance.choice(("terminate_first", "provision_first")),
         max_unavailable=chance.randint(1, 2),
@@ -133,9 +133,9 @@ def draw(seed: str, minutes: float) -> Campaign:
     )
     seconds = minutes * 60
     # Not everything at once in every run: what is left out makes what is left clearer.
-    kinds: list[Kind] = chance.sample(sorted(_DRAWS), k=chance.randint(3, len(_DRAWS)))
+    kinds: list[MachineSpec] = chance.sample(sorted(_DRAWS), k=chance.randint(3, len(_DRAWS)))
     kinds += ALWAYS
-    blows: list[Blow] = []
+    blows: list[InjectedFault] = []
     for _ in range(chance.randint(3, 4 + int(minutes * 5))):
         at = chance.uniform(0, seconds)
         if blows and chance.random() < NEAR_SHARE:
@@ -155,71 +155,73 @@ def _anybody(chance: Random) -> str:
     return chance.choice((*SERVICES, EVERYBODY))
 
 
-def _launch_fails(chance: Random, at: float) -> Blow:
+def _launch_fails(chance: Random, at: float) -> InjectedFault:
     # Only what leaves in doubt whether it took effect may have taken effect: a cloud that says
     # "over quota" and launches all the same keeps no contract.
     how = chance.choice(("before", "after", "after", "hang", "hang-after"))
     kinds = ("TRANSIENT", "NETWORK") if "after" in how else ("TRANSIENT", "THROTTLE", "QUOTA")
-    return Blow(at, "launch-fails", chance.choice(kinds), how=how)
+    return InjectedFault(at, "launch-fails", chance.choice(kinds), how=how)
 
 
-_DRAWS: Final[dict[Kind, Callable[[Random, float], Blow]]] = {
-    "fault": lambda c, at: Blow(at, "fault", number=c.choice(FATAL), how=c.choice(CURES)),
-    "mild-fault": lambda c, at: Blow(at, "mild-fault", number=c.choice(MILD)),
-    "kill": lambda c, at: Blow(at, "kill", c.choice(SERVICES), seconds=c.uniform(0.1, 8)),
-    "kill-after-effects": lambda c, at: Blow(
+_DRAWS: Final[dict[MachineSpec, Callable[[Random, float], InjectedFault]]] = {
+    "fault": lambda c, at: InjectedFault(
+        at, "fault", number=c.choice(FATAL), how=c.choice(REMEDIES)
+    ),
+    "mild-fault": lambda c, at: InjectedFault(at, "mild-fault", number=c.choice(MILD)),
+    "kill": lambda c, at: InjectedFault(at, "kill", c.choice(SERVICES), seconds=c.uniform(0.1, 8)),
+    "kill-after-effects": lambda c, at: InjectedFault(
         at, "kill-after-effects", c.choice(SERVICES), c.randint(1, 12), c.uniform(0.1, 8)
     ),
-    "cut": lambda c, at: Blow(at, "cut", _anybody(c), seconds=c.uniform(0.2, 15)),
-    "lost-requests": lambda c, at: Blow(
+    "cut": lambda c, at: InjectedFault(at, "cut", _anybody(c), seconds=c.uniform(0.2, 15)),
+    "lost-requests": lambda c, at: InjectedFault(
         at,
         "lost-requests",
         c.choice(SERVICES),
         seconds=c.uniform(1, 30),
         share=c.uniform(0.05, 0.4),
     ),
-    "lost-answers": lambda c, at: Blow(
+    "lost-answers": lambda c, at: InjectedFault(
         at, "lost-answers", c.choice(SERVICES), seconds=c.uniform(1, 30), share=c.uniform(0.05, 0.4)
     ),
-    "lost-acks": lambda c, at: Blow(
+    "lost-acks": lambda c, at: InjectedFault(
         at, "lost-acks", c.choice(SERVICES), seconds=c.uniform(1, 60), share=c.uniform(0.1, 1)
     ),
-    "slow": lambda c, at: Blow(
+    "slow": lambda c, at: InjectedFault(
         at, "slow", c.choice(SERVICES), seconds=c.uniform(1, 30), share=c.uniform(0.1, 3)
     ),
     "launch-fails": _launch_fails,
-    "no-capacity": lambda c, at: Blow(at, "no-capacity", seconds=c.uniform(5, 90)),
-    "terminate-fails": lambda c, at: Blow(
+    "no-capacity": lambda c, at: InjectedFault(at, "no-capacity", seconds=c.uniform(5, 90)),
+    "terminate-fails": lambda c, at: InjectedFault(
         at, "terminate-fails", how=c.choice(("before", "after", "hang", "hang-after"))
     ),
-    "list-fails": lambda c, at: Blow(
+    "list-fails": lambda c, at: InjectedFault(
         at, "list-fails", seconds=c.uniform(1, 20), how=c.choice(("before", "hang"))
     ),
     # Long enough for its command to come to another replica meanwhile.
-    "launch-cut-off": lambda c, at: Blow(at, "launch-cut-off", seconds=c.uniform(2, 12)),
-    "stillborn": lambda _, at: Blow(at, "stillborn"),
-    "faulty": lambda _, at: Blow(at, "faulty"),
-    "power-off": lambda _, at: Blow(at, "power-off"),
-    "vanish": lambda _, at: Blow(at, "vanish"),
-    "hang": lambda c, at: Blow(at, "hang", seconds=c.uniform(5, 25)),
+    "launch-cut-off": lambda c, at: InjectedFault(at, "launch-cut-off", seconds=c.uniform(2, 12)),
+    "stillborn": lambda _, at: InjectedFault(at, "stillborn"),
+    "faulty": lambda _, at: InjectedFault(at, "faulty"),
+    "power-off": lambda _, at: InjectedFault(at, "power-off"),
+    "vanish": lambda _, at: InjectedFault(at, "vanish"),
+    "hang": lambda c, at: InjectedFault(at, "hang", seconds=c.uniform(5, 25)),
     # An agent that lies, and one that tells what it has told before, in any order.
-    "false-fault": lambda c, at: Blow(at, "false-fault", number=c.choice(FATAL)),
-    "repeats": lambda c, at: Blow(at, "repeats", number=c.randint(1, REPEATS_MAX)),
-    "workload-away": lambda c, at: Blow(at, "workload-away", seconds=c.uniform(1, 40)),
-    "endless-drain": lambda c, at: Blow(at, "endless-drain", seconds=c.uniform(1, 60)),
+    "false-fault": lambda c, at: InjectedFault(at, "false-fault", number=c.choice(FATAL)),
+    "repeats": lambda c, at: InjectedFault(at, "repeats", number=c.randint(1, REPEATS_MAX)),
+    "workload-away": lambda c, at: InjectedFault(at, "workload-away", seconds=c.uniform(1, 40)),
+    "endless-drain": lambda c, at: InjectedFault(at, "endless-drain", seconds=c.uniform(1, 60)),
     # Withdrawn after a while, by when the machine may be broken; or it is taken at the end of it.
-    "notice": lambda c, at: Blow(
+    "notice": lambda c, at: InjectedFault(
         at,
         "notice",
         seconds=c.uniform(5, 150),
         number=c.choice(FATAL),
         how=c.choice(("", "", "withdrawn", "withdrawn-broken")),
     ),
-    "drain": lambda _, at: Blow(at, "drain"),
-    "cordon": lambda c, at: Blow(at, "cordon", seconds=c.uniform(5, 60)),
-    "hold": lambda c, at: Blow(at, "hold", seconds=c.uniform(10, 120)),
-    "cancel": lambda _, at: Blow(at, "cancel"),
-    "breaker": lambda c, at: Blow(at, "breaker", seconds=c.uniform(5, 60)),
-    "scale": lambda c, at: Blow(at, "scale", number=c.randint(1, 7)),
-    "replace": lambda _, at: Blow(at, "replace"),
+    "drain": lambda _, at: InjectedFault(at, "drain"),
+    "cordon": lambda c, at: InjectedFault(at, "cordon", seconds=c.uniform(5, 60)),
+    "hold": lambda c, at: InjectedFault(at, "hold", seconds=c.uniform(10, 120)),
+    "cancel": lambda _, at: InjectedFault(at, "cancel"),
+    "breaker": lambda c, at: InjectedFault(at, "breaker", seconds=c.uniform(5, 60)),
+    "scale": lambda c, at: InjectedFault(at, "scale", number=c.randint(1, 7)),
+    "replace": lambda _, at: InjectedFault(at, "replace"),
 }

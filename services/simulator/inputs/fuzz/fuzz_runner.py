@@ -10,7 +10,7 @@ from typing import Final
 
 from services.runtime.logs import silenced
 from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, draw, keep
-from services.simulator.inputs.fuzz.fuzz_simulation import Outcome, simulate
+from services.simulator.inputs.fuzz.fuzz_simulation import SeedResult, simulate
 
 SHRINK_RUNS_MAX: Final = 60
 MINUTES: Final = 3.0
@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class FuzzOptions:
     """What to run."""
 
     seeds: Sequence[str]
@@ -56,13 +56,13 @@ def campaign_of(seed: str, minutes: float, only: tuple[int, ...] | None) -> Camp
     return campaign if only is None else keep(campaign, only)
 
 
-def one(seed: str, minutes: float, only: tuple[int, ...] | None = None) -> Outcome:
+def one(seed: str, minutes: float, only: tuple[int, ...] | None = None) -> SeedResult:
     """Simulate one seed, without the services' own words."""
     with silenced():
         return simulate(seed, campaign_of(seed, minutes, only))
 
 
-def fuzz(order: Order, say: Say) -> Tally:
+def fuzz(order: FuzzOptions, say: Say) -> Tally:
     """Simulate every seed and say what was found; the tally's violations are what matters."""
     tally = Tally()
     began = time.monotonic()
@@ -83,7 +83,7 @@ def fuzz(order: Order, say: Say) -> Tally:
     return tally
 
 
-def _outcomes(order: Order) -> Iterator[Outcome]:
+def _outcomes(order: FuzzOptions) -> Iterator[SeedResult]:
     jobs = min(order.jobs, len(order.seeds))
     if jobs <= 1:
         try:
@@ -99,14 +99,14 @@ def _outcomes(order: Order) -> Iterator[Outcome]:
         )
 
 
-def _apart(seed: str, minutes: float, only: tuple[int, ...] | None) -> Outcome:
+def _apart(seed: str, minutes: float, only: tuple[int, ...] | None) -> SeedResult:
     """Simulate one seed; what is there before it is kept out of its collections of garbage."""
     gc.collect()
     gc.freeze()
     return one(seed, minutes, only)
 
 
-def told(order: Order, outcome: Outcome) -> Iterator[str]:
+def told(order: FuzzOptions, outcome: SeedResult) -> Iterator[str]:
     """What a person needs to see a violation again, and to see why."""
     campaign = campaign_of(outcome.seed, order.minutes, order.only)
     kept, smallest = shrink(outcome, campaign, order.minutes, order.only)
@@ -125,8 +125,8 @@ def told(order: Order, outcome: Outcome) -> Iterator[str]:
 
 
 def shrink(
-    outcome: Outcome, campaign: Campaign, minutes: float, only: tuple[int, ...] | None
-) -> tuple[tuple[int, ...], Outcome]:
+    outcome: SeedResult, campaign: Campaign, minutes: float, only: tuple[int, ...] | None
+) -> tuple[tuple[int, ...], SeedResult]:
     """Leave out blows as long as something is still violated; the numbers of what is left."""
     kept = list(only) if only is not None else list(range(1, len(campaign.blows) + 1))
     smallest, runs, size = outcome, 0, max(len(kept) // 2, 1)

@@ -17,17 +17,21 @@ from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
-from services.simulator.engine.agent_machines import Machines
-from services.simulator.engine.hardware_failures import Kind
-from services.simulator.engine.invariants import Checks, ViolationError
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.hardware_failures import MachineSpec
+from services.simulator.engine.invariants import Invariants, ViolationError
 from services.simulator.engine.scripted_agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
-from services.simulator.engine.simulated_cloud import Cloud
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulated_workload import Workload
-from services.simulator.engine.simulation_context import FLEET, WORLD, World
-from services.simulator.engine.supervised_service import Supervised
-from services.simulator.inputs.fuzz.fault_injector import SOMEBODY, Blows
-from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, Shape
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    FLEET,
+    SimulationContext,
+)
+from services.simulator.engine.supervised_service import SupervisedService
+from services.simulator.inputs.fuzz.fault_injector import OPERATOR, FaultInjector
+from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, FleetShape
 
 POOL: Final = "training"
 BUILDS: Final[dict[str, Build]] = {
@@ -48,7 +52,7 @@ TAIL_LINES: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SeedResult:
     """What came of a seed."""
 
     seed: str
@@ -64,7 +68,7 @@ class Outcome:
     """How often a service was killed or ended by itself."""
 
 
-def simulate(seed: str, campaign: Campaign) -> Outcome:
+def simulate(seed: str, campaign: Campaign) -> SeedResult:
     """Live through a campaign; the same seed and campaign have the same outcome, to the byte."""
     return virtual_time.run(lambda: Simulation(seed, campaign).run())
 
@@ -76,15 +80,15 @@ class Simulation:
         """Put the world together; nothing moves yet."""
         self._seed = seed
         self._campaign = campaign
-        self.world = World(seed)
-        WORLD.set(self.world)
+        self.simulation = SimulationContext(seed)
+        CURRENT_SIMULATION.set(self.simulation)
         shape = campaign.shape
-        self.world.skew_seconds = shape.skew_seconds
-        self.cloud = Cloud(self.world, shape.idempotent, shape.list_lag_seconds)
-        self.workload = Workload(self.world)
-        self.machines = Machines(self.world, lambda _: Kind(gpu_count=GPUS))
-        self.world.parts |= {"cloud": self.cloud, "workload": self.workload}
-        self.checks = Checks(self.world, self.cloud, self.workload, self.machines, POOL)
+        self.simulation.skew_seconds = shape.skew_seconds
+        self.cloud = SimulatedCloud(self.simulation, shape.idempotent, shape.list_lag_seconds)
+        self.workload = SimulatedWorkload(self.simulation)
+        self.machines = AgentMachines(self.simulation, lambda _: MachineSpec(gpu_count=GPUS))
+        self.simulation.parts |= {"cloud": self.cloud, "workload": self.workload}
+        self.checks = Invariants(self.simulation, self.cloud, self.workload, self.machines, POOL)
         self.checks.allowed = shape.max_unavailable
         self.checks.rate_max = shape.max_replacements
         self.checks.window_seconds = WINDOW_SECONDS
@@ -97,12 +101,14 @@ class Simulation:
         self.checks.spares = shape.spares
         settings = parse_settings("(simulation)", json.dumps(settings_of(shape)), {})
         self.services = [
-            Supervised(self.world, name if number == 1 else f"{name}/{number}", build, settings)
+            SupervisedService(
+                self.simulation, name if number == 1 else f"{name}/{number}", build, settings
+            )
             for name, build in BUILDS.items()
             for number in range(1, shape.replicas + 1)
         ]
-        self.blows = Blows(
-            *(self.world, POOL, self.cloud, self.workload, self.machines),
+        self.blows = FaultInjector(
+            *(self.simulation, POOL, self.cloud, self.workload, self.machines),
             *(self.checks, self.services),
         )
 
@@ -114,20 +120,20 @@ class Simulation:
         self.checks.ending(instance)
         self.machines.vanish(instance)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SeedResult:
         """Live through it."""
         violation, about = "", tuple[str, ...]()
         try:
             await self._live()
         except ViolationError as error:
             violation, about = str(error), error.about
-        self.world.server.close()
-        tail = self.world.history.tail(TAIL_LINES, about) if violation else []
-        return Outcome(
+        self.simulation.server.close()
+        tail = self.simulation.history.tail(TAIL_LINES, about) if violation else []
+        return SeedResult(
             seed=self._seed,
-            digest=self.world.history.digest,
-            events=self.world.history.events,
-            seconds=self.world.now(),
+            digest=self.simulation.history.digest,
+            events=self.simulation.history.events,
+            seconds=self.simulation.now(),
             violation=violation,
             tail=tuple(tail),
             made=self.cloud.made,
@@ -135,14 +141,14 @@ class Simulation:
         )
 
     async def _live(self) -> None:
-        self.operator = self.blows.operator = Life(self.world, "operator")
-        await set_up(self.operator.bus, self.world.clock, replicas=1)
+        self.operator = self.blows.operator = SimulatedProcess(self.simulation, "operator")
+        await set_up(self.operator.bus, self.simulation.clock, replicas=1)
         # The pool-manager would draw its own: this one is the same in every run.
         await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
         for each in self.services:
             each.start()
         await self._rest(BEGIN_SECONDS_MAX, steady_seconds=0)
-        begun = self.world.now()
+        begun = self.simulation.now()
         for blow in self._campaign.blows:
             await self._until(begun + blow.at)
             self.blows.strike(blow)
@@ -151,17 +157,17 @@ class Simulation:
         await self._rest(REST_SECONDS_MAX, steady_seconds=STEADY_SECONDS)
 
     async def _until(self, at: float) -> None:
-        while (left := at - self.world.now()) > 0:
+        while (left := at - self.simulation.now()) > 0:
             await asyncio.sleep(min(left, LOOK_SECONDS))
             self.checks.look()
 
     async def _rest(self, seconds_max: float, *, steady_seconds: float) -> None:
-        until, since = self.world.now() + seconds_max, None
+        until, since = self.simulation.now() + seconds_max, None
         while True:
             self.checks.look()
             self._clear_up()
             unrest = self.checks.unrest()
-            now = self.world.now()
+            now = self.simulation.now()
             if unrest:
                 since = None
             elif since is None:
@@ -178,12 +184,12 @@ class Simulation:
         """Do what people must do in the end: lift their cordons, and ask for new nodes again."""
         nodes = self.checks.waits_for_a_person()
         if nodes is not None:
-            self.blows.ask("scale", ScaleRequest(nodes=nodes, by=SOMEBODY))
+            self.blows.ask("scale", ScaleRequest(nodes=nodes, by=OPERATOR))
         for name in self.checks.cordoned() & self.checks.left_cordoned.keys():
             self.blows.give_back(name)
 
 
-def settings_of(shape: Shape) -> dict[str, Any]:
+def settings_of(shape: FleetShape) -> dict[str, Any]:
     """The configuration of a simulated fleet."""
     return {
         "fleet": FLEET,

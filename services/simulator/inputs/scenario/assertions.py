@@ -13,18 +13,18 @@ from schemas.pool_events import RequestRefused, ScaleRefused
 from schemas.records import PoolRecord
 from schemas.saga_log_entries import SagaStarted
 from services.simulator.inputs.scenario import scenario_format as f
-from services.simulator.inputs.scenario.observed_status import Standing
-from services.simulator.inputs.scenario.scenario_outcome import Checked, Step
+from services.simulator.inputs.scenario.observed_status import ObservedNode
+from services.simulator.inputs.scenario.scenario_outcome import AssertionResult, PlayedEvent
 
 FACTS: Final[Mapping[type[Message], str]] = dict([*NODE_FACTS.items(), *POOL_FACTS.items()])
 SHOWN_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class FleetView:
     """Everything that an assertion may ask about."""
 
-    nodes: Mapping[str, Standing]
+    nodes: Mapping[str, ObservedNode]
     pools: Mapping[str, PoolRecord]
     machines: Sequence[tuple[str, Offering]]
     """Each machine that stands at the cloud: its pool, and where and what it is."""
@@ -36,7 +36,7 @@ class View:
     story: Sequence[tuple[float, Message]]
 
 
-def expected(params: f.ExpectParams, target: str, view: View) -> str:
+def expected(params: f.ExpectParams, target: str, view: FleetView) -> str:
     """What is not as expected of a node, or of all; empty: nothing."""
     names = [target] if target != f.ALL else [*view.nodes]
     wrong = []
@@ -53,7 +53,7 @@ def expected(params: f.ExpectParams, target: str, view: View) -> str:
     return _shortened(wrong)
 
 
-def judged(each: f.Assertion, view: View) -> Checked:
+def judged(each: f.Assertion, view: FleetView) -> AssertionResult:
     """Whether an assertion holds."""
     if each.type in f.COUNTS:
         return _counted(each, _count(each, view))
@@ -63,30 +63,30 @@ def judged(each: f.Assertion, view: View) -> Checked:
         record = view.pools.get(each.target)
         state = record.breaker.state if record else "not recorded"
         why = f": {record.breaker.reason}" if record and record.breaker.reason else ""
-        return Checked(text=text, ok=state == each.expected, found=f"{state}{why}")
+        return AssertionResult(text=text, ok=state == each.expected, found=f"{state}{why}")
     if each.type == "advice":
         record = view.pools.get(each.target)
         advice = record.advice if record else None
         kept = advice.limited_by if advice else "followed"
         why = f": {advice.nodes} nodes asked for; {advice.detail}" if advice else ""
-        return Checked(text=text, ok=kept == each.expected, found=f"{kept}{why}")
+        return AssertionResult(text=text, ok=kept == each.expected, found=f"{kept}{why}")
     params = (
         f.ExpectParams(expected_status=each.expected)  # type: ignore[arg-type]
         if each.type == "node_status"
         else f.ExpectParams(expected_health=each.expected)  # type: ignore[arg-type]
     )
     wrong = expected(params, each.target, view)
-    return Checked(text=text, ok=not wrong, found=wrong)
+    return AssertionResult(text=text, ok=not wrong, found=wrong)
 
 
-def answered_why(each: f.Assertion, answer: str) -> Checked:
+def answered_why(each: f.Assertion, answer: str) -> AssertionResult:
     """Whether what people are told has these words in it."""
     text = each.message or f"why {each.target} tells: {each.contains}"
     told = " ".join(answer.split())
-    return Checked(text=text, ok=each.contains in told, found=told)
+    return AssertionResult(text=text, ok=each.contains in told, found=told)
 
 
-def _counted(each: f.Assertion, count: float) -> Checked:
+def _counted(each: f.Assertion, count: float) -> AssertionResult:
     bounds = []
     ok = True
     if isinstance(each.expected, int):
@@ -101,10 +101,10 @@ def _counted(each: f.Assertion, count: float) -> Checked:
     text = (
         each.message or f"{each.type}{f' ({what})' if what else ''}{about} {' and '.join(bounds)}"
     )
-    return Checked(text=text, ok=ok, found=f"{count:g}")
+    return AssertionResult(text=text, ok=ok, found=f"{count:g}")
 
 
-def _count(each: f.Assertion, view: View) -> float:
+def _count(each: f.Assertion, view: FleetView) -> float:
     everywhere = each.target == f.ALL
     match each.type:
         case "node_count":
@@ -150,7 +150,7 @@ def _about(message: Message) -> tuple[str, ...]:
     return (getattr(message, "pool", ""), node)
 
 
-def answered(step: Step, story: Sequence[tuple[float, Message]]) -> Step:
+def answered(step: PlayedEvent, story: Sequence[tuple[float, Message]]) -> PlayedEvent:
     """A step that asked for something, once its answer is known: refused, or as it was."""
     if not step.request:
         return step

@@ -4,8 +4,14 @@ from typing import Final
 
 from schemas.launch_offers import Offering
 from schemas.reasons import ProviderErrorKind
-from services.simulator.engine.agent_machines import Machines
-from services.simulator.engine.simulated_cloud import Call, Cloud, How, Machine, Trouble
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.simulated_cloud import (
+    Call,
+    CallFailure,
+    CloudInstance,
+    How,
+    SimulatedCloud,
+)
 from services.simulator.inputs.scenario import scenario_format as f
 
 ORDERS: Final[dict[str, tuple[Call, ProviderErrorKind]]] = {
@@ -21,7 +27,7 @@ LASTING: Final = frozenset({"no_capacity", "no_quota"})
 """These stay until they are recovered, where nothing else is said; others are so many calls."""
 
 
-def order(cloud: Cloud, machines: Machines, params: f.FailureParams) -> None:
+def order(cloud: SimulatedCloud, machines: AgentMachines, params: f.FailureParams) -> None:
     """Have calls fail, or the machines that are made next."""
     kind = params.failure_type
     if kind == "stillborn":
@@ -36,10 +42,10 @@ def order(cloud: Cloud, machines: Machines, params: f.FailureParams) -> None:
         seconds = lasts if params.duration is None else float(params.duration)
         how: How = "after" if kind == "lost_answer" else "before"
         for _ in range(1 if seconds else params.count):
-            cloud.order(Trouble(call, error, how, place=params.place), seconds)
+            cloud.order(CallFailure(call, error, how, place=params.place), seconds)
 
 
-def over(cloud: Cloud, machines: Machines, kind: str) -> None:
+def over(cloud: SimulatedCloud, machines: AgentMachines, kind: str) -> None:
     """A failure is over; empty: all of them."""
     if kind in ("", "stillborn"):
         machines.stillborn = 0
@@ -48,10 +54,12 @@ def over(cloud: Cloud, machines: Machines, kind: str) -> None:
     if kind in ("", "old_hardware"):
         machines.known = 0
     meant = ORDERS.get(kind)
-    cloud.troubles = [each for each in cloud.troubles if kind and (each.call, each.kind) != meant]
+    cloud.call_failures = [
+        each for each in cloud.call_failures if kind and (each.call, each.kind) != meant
+    ]
 
 
-def taken(cloud: Cloud, params: f.FailureParams) -> list[str]:
+def taken(cloud: SimulatedCloud, params: f.FailureParams) -> list[str]:
     """The nodes whose machines the cloud takes: so many of those that stand there, oldest first."""
     found = [
         each.instance.name
@@ -61,7 +69,7 @@ def taken(cloud: Cloud, params: f.FailureParams) -> list[str]:
     return found[: params.count]
 
 
-def standing_at(machine: Machine) -> Offering:
+def standing_at(machine: CloudInstance) -> Offering:
     """Where and what a machine is."""
     instance, asked = machine.instance, machine.offering
     return Offering(

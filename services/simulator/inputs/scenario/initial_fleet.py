@@ -11,7 +11,7 @@ from datetime import datetime
 
 from schemas.records import OpenSaga, PoolRecord
 from schemas.settings import Settings
-from services.simulator.engine.hardware_failures import Kind
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.scenario_pools import pool_of
 
@@ -19,31 +19,31 @@ BEGIN_REASON = "the scenario's fleet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class InitialFleet:
     """What a stage is set up with."""
 
     configuration: Settings
     records: tuple[PoolRecord, ...]
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, MachineSpec]
     """Node -> what its machine is like."""
-    others: Mapping[str, Kind]
+    others: Mapping[str, MachineSpec]
     """Pool -> what the machines are like that nobody has named."""
 
 
-def beginning(scenario: f.Scenario, now: datetime) -> Beginning:
+def beginning(scenario: f.Scenario, now: datetime) -> InitialFleet:
     """How a scenario begins."""
     named: dict[str, list[f.FleetNode]] = {name: [] for name in scenario.configuration.pools}
     for node in scenario.fleet:
         named[pool_of(node)].append(node)
-    return Beginning(
+    return InitialFleet(
         configuration=scenario.configuration,
         records=tuple(
             first_record(scenario.configuration, pool, [each.id for each in nodes], now)
             for pool, nodes in named.items()
         ),
-        kinds={node.id: kind_of(node) for node in scenario.fleet},
+        kinds={node.id: spec_of(node) for node in scenario.fleet},
         others={
-            name: kind_of(nodes[0]) if nodes else Kind(gpu_count=spec.gpu_count or 8)
+            name: spec_of(nodes[0]) if nodes else MachineSpec(gpu_count=spec.gpu_count or 8)
             for (name, nodes), spec in zip(
                 named.items(), scenario.configuration.pools.values(), strict=True
             )
@@ -51,9 +51,9 @@ def beginning(scenario: f.Scenario, now: datetime) -> Beginning:
     )
 
 
-def kind_of(node: f.FleetNode) -> Kind:
+def spec_of(node: f.FleetNode) -> MachineSpec:
     """What the machine of a node is like."""
-    return Kind(
+    return MachineSpec(
         region=node.region,
         zone=node.zone,
         rack=node.rack or node.labels.get("rack", ""),

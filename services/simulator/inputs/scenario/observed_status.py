@@ -12,7 +12,7 @@ from services.simulator.inputs.scenario.scenario_format import NodeStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ObservedNode:
     """How a node stands."""
 
     node: str
@@ -22,9 +22,11 @@ class Standing:
     reason: str = ""
 
 
-def standing(record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | None) -> Standing:
+def standing(
+    record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | None
+) -> ObservedNode:
     """How a node stands; `unfit`: whether its hardware is broken now, None where it has none."""
-    return Standing(
+    return ObservedNode(
         node=record.node,
         pool=record.pool,
         status=status_of(record),

@@ -23,7 +23,7 @@ from services.settings.yaml_document import Document, Path_, convert, read_docum
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.scenario_offerings import offered
 from services.simulator.inputs.scenario.scenario_pools import named_providers, own_pools, pool_text
-from services.simulator.inputs.scenario.scenario_validation import Known, problems
+from services.simulator.inputs.scenario.scenario_validation import KnownNames, problems
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 PROVIDER_TYPE: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
@@ -120,7 +120,7 @@ class _Reading:
         whole = len(scenario.events) == len(events)
         named = [each.get("id") for each in fleet if isinstance(each, dict)]
         ids = {each for each in named if isinstance(each, str)}
-        known = Known(
+        known = KnownNames(
             ids=ids, pools=self._known, started=not whole, offered=self._offered(scenario)
         )
         if scenario.stress is None:

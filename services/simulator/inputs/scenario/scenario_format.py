@@ -13,7 +13,7 @@ from schemas.duration import Duration
 from schemas.launch_offers import Market
 from schemas.reasons import BreakerState, HealthStatus, SagaKind
 from schemas.settings import Percent, Setting, Settings
-from services.simulator.engine.offering_selector import Place
+from services.simulator.engine.offering_selector import OfferingSelector
 
 FLEET_MAX: Final = 10_000
 EVENTS_MAX: Final = 10_000
@@ -84,7 +84,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "job": frozenset({"xid_error"}),
     "temperature": frozenset({"temperature"}),
     "count": COUNTED,
-    "cured_by": NODE_FAILURES - {"network", "power_off", "preemption", "deleted"},
+    "fixed_by": NODE_FAILURES - {"network", "power_off", "preemption", "deleted"},
     **dict.fromkeys(PLACE_KEYS, PLACED),
 }
 """Parameter -> the failures that it says something about; the other parameters fit all."""
@@ -152,9 +152,9 @@ class Placed(Setting, frozen=True, kw_only=True):
     market: Market | Literal[""] = ""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> OfferingSelector:
         """The same, by itself."""
-        return Place(**{key: getattr(self, key) for key in PLACE_KEYS})
+        return OfferingSelector(**{key: getattr(self, key) for key in PLACE_KEYS})
 
 
 class FailureParams(Placed, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ class FailureParams(Placed, frozen=True, kw_only=True):
     duration: Duration | None = None
     """After it the failure is over by itself; absent: it stays until `recover_failure`. Of
     `preemption`: how long before the cloud takes the node."""
-    cured_by: Literal["reset_gpu", "reboot", "replace"] = "reset_gpu"
+    fixed_by: Literal["reset_gpu", "reboot", "replace"] = "reset_gpu"
     """The gentlest remedy that helps; after a gentler one the failure comes again."""
 
 

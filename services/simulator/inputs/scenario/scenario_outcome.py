@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from schemas.messages import Message
-from services.simulator.inputs.scenario.observed_status import Standing
+from services.simulator.inputs.scenario.observed_status import ObservedNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PlayedEvent:
     """An event of the scenario, as it was played."""
 
     at: float
@@ -25,7 +25,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class AssertionResult:
     """An assertion, and whether it holds."""
 
     text: str
@@ -36,7 +36,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ScenarioResult:
     """All of it."""
 
     name: str
@@ -45,9 +45,9 @@ class Outcome:
     """Virtual."""
     digest: str
     """Of everything that was stored: the same seed and file have the same."""
-    steps: tuple[Step, ...] = ()
-    checks: tuple[Checked, ...] = ()
-    nodes: tuple[Standing, ...] = ()
+    steps: tuple[PlayedEvent, ...] = ()
+    checks: tuple[AssertionResult, ...] = ()
+    nodes: tuple[ObservedNode, ...] = ()
     story: tuple[tuple[float, Message], ...] = ()
     defects: tuple[str, ...] = ()
     """Services that ended by themselves."""

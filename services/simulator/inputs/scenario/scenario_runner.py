@@ -17,19 +17,23 @@ from services.bus.port import Bus
 from services.primitives.errors import BusError, NavarchError
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
-from services.simulator.engine.simulated_fleet import Stage
+from services.simulator.engine.simulated_fleet import SimulatedFleet
 from services.simulator.engine.virtual_time import moment
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.assertions import (
-    View,
+    FleetView,
     answered,
     answered_why,
     expected,
     judged,
 )
 from services.simulator.inputs.scenario.initial_fleet import beginning
-from services.simulator.inputs.scenario.observed_status import Standing, standing
-from services.simulator.inputs.scenario.scenario_outcome import Checked, Outcome, Step
+from services.simulator.inputs.scenario.observed_status import ObservedNode, standing
+from services.simulator.inputs.scenario.scenario_outcome import (
+    AssertionResult,
+    PlayedEvent,
+    ScenarioResult,
+)
 from services.simulator.inputs.scenario.scenario_validation import VERBS, applied, in_order
 
 LOOK_SECONDS: Final = 0.5
@@ -47,18 +51,18 @@ async def _nobody(bus: Bus, name: str, at: datetime) -> str:
     raise NavarchError("the scenario asks why something is so, and nobody is there to tell it")
 
 
-def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _nobody) -> Outcome:
+def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _nobody) -> ScenarioResult:
     """Play a scenario; the same file and seed have the same outcome, to the byte.
 
     `why` answers what assertions of that type ask.
     """
     with silenced():
         return virtual_time.run(
-            lambda: Player(scenario, seed or str(scenario.seed), why).play_all()
+            lambda: ScenarioRunner(scenario, seed or str(scenario.seed), why).play_all()
         )
 
 
-class Player:
+class ScenarioRunner:
     """One play of a scenario. To be used inside a virtual loop."""
 
     def __init__(self, scenario: f.Scenario, seed: str, why: AskWhy = _nobody) -> None:
@@ -66,13 +70,13 @@ class Player:
         self._scenario = scenario
         self._seed = seed
         self._why = why
-        self.stage = Stage(seed, beginning(scenario, moment(0.0)))
-        self.steps: list[Step] = []
+        self.fleet = SimulatedFleet(seed, beginning(scenario, moment(0.0)))
+        self.steps: list[PlayedEvent] = []
 
-    async def play_all(self) -> Outcome:
+    async def play_all(self) -> ScenarioResult:
         """Play everything, and look at each assertion when its moment has come."""
-        await self.stage.open()
-        looked: dict[int, Checked] = {}
+        await self.fleet.open()
+        looked: dict[int, AssertionResult] = {}
         looks = asyncio.create_task(self._look(looked))
         for _, event in in_order(self._scenario.events):
             await self.until(float(event.at))
@@ -88,10 +92,10 @@ class Player:
             if number not in looked:
                 looked[number] = await self._judged(each)
         outcome = self.outcome(tuple(looked[number] for number in sorted(looked)))
-        self.stage.close()
+        self.fleet.close()
         return outcome
 
-    async def _look(self, looked: dict[int, Checked]) -> None:
+    async def _look(self, looked: dict[int, AssertionResult]) -> None:
         """Look at the assertions that have their moment, whatever the events wait for then."""
         moments = Counter(event.at for event in self._scenario.events)
         timed = [
@@ -106,71 +110,71 @@ class Player:
 
     async def until(self, at: float) -> None:
         """Let time pass until a moment."""
-        if (left := at - self.stage.world.now()) > 0:
+        if (left := at - self.fleet.simulation.now()) > 0:
             await asyncio.sleep(left)
 
-    def outcome(self, checks: tuple[Checked, ...]) -> Outcome:
+    def outcome(self, checks: tuple[AssertionResult, ...]) -> ScenarioResult:
         """How it stands now."""
-        world, view = self.stage.world, self.view()
-        return Outcome(
+        simulation, view = self.fleet.simulation, self.view()
+        return ScenarioResult(
             name=self._scenario.name,
             seed=self._seed,
-            seconds=round(world.now(), 3),
-            digest=world.history.digest,
-            steps=tuple(answered(each, self.stage.story) for each in self.steps),
+            seconds=round(simulation.now(), 3),
+            digest=simulation.history.digest,
+            steps=tuple(answered(each, self.fleet.story) for each in self.steps),
             checks=checks,
             nodes=tuple(view.nodes.values()),
-            story=tuple(self.stage.story),
+            story=tuple(self.fleet.story),
             defects=tuple(
                 f"{name} ended by itself: {text}"
-                for name, service in self.stage.services.items()
+                for name, service in self.fleet.services.items()
                 for text in service.defects
             ),
         )
 
-    async def _judged(self, each: f.Assertion) -> Checked:
+    async def _judged(self, each: f.Assertion) -> AssertionResult:
         """Whether an assertion holds now."""
-        now = self.stage.world.now()
+        now = self.fleet.simulation.now()
         if each.type == "why":
-            stage = self.stage
-            clock = stage.world.clock
+            fleet = self.fleet
+            clock = fleet.simulation.clock
             checked = answered_why(
-                each, await self._why(stage.operator.bus, each.target, clock.now())
+                each, await self._why(fleet.operator.bus, each.target, clock.now())
             )
         else:
             checked = judged(each, self.view())
         return replace(checked, at=None if each.at is None else round(now, 3))
 
-    def standings(self) -> dict[str, Standing]:
+    def observed_nodes(self) -> dict[str, ObservedNode]:
         """Node -> how it stands."""
-        health = self.stage.health()
+        health = self.fleet.health()
         found = {}
-        for record in self.stage.nodes():
-            machine = self.stage.machines.named(record.node)
+        for record in self.fleet.nodes():
+            machine = self.fleet.machines.named(record.node)
             unfit = machine.unfit if machine is not None else None
             found[record.node] = standing(record, health.get(record.node), unfit=unfit)
         return found
 
-    def view(self) -> View:
+    def view(self) -> FleetView:
         """How everything stands."""
         names = dict.fromkeys((*self._scenario.configuration.pools, *applied(self._scenario)))
-        records = {name: self.stage.pool(name) for name in names}
-        return View(
-            nodes=self.standings(),
+        records = {name: self.fleet.pool(name) for name in names}
+        return FleetView(
+            nodes=self.observed_nodes(),
             pools={name: record for name, record in records.items() if record is not None},
-            machines=self.stage.standing(),
-            launches=self.stage.cloud.asked,
-            dollars=self.stage.dollars(),
-            sagas=self.stage.sagas,
-            story=self.stage.story,
+            machines=self.fleet.standing(),
+            launches=self.fleet.cloud.asked,
+            dollars=self.fleet.dollars(),
+            sagas=self.fleet.sagas,
+            story=self.fleet.story,
         )
 
     # --- events ---------------------------------------------------------------------------------
 
     async def play(self, event: f.Event) -> bool:
         """Play one event; False: it does not hold."""
-        at = self.stage.world.now()
-        self.stage.world.note(f"scenario: {words(event)}")
+        at = self.fleet.simulation.now()
+        self.fleet.simulation.note(f"scenario: {words(event)}")
         ok, detail, request = True, "", ""
         params = event.params
         match params:
@@ -184,19 +188,19 @@ class Player:
             case f.LogParams():
                 pass
             case f.FailureParams():
-                detail = self.stage.inject(event.target, params)
+                detail = self.fleet.inject(event.target, params)
                 ok = not detail
             case f.RecoverParams():
-                self.stage.recover(event.target, params.failure_type)
+                self.fleet.recover(event.target, params.failure_type)
             case f.RequestParams():
                 request = self._ask(event.target, params.verb, params.body)
             case f.LoadParams():
-                self.stage.load(event.target, params)
+                self.fleet.load(event.target, params)
             case f.NoParams():
                 await self._fleet(event.action)
-        took = round(self.stage.world.now() - at, 3)
+        took = round(self.fleet.simulation.now() - at, 3)
         self.steps.append(
-            Step(
+            PlayedEvent(
                 at=round(at, 3),
                 seconds=took,
                 text=words(event),
@@ -210,15 +214,15 @@ class Player:
 
     async def _fleet(self, action: f.Action) -> None:
         if action == "start_fleet":
-            await self.stage.start()
+            await self.fleet.start()
         else:
-            self.stage.stop()
+            self.fleet.stop()
 
     async def _expect(self, event: f.Event, params: f.ExpectParams) -> str:
         waits = event.action == "wait_for_status"
-        until = self.stage.world.now() + (float(params.timeout) if waits else 0.0)
+        until = self.fleet.simulation.now() + (float(params.timeout) if waits else 0.0)
         while wrong := expected(params, event.target, self.view()):
-            if self.stage.world.now() >= until:
+            if self.fleet.simulation.now() >= until:
                 return wrong
             await asyncio.sleep(LOOK_SECONDS)
         return ""
@@ -226,7 +230,7 @@ class Player:
     def _ask(self, pool: str, verb: str, body: dict[str, Any]) -> str:
         """Ask, and say under which id it will be answered."""
         request = str(body.get("request") or f"event-{len(self.steps) + 1}")
-        self.stage.ask(pool, verb, {**body, "request": request})
+        self.fleet.ask(pool, verb, {**body, "request": request})
         return request
 
     async def _command(self, node: str, params: f.CommandParams) -> tuple[bool, str, str]:
@@ -237,7 +241,7 @@ class Player:
         verb = VERBS[params.command_type]
         if params.command_type == "terminate":
             if pool in self._scenario.own_pools and not self._scenario.replace_fatal:
-                detail = await self.stage.take_away(pool, node)
+                detail = await self.fleet.take_away(pool, node)
                 return not detail, detail, ""
             verb = "replace"
         reason = {"reason": params.reason} if params.reason else {}
@@ -248,7 +252,7 @@ class Player:
         request = msgspec.convert(params.command_args, DiagnoseRequest)
         subject = subjects.node_command(pool, node, "diagnose")
         try:
-            reply = await self.stage.operator.bus.request(
+            reply = await self.fleet.operator.bus.request(
                 subject, encode(request), timeout_seconds=DIAGNOSE_SECONDS
             )
         except BusError as error:
@@ -263,7 +267,7 @@ class Player:
 
     def _pool_of(self, node: str) -> str:
         """The pool that a node is in."""
-        found = next((each.pool for each in self.stage.nodes() if each.node == node), "")
+        found = next((each.pool for each in self.fleet.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
 
 

@@ -16,8 +16,8 @@ from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.requests import REQUESTS
 from services.simulator.inputs.scenario import scenario_format as f
 
-Place = tuple[str | int, ...]
-Problem = tuple[Place, str]
+OfferingSelector = tuple[str | int, ...]
+Problem = tuple[OfferingSelector, str]
 
 VERBS: Final[dict[str, str]] = {
     "cordon": "cordon",
@@ -37,7 +37,7 @@ FREE: Final = frozenset({"wait", "log", "stop_fleet", "start_fleet"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownNames:
     """What may be referred to, although it could not be read."""
 
     ids: Collection[str]
@@ -48,7 +48,7 @@ class Known:
     """What there is to launch; none: that is not known."""
 
 
-def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
+def problems(scenario: f.Scenario, known: KnownNames) -> Iterator[Problem]:
     """Everything that is wrong."""
     pools, ids = {*known.pools, *applied(scenario)}, known.ids
     if not ids and not pools and scenario.stress is None:
@@ -60,7 +60,7 @@ def problems(scenario: f.Scenario, known: Known) -> Iterator[Problem]:
     gpus = {node.id: node.gpu_count for node in scenario.fleet}
     offers = () if pools != {*known.pools} else known.offered
     for number, event in in_order(scenario.events):
-        here: Place = ("events", number)
+        here: OfferingSelector = ("events", number)
         if event.at > f.TIME_SECONDS_MAX:
             yield (*here, "at"), "must be 720h at most"
         if event.action == "start_fleet":

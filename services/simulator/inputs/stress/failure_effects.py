@@ -15,19 +15,19 @@ from services.health_monitor.rules.xid_catalogues import XidCatalog
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine import hardware_failures
 from services.simulator.engine.failure_reports import reporter_of, tell
-from services.simulator.engine.simulated_machine import Machine
-from services.simulator.inputs.stress.failure_schedule import Failure
+from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_format import FailureType
 
 HOT_CELSIUS: Final = 92
-CURES_OF_ACTIONS: Final = {
+REMEDIES_OF_ACTIONS: Final = {
     "RESTART_BM": "reboot",
     "RESTART_VM": "reboot",
     "CHECK_MECHANICALS": "replace",
     "CONTACT_SUPPORT": "replace",
 }
 """NVIDIA's action for an XID -> the gentlest remedy that helps; of any other a reset does."""
-CURES_OF_TYPES: Final[dict[str, str]] = {
+REMEDIES_OF_TYPES: Final[dict[str, str]] = {
     "backend_error": "reboot",
     "boot_failure": "replace",
     "memory_error": "reset_gpu",
@@ -54,16 +54,16 @@ class _StandingClock:
         raise NotImplementedError(seconds)
 
 
-def cures(catalog: XidCatalog) -> dict[int, str]:
+def remedies(catalog: XidCatalog) -> dict[int, str]:
     """XID -> the gentlest remedy that helps against it."""
-    return {each.code: CURES_OF_ACTIONS.get(each.action, "reset_gpu") for each in catalog.codes}
+    return {each.code: REMEDIES_OF_ACTIONS.get(each.action, "reset_gpu") for each in catalog.codes}
 
 
 def on_machine(
-    failure: Failure, gpu: int, at: float, began: datetime, cures: Mapping[int, str]
-) -> hardware_failures.Failure:
+    failure: ScheduledFailure, gpu: int, at: float, began: datetime, remedies: Mapping[int, str]
+) -> hardware_failures.HardwareFailure:
     """What is wrong with the machine that a failure strikes."""
-    return hardware_failures.Failure(
+    return hardware_failures.HardwareFailure(
         kind=failure.type,
         number=failure.number,
         at=at,
@@ -71,7 +71,7 @@ def on_machine(
         xid_code=failure.xid,
         gpu_index=gpu,
         temperature=HOT_CELSIUS,
-        cured_by=CURES_OF_TYPES.get(failure.type) or cures.get(failure.xid, "reset_gpu"),
+        fixed_by=REMEDIES_OF_TYPES.get(failure.type) or remedies.get(failure.xid, "reset_gpu"),
         lasting=failure.fatal,
     )
 
@@ -81,16 +81,16 @@ def judged_fatal(policy: Policy, type_: FailureType, xid: int) -> bool:
     if type_ == "temperature":
         faults = _of_levels(policy)
     else:
-        planned = Failure(number=1, at=0.0, slot=0, type=type_, xid=xid)
+        planned = ScheduledFailure(number=1, at=0.0, slot=0, type=type_, xid=xid)
         faults = _told(on_machine(planned, 0, 0.0, PROBED_AT, {}))
     return any(policy.judge(each, {}, PROBED_AT).result == "unhealthy" for each in faults)
 
 
-def _told(failure: hardware_failures.Failure) -> list[Fault]:
+def _told(failure: hardware_failures.HardwareFailure) -> list[Fault]:
     """The faults that an agent makes of it."""
     nobody: Any = None
     instance = Instance(name="probe", provider_id="probe", pool="probe")
-    machine = Machine(instance, nobody, ready=1.0)
+    machine = SimulatedMachine(instance, nobody, ready=1.0)
     tell(reporter_of(machine, _StandingClock()), machine, failure)
     told = []
     while not machine.outbox.empty():

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, Literal
 
 from services.primitives.errors import ConfigurationError
-from services.simulator.inputs.stress.stress_fleet import Fleet, Slot
+from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, Slot
 from services.simulator.inputs.stress.stress_format import (
     OLDER_WORDS,
     PERCENT,
@@ -37,7 +37,7 @@ Fatal = Callable[[FailureType, int], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ScheduledFailure:
     """One failure of one slot's machine."""
 
     number: int
@@ -71,7 +71,9 @@ class TooManyError(ConfigurationError):
         )
 
 
-def draw(spec: StressSpec, fleet: Fleet, seed: str, fatal: Fatal) -> tuple[Failure, ...]:
+def draw(
+    spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal
+) -> tuple[ScheduledFailure, ...]:
     """Draw the whole timeline, in order of time."""
     if not spec.chaos.enabled:
         return ()
@@ -94,7 +96,7 @@ class _Weighted:
 class _Drawing:
     """One timeline as it is drawn; each use of chance has a source of its own."""
 
-    def __init__(self, spec: StressSpec, fleet: Fleet, seed: str, fatal: Fatal) -> None:
+    def __init__(self, spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal) -> None:
         self._chaos: ChaosSpec = spec.chaos
         self._seconds = float(spec.duration)
         self._fleet = fleet
@@ -108,7 +110,7 @@ class _Drawing:
         self._xids = _Weighted(chaos.xid_distribution or {str(DEFAULT_XID): 1.0})
         self._number = 0
 
-    def all(self) -> Iterator[Failure]:
+    def all(self) -> Iterator[ScheduledFailure]:
         for root in (*self._by_chance(), *self._outages()):
             yield root
             yield from self._chain(root)
@@ -116,7 +118,7 @@ class _Drawing:
     def _chance(self, what: str) -> Random:
         return Random(f"{self._seed}/{what}")  # noqa: S311 - repeatable is the point
 
-    def _by_chance(self) -> Iterator[Failure]:
+    def _by_chance(self) -> Iterator[ScheduledFailure]:
         """Failures that come one by one, at the rate that the file says."""
         chance = self._chance("failures")
         slots = self._fleet.slots
@@ -132,7 +134,7 @@ class _Drawing:
             if slot.up_at <= at:
                 yield self._make(at, slot.number, kind, chance)
 
-    def _outages(self) -> Iterator[Failure]:
+    def _outages(self) -> Iterator[ScheduledFailure]:
         for place, outage in enumerate(self._chaos.scheduled_outages):
             chance = self._chance(f"outages/{place}")
             kind = OLDER_WORDS.get(outage.failure_type, outage.failure_type)
@@ -163,9 +165,9 @@ class _Drawing:
         *,
         cause: Cause = "chance",
         of: str = "",
-        parent: Failure | None = None,
+        parent: ScheduledFailure | None = None,
         lasts: float | None = None,
-    ) -> Failure:
+    ) -> ScheduledFailure:
         self._number += 1
         if self._number > FAILURES_MAX:
             raise TooManyError
@@ -173,7 +175,7 @@ class _Drawing:
         xid = int(self._xids.draw(chance)) if type_ == "xid_error" else 0
         fatal = self._fatal(type_, xid)
         passes = None if fatal else self._passes(chance) if lasts is None else lasts
-        return Failure(
+        return ScheduledFailure(
             number=self._number,
             at=at,
             slot=slot,
@@ -196,7 +198,7 @@ class _Drawing:
 
     # --- what follows -------------------------------------------------------------------------
 
-    def _chain(self, root: Failure) -> Iterator[Failure]:
+    def _chain(self, root: ScheduledFailure) -> Iterator[ScheduledFailure]:
         """Everything that one failure brings about, directly and further on."""
         chance = self._chance(f"chain/{root.number}")
         struck = {root.slot}
@@ -212,7 +214,7 @@ class _Drawing:
                 waiting.append((follower, told | {name}))
                 yield follower
 
-    def _most(self, root: Failure) -> int:
+    def _most(self, root: ScheduledFailure) -> int:
         """How many nodes a chain may take with it, the first left out."""
         cascading = self._chaos.cascading
         slot = self._fleet.slots[root.slot]
@@ -223,8 +225,8 @@ class _Drawing:
         return self._fleet.groups[scope, name]
 
     def _cascade(
-        self, failure: Failure, struck: set[int], left: int, chance: Random
-    ) -> Iterator[Failure]:
+        self, failure: ScheduledFailure, struck: set[int], left: int, chance: Random
+    ) -> Iterator[ScheduledFailure]:
         cascading = self._chaos.cascading
         if not cascading.enabled or failure.depth >= cascading.max_depth or left <= 0:
             return
@@ -241,8 +243,8 @@ class _Drawing:
             yield self._make(at, slot, kind, chance, cause="cascade", parent=failure)
 
     def _correlated(
-        self, failure: Failure, told: frozenset[str], chance: Random
-    ) -> Iterator[tuple[str, Failure]]:
+        self, failure: ScheduledFailure, told: frozenset[str], chance: Random
+    ) -> Iterator[tuple[str, ScheduledFailure]]:
         for each in self._chaos.correlated_failures:
             # Once in a chain's line: else two that trigger each other never end.
             if each.name in told or not _triggers(each, failure):
@@ -260,7 +262,7 @@ class _Drawing:
             yield each.name, made
 
     def _correlated_slot(
-        self, failure: Failure, each: CorrelationSpec, chance: Random
+        self, failure: ScheduledFailure, each: CorrelationSpec, chance: Random
     ) -> int | None:
         if each.scope == "same_node":
             return failure.slot
@@ -269,7 +271,7 @@ class _Drawing:
         return chance.choice(others) if others else None
 
 
-def _triggers(each: CorrelationSpec, failure: Failure) -> bool:
+def _triggers(each: CorrelationSpec, failure: ScheduledFailure) -> bool:
     if each.trigger.isdigit():
         return failure.xid == int(each.trigger)
     return OLDER_WORDS.get(each.trigger, each.trigger) == failure.type

@@ -17,8 +17,8 @@ import msgspec
 from schemas.topology import NODES
 from services.bus.port import Stored
 from services.pool_manager.autoscaling.metrics_sources import Load
-from services.simulator.engine.simulated_workload import Workload
-from services.simulator.engine.simulation_context import World
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.stress.job_demand import Job
 
 BUSY_PERCENT: Final = 90
@@ -58,14 +58,14 @@ class _Queue:
     """A heap of nodes that may have room, each with its number."""
 
 
-class Jobs(Workload):
+class JobQueues(SimulatedWorkload):
     """Every pool's queue, and where its jobs run."""
 
     def __init__(
-        self, world: World, jobs: Sequence[Job], places: int, pools: Sequence[str]
+        self, simulation: SimulationContext, jobs: Sequence[Job], places: int, pools: Sequence[str]
     ) -> None:
         """Have these `jobs` come; each node has so many `places` for them."""
-        super().__init__(world)
+        super().__init__(simulation)
         self._coming = deque(jobs)
         self._places = places
         self._queues = {pool: _Queue() for pool in pools}
@@ -105,7 +105,7 @@ class Jobs(Workload):
             job.at for each in self._queues.values() for job in each.waiting
             if job.number not in self._started
         )  # fmt: skip
-        now = self.world.now() - self._begun
+        now = self.simulation.now() - self._begun
         return max((now - at for at in found), default=0.0)
 
     def used(self, node: str) -> int:
@@ -117,7 +117,7 @@ class Jobs(Workload):
 
     def begin(self) -> None:
         """Let the jobs come from now on."""
-        self._begun = self.world.now()
+        self._begun = self.simulation.now()
         self._next()
 
     def _next(self) -> None:
@@ -150,7 +150,7 @@ class Jobs(Workload):
         return free and not seat.broken and not left_alone
 
     def _start(self, seat: _Seat, job: Job) -> None:
-        now = self.world.now()
+        now = self.simulation.now()
         if job.number not in self._started:
             self._started.add(job.number)
             self.waits.append(now - self._begun - job.at)
@@ -220,8 +220,8 @@ class Jobs(Workload):
     def drain(self, node: str) -> None:
         """Let a node's jobs come to their end."""
         if node not in self.drained_at:
-            self.world.note(f"workload system drains {node}")
-        self.drained_at.setdefault(node, self.world.now())
+            self.simulation.note(f"workload system drains {node}")
+        self.drained_at.setdefault(node, self.simulation.now())
 
     def is_drained(self, node: str) -> bool:
         """Whether its last job has ended."""

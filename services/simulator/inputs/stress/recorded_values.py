@@ -61,7 +61,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Budget:
+class BudgetUse:
     """How near a pool came to what it may have out of service."""
 
     pool: str

@@ -14,18 +14,18 @@ from services.simulator.inputs.stress.run_log import logbook
 from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
 from services.simulator.inputs.stress.stress_run import StressRun
 from services.simulator.report import report_composer
-from services.simulator.report.report_format import Report
+from services.simulator.report.report_format import StressReport
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class StressPlan:
     """What will happen, before anything does."""
 
-    fleet: stress_fleet.Fleet
-    failures: tuple[failure_schedule.Failure, ...]
+    fleet: stress_fleet.GeneratedFleet
+    failures: tuple[failure_schedule.ScheduledFailure, ...]
 
 
-def plan(spec: StressSpec, health_policy: str = "") -> Planned:
+def plan(spec: StressSpec, health_policy: str = "") -> StressPlan:
     """Make the fleet and all that befalls it, from the specification's seed."""
     policy = load_policy(policy_path(health_policy, None))
 
@@ -35,7 +35,7 @@ def plan(spec: StressSpec, health_policy: str = "") -> Planned:
 
     seed = str(spec.seed)
     made = stress_fleet.generate(spec.fleet_gen, seed)
-    return Planned(made, failure_schedule.draw(spec, made, seed, fatal))
+    return StressPlan(made, failure_schedule.draw(spec, made, seed, fatal))
 
 
 def simulate(
@@ -47,7 +47,7 @@ def simulate(
     says: Sequence[tuple[float, str]] = (),
     passed: Callable[[float], None] = lambda _: None,
     heard: Callable[[float, str], None] = lambda _at, _text: None,
-) -> Report:
+) -> StressReport:
     """Live through it; `passed` is told the virtual seconds that have passed.
 
     `says` are the file's own words, each with its moment: the log has them, and `heard` is told.
@@ -57,7 +57,7 @@ def simulate(
     with logbook(spec.log_file) as book:
         planned = plan(spec, base.health_policy if base is not None else "")
 
-        async def live() -> Report:
+        async def live() -> StressReport:
             told = book.told if book is not None else None
             run = StressRun(spec, planned.fleet, planned.failures, str(spec.seed), told, base)
             run.says(says, heard)
@@ -68,7 +68,7 @@ def simulate(
                 spec,
                 planned.fleet,
                 run.recording,
-                history=run.world.history.digest,
+                history=run.simulation.history.digest,
                 machines=run.made,
                 jobs=run.jobs,
                 xid_names=names,

@@ -47,7 +47,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PoolSizeStep:
     """From a moment on, so many nodes are wanted of a pool."""
 
     at: float
@@ -56,7 +56,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class GeneratedFleet:
     """Every slot, and the pools they make up."""
 
     slots: tuple[Slot, ...]
@@ -64,14 +64,14 @@ class Fleet:
     """Pool -> of which template its nodes are."""
     groups: Mapping[tuple[str, str], tuple[int, ...]]
     """Scope and name (`zone`, `us-central1-a`) -> the slots there, in order."""
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[PoolSizeStep, ...]
 
     def of_pool(self, pool: str) -> tuple[int, ...]:
         """A pool's slots, those wanted first first."""
         return self.groups.get(("pool", pool), ())
 
 
-def generate(spec: FleetSpec, seed: str) -> Fleet:
+def generate(spec: FleetSpec, seed: str) -> GeneratedFleet:
     """Make the fleet; the same seed makes the same one."""
     templates = {each.name: each for each in spec.templates}
     names = _drawn({each.name: each.weight for each in spec.templates}, spec, f"{seed}/templates")
@@ -101,7 +101,7 @@ def generate(spec: FleetSpec, seed: str) -> Fleet:
             )
         )
     pools = {each.pool: templates[each.template] for each in sorted(slots, key=lambda s: s.pool)}
-    return Fleet(
+    return GeneratedFleet(
         slots=tuple(slots), pools=pools, groups=_groups(slots), wanted=tuple(_wanted(slots))
     )
 
@@ -201,15 +201,15 @@ def _groups(slots: Sequence[Slot]) -> dict[tuple[str, str], tuple[int, ...]]:
     return {place: tuple(numbers) for place, numbers in found.items()}
 
 
-def _wanted(slots: Sequence[Slot]) -> list[Wanted]:
+def _wanted(slots: Sequence[Slot]) -> list[PoolSizeStep]:
     """How many nodes each pool is to have from when on."""
     steps: dict[tuple[float, str], int] = {}
     for each in slots:
         at = each.wanted_at // STEP_SECONDS * STEP_SECONDS
         steps[at, each.pool] = steps.get((at, each.pool), 0) + 1
-    found: list[Wanted] = []
+    found: list[PoolSizeStep] = []
     sizes: dict[str, int] = {}
     for (at, pool), count in sorted(steps.items()):
         sizes[pool] = sizes.get(pool, 0) + count
-        found.append(Wanted(at, pool, sizes[pool]))
+        found.append(PoolSizeStep(at, pool, sizes[pool]))
     return found

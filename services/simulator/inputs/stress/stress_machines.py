@@ -24,16 +24,20 @@ from schemas.settings import AgentSettings
 from schemas.topology import HEARTBEATS, TELEMETRY
 from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance, ProvisionRequest
-from services.simulator.engine.agent_machines import COOL_CELSIUS, Machines
-from services.simulator.engine.hardware_failures import Kind
+from services.simulator.engine.agent_machines import COOL_CELSIUS, AgentMachines
+from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.scripted_agents import BOOT_SECONDS
-from services.simulator.engine.simulated_cloud import Cloud
-from services.simulator.engine.simulated_machine import Machine, gpus_of
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulation_context import World
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.stress import failure_effects
-from services.simulator.inputs.stress.failure_schedule import Failure
-from services.simulator.inputs.stress.stress_fleet import Fleet, Slot, replacement_cold_start
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
+from services.simulator.inputs.stress.stress_fleet import (
+    GeneratedFleet,
+    Slot,
+    replacement_cold_start,
+)
 from services.simulator.inputs.stress.stress_format import StressSpec
 
 TICK_SECONDS: Final = 1.0
@@ -44,7 +48,7 @@ SAMPLES_KEPT: Final = 1
 
 
 @dataclass(slots=True)
-class _Voice:
+class _AgentMessages:
     """What an agent says again and again, but for the moment of it."""
 
     beat_subject: str
@@ -56,7 +60,7 @@ class _Voice:
     """How busy it tells that they are, in percent."""
 
 
-class PlacedCloud(Cloud):
+class PlacedCloud(SimulatedCloud):
     """A provider whose machines stand where the plan says."""
 
     place: Callable[[ProvisionRequest], Slot]
@@ -64,12 +68,12 @@ class PlacedCloud(Cloud):
     def make(self, request: ProvisionRequest) -> Instance:
         """Make a machine in the next free slot of its pool."""
         slot = self.place(request)
-        return Cloud.make(
+        return SimulatedCloud.make(
             self, msgspec.structs.replace(request, region=slot.region, zone=slot.zone)
         )
 
 
-class NearLife(Life):
+class InstantProcess(SimulatedProcess):
     """An agent whose connection takes no time, and is cut or perfect."""
 
     async def there(self, call: str, about: str) -> None:
@@ -83,51 +87,51 @@ class NearLife(Life):
         """Nothing is in the way."""
 
 
-class Turns:
+class TurnBuckets:
     """Whose turn it is: each machine once in an interval, spread evenly over it."""
 
     def __init__(self, seconds: float) -> None:
         """Come round in `seconds`."""
         self._ticks = max(round(seconds / TICK_SECONDS), 1)
-        self._buckets: list[dict[str, Machine]] = [{} for _ in range(self._ticks)]
+        self._buckets: list[dict[str, SimulatedMachine]] = [{} for _ in range(self._ticks)]
         self._joined = 0
 
-    def join(self, machine: Machine) -> None:
+    def join(self, machine: SimulatedMachine) -> None:
         """Take part."""
         self._joined += 1
         self._buckets[self._joined % self._ticks][machine.name] = machine
 
-    def leave(self, machine: Machine) -> None:
+    def leave(self, machine: SimulatedMachine) -> None:
         """Take part no more."""
         for bucket in self._buckets:
             if bucket.pop(machine.name, None) is not None:
                 return
 
-    def at(self, tick: int) -> Sequence[Machine]:
+    def at(self, tick: int) -> Sequence[SimulatedMachine]:
         """Those whose turn it is."""
         return list(self._buckets[tick % self._ticks].values())
 
 
-class PlacedMachines(Machines):
+class SlotMachines(AgentMachines):
     """Every machine of the run, in the slots of a fleet."""
 
     def __init__(
         self,
-        world: World,
+        simulation: SimulationContext,
         spec: StressSpec,
-        fleet: Fleet,
+        fleet: GeneratedFleet,
         agent: AgentSettings,
-        cures: Mapping[int, str],
+        remedies: Mapping[int, str],
     ) -> None:
         """Stand in the slots of `fleet`; speak as often as `agent` says.
 
-        `cures`: XID -> the gentlest remedy that helps against it.
+        `remedies`: XID -> the gentlest remedy that helps against it.
         """
-        super().__init__(world, self._as_planned)
-        self._cures = cures
+        super().__init__(simulation, self._as_planned)
+        self._remedies = remedies
         self._spec = spec
         self._fleet = fleet
-        self._starts: Random = world.chance("machines")
+        self._starts: Random = simulation.chance("machines")
         self._free = {pool: list(fleet.of_pool(pool)) for pool in fleet.pools}
         for each in self._free.values():
             heapq.heapify(each)
@@ -135,15 +139,15 @@ class PlacedMachines(Machines):
         """Slots that no machine has stood in."""
         self._placed: dict[str, Slot] = {}
         """Instance name -> its slot, from the launch on."""
-        self._over: dict[str, list[Machine]] = {}
+        self._over: dict[str, list[SimulatedMachine]] = {}
         """Machines that stand beside the plan: they came before the one that they replace left."""
-        self.at: dict[int, Machine] = {}
+        self.at: dict[int, SimulatedMachine] = {}
         """Slot -> the machine that stands there."""
         self.booting = self._cold_start
-        self._beats = Turns(agent.heartbeat_interval)
-        self._samples = Turns(agent.telemetry_interval)
+        self._beats = TurnBuckets(agent.heartbeat_interval)
+        self._samples = TurnBuckets(agent.telemetry_interval)
         self._beat_headers = {h.TTL: f"{agent.heartbeat_ttl:.0f}s"}
-        self._voices: dict[str, _Voice] = {}
+        self._agent_messages: dict[str, _AgentMessages] = {}
         """Node -> what its agent says."""
         self.used: Callable[[str], int] = lambda _: UTILIZATION_PERCENT
         """How much a node's GPUs are used, in percent."""
@@ -160,9 +164,9 @@ class PlacedMachines(Machines):
             known = self._placed[request.name] = self._fleet.slots[number]
         return known
 
-    def _as_planned(self, instance: Instance) -> Kind:
+    def _as_planned(self, instance: Instance) -> MachineSpec:
         slot, template = self._placed[instance.name], self._fleet.pools[instance.pool]
-        kind = Kind(
+        kind = MachineSpec(
             region=slot.region,
             zone=slot.zone,
             rack=slot.rack,
@@ -205,31 +209,31 @@ class PlacedMachines(Machines):
             over.remove(machine)
         elif self.at.get(slot.number) is machine:
             if over:
-                heir = over.pop(0)
-                self._placed[heir.name] = slot
-                self.at[slot.number] = heir
+                successor = over.pop(0)
+                self._placed[successor.name] = slot
+                self.at[slot.number] = successor
             else:
                 del self.at[slot.number]
                 heapq.heappush(self._free[instance.pool], slot.number)
 
-    def restart(self, machine: Machine) -> None:
+    def restart(self, machine: SimulatedMachine) -> None:
         """Boot a machine that is out, or anew; until its agent is up it says nothing."""
         self._silence(machine)
         super().restart(machine)
 
-    def _silence(self, machine: Machine) -> None:
+    def _silence(self, machine: SimulatedMachine) -> None:
         self._beats.leave(machine)
         self._samples.leave(machine)
-        self._voices.pop(machine.name, None)
+        self._agent_messages.pop(machine.name, None)
 
-    def _life(self, name: str) -> Life:
-        return NearLife(self._world, name)
+    def _process(self, name: str) -> SimulatedProcess:
+        return InstantProcess(self._simulation, name)
 
     # --- what agents say ----------------------------------------------------------------------
 
-    def _begin_to_beat(self, node: Machine) -> None:
+    def _begin_to_beat(self, node: SimulatedMachine) -> None:
         pool, name = node.instance.pool, node.name
-        self._voices[name] = _Voice(
+        self._agent_messages[name] = _AgentMessages(
             f"$KV.{HEARTBEATS.name}.{node_key(pool, name)}",
             subjects.telemetry(pool, name),
             _read(node, used := self.used(name)),
@@ -240,7 +244,7 @@ class PlacedMachines(Machines):
         self._samples.join(node)
         self._beat(node)
 
-    def _sample_from_now(self, machine: Machine) -> None:
+    def _sample_from_now(self, machine: SimulatedMachine) -> None:
         """It samples from its boot on; what has changed shows when its turn comes."""
 
     def speak_for_ever(self) -> None:
@@ -252,18 +256,18 @@ class PlacedMachines(Machines):
             self._publish_sample(machine)
         asyncio.get_running_loop().call_later(TICK_SECONDS, self.speak_for_ever)
 
-    def _beat(self, machine: Machine) -> None:
-        if not machine.life.up:
+    def _beat(self, machine: SimulatedMachine) -> None:
+        if not machine.process.up:
             return
         beat = HeartbeatRecord(instance=machine.name, **self._about(machine))
-        subject = self._voices[machine.name].beat_subject
-        self._world.server.publish(subject, encode(beat), self._beat_headers)
-        machine.spoken_at = self._world.now()
+        subject = self._agent_messages[machine.name].beat_subject
+        self._simulation.server.publish(subject, encode(beat), self._beat_headers)
+        machine.last_heartbeat_at = self._simulation.now()
 
-    def _publish_sample(self, machine: Machine) -> None:
-        if not machine.ready or not machine.life.up:
+    def _publish_sample(self, machine: SimulatedMachine) -> None:
+        if not machine.ready or not machine.process.up:
             return
-        voice, used = self._voices[machine.name], self.used(machine.name)
+        voice, used = self._agent_messages[machine.name], self.used(machine.name)
         if (voice.hot, voice.used) != (machine.hot, used):
             voice.gpus, voice.hot, voice.used = _read(machine, used), dict(machine.hot), used
         machine.sequence += 1
@@ -274,25 +278,27 @@ class PlacedMachines(Machines):
             sequence=machine.sequence,
             **self._about(machine),
         )
-        server, subject = self._world.server, voice.sample_subject
+        server, subject = self._simulation.server, voice.sample_subject
         server.publish(subject, encode(sample), {})
         server.state.purge(TELEMETRY.name, subject, keep=SAMPLES_KEPT, before=0)
 
     # --- what happens to them -----------------------------------------------------------------
 
-    def strike(self, failure: Failure, gpu: int) -> Machine | None:
+    def strike(self, failure: ScheduledFailure, gpu: int) -> SimulatedMachine | None:
         """Have a failure; None where nothing stands there that could fail."""
         machine = self.at.get(failure.slot)
-        if machine is None or not machine.ready or machine.life.dead:
+        if machine is None or not machine.ready or machine.process.dead:
             return None
         if any(each.lasting for each in machine.failures.values()):
             return None
-        now = self._world.clock.now()
-        broken = failure_effects.on_machine(failure, gpu, self._world.now(), now, self._cures)
+        now = self._simulation.clock.now()
+        broken = failure_effects.on_machine(
+            failure, gpu, self._simulation.now(), now, self._remedies
+        )
         self.fail(machine, broken)
         return machine
 
-    def pass_by(self, machine: Machine, failure: Failure) -> bool:
+    def pass_by(self, machine: SimulatedMachine, failure: ScheduledFailure) -> bool:
         """Have a failure pass; False where the machine, or the failure, is gone by then."""
         found = [each for each in machine.failures.values() if each.number == failure.number]
         if not found or self.nodes.get(machine.instance.provider_id) is not machine:
@@ -301,7 +307,7 @@ class PlacedMachines(Machines):
         return True
 
 
-def _read(machine: Machine, used: int) -> msgspec.Raw:
+def _read(machine: SimulatedMachine, used: int) -> msgspec.Raw:
     """What a machine's GPUs show, encoded: it is nearly always the same as before."""
     gpus = [
         GpuSample(

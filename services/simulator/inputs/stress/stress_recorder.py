@@ -19,9 +19,9 @@ from schemas.topology import EVENTS, HEALTH, NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner.node_counts import DISRUPTIVE
 from services.pool_manager.planner.safety.disruption_budget import limit
-from services.simulator.inputs.stress.failure_schedule import Failure
-from services.simulator.inputs.stress.job_queues import Jobs
-from services.simulator.inputs.stress.recorded_values import Budget, Repair, Sample
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
+from services.simulator.inputs.stress.job_queues import JobQueues
+from services.simulator.inputs.stress.recorded_values import BudgetUse, Repair, Sample
 from services.simulator.inputs.stress.scaling_recorder import Scaling
 
 STEPS_MAX: Final = 60
@@ -106,7 +106,7 @@ _events = msgspec.json.Decoder(_Event)
 _scaled = msgspec.json.Decoder(_Scaled)
 
 
-class Recording:
+class StressRecorder:
     """What is noted while the run goes on."""
 
     def __init__(self, pools: Mapping[str, int], budgets: Mapping[str, BudgetSpec]) -> None:
@@ -123,11 +123,11 @@ class Recording:
         self.missed: Counter[str] = Counter()
         self.recovered: Counter[str] = Counter()
         self.lost = self.returned = 0
-        self.done: list[Failure] = []
+        self.done: list[ScheduledFailure] = []
         """Failures that struck a machine."""
         self.repairs: list[Repair] = []
         self.samples: list[Sample] = []
-        self.budgets = {name: Budget(name, nodes=size) for name, size in pools.items()}
+        self.budgets = {name: BudgetUse(name, nodes=size) for name, size in pools.items()}
         self.standing_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
         """Pool -> for how long machines of it stood, all together."""
         self.serving_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
@@ -150,7 +150,7 @@ class Recording:
 
     # --- what is true -------------------------------------------------------------------------
 
-    def strike(self, failure: Failure, node: str, at: float) -> None:
+    def strike(self, failure: ScheduledFailure, node: str, at: float) -> None:
         """A machine was struck."""
         self.done.append(failure)
         self.struck[failure.type] += 1
@@ -164,11 +164,11 @@ class Recording:
             self._ill[node] = grave, at
         self._since["failures"] += 1
 
-    def miss(self, failure: Failure) -> None:
+    def miss(self, failure: ScheduledFailure) -> None:
         """A failure found no machine that could fail."""
         self.missed[failure.cause] += 1
 
-    def recover(self, failure: Failure, node: str, *, well: bool) -> None:
+    def recover(self, failure: ScheduledFailure, node: str, *, well: bool) -> None:
         """A failure passed by itself; `well`: its machine has no other."""
         self.recovered[failure.type] += 1
         self._since["recoveries"] += 1
@@ -299,7 +299,7 @@ class Recording:
         wanted: Mapping[str, int],
         machines: Mapping[str, int],
         records: Sequence[PoolRecord] = (),
-        jobs: Jobs | None = None,
+        jobs: JobQueues | None = None,
     ) -> None:
         """Note how the fleet stands; of each pool `wanted` was asked for and `machines` stand.
 
@@ -341,7 +341,7 @@ class Recording:
                 budget.opened_at = None
 
 
-def _gravity(failure: Failure) -> int:
+def _gravity(failure: ScheduledFailure) -> int:
     """How surely it is this failure that takes a node out of service."""
     if failure.fatal:
         return 2

@@ -19,21 +19,25 @@ from services.bus.topology_setup import set_up
 from services.health_monitor.rules.xid_catalogues import load_xids
 from services.provisioner.provider_client.provider import Instance
 from services.settings.settings_file import parse_settings
-from services.simulator.engine.run_history import History
-from services.simulator.engine.simulated_machine import Machine
-from services.simulator.engine.simulated_process import Life
-from services.simulator.engine.simulated_workload import Workload
-from services.simulator.engine.simulation_context import FLEET, WORLD, World
-from services.simulator.engine.stored_records import Records
-from services.simulator.engine.supervised_service import Supervised
+from services.simulator.engine.run_history import RunHistory
+from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import (
+    CURRENT_SIMULATION,
+    FLEET,
+    SimulationContext,
+)
+from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.inputs.fuzz.fuzz_simulation import BUILDS
 from services.simulator.inputs.stress import failure_effects, job_demand
-from services.simulator.inputs.stress.failure_schedule import Failure
-from services.simulator.inputs.stress.job_queues import Jobs
-from services.simulator.inputs.stress.stress_fleet import Fleet, cold_start_max
+from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
+from services.simulator.inputs.stress.job_queues import JobQueues
+from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, cold_start_max
 from services.simulator.inputs.stress.stress_format import StressSpec, autoscaling_of
-from services.simulator.inputs.stress.stress_machines import PlacedCloud, PlacedMachines
-from services.simulator.inputs.stress.stress_recorder import Recording
+from services.simulator.inputs.stress.stress_machines import PlacedCloud, SlotMachines
+from services.simulator.inputs.stress.stress_recorder import StressRecorder
 
 GPUS_MAX: Final = 64
 LAUNCH_SECONDS_MIN: Final = 1_200.0
@@ -48,8 +52,8 @@ class StressRun:
     def __init__(
         self,
         spec: StressSpec,
-        fleet: Fleet,
-        failures: tuple[Failure, ...],
+        fleet: GeneratedFleet,
+        failures: tuple[ScheduledFailure, ...],
         seed: str,
         told: Callable[[float, str], None] | None = None,
         base: Settings | None = None,
@@ -61,9 +65,9 @@ class StressRun:
         self._spec = spec
         self._fleet = fleet
         self._failures = failures
-        self.world = World(seed)
-        self.world.history = History(0, told)
-        WORLD.set(self.world)
+        self.simulation = SimulationContext(seed)
+        self.simulation.history = RunHistory(0, told)
+        CURRENT_SIMULATION.set(self.simulation)
         settings = parse_settings("(stress)", json.dumps(settings_of(spec, fleet)), {})
         if base is not None:
             settings = msgspec.structs.replace(
@@ -74,35 +78,38 @@ class StressRun:
                 health_policy=base.health_policy,
                 server=base.server,
             )
-        known = failure_effects.cures(load_xids())
-        self.machines = PlacedMachines(self.world, spec, fleet, settings.agent, known)
-        self._chance = self.world.chance("gpus")
+        known = failure_effects.remedies(load_xids())
+        self.machines = SlotMachines(self.simulation, spec, fleet, settings.agent, known)
+        self._chance = self.simulation.chance("gpus")
         sizes = {pool: len(fleet.of_pool(pool)) for pool in fleet.pools}
-        self.jobs = jobs_of(spec, sizes, self.world, seed)
-        self.world.parts["workload"] = self.jobs or Workload(self.world)
+        self.jobs = jobs_of(spec, sizes, self.simulation, seed)
+        self.simulation.parts["workload"] = self.jobs or SimulatedWorkload(self.simulation)
         if self.jobs is not None:
             self.machines.used = self.jobs.used
         self._scales = autoscaling_of(spec.fleet_gen) is not None
         """Whether pools are as large as their autoscalers want them."""
-        self._records = Records(self.world.server)
+        self._records = StoredRecords(self.simulation.server)
         self.clouds: dict[str, PlacedCloud] = {}
         for provider in sorted({each.provider for each in fleet.slots}):
-            cloud = PlacedCloud(self.world, idempotent=True, list_lag_seconds=0.0, prefix=provider)
+            cloud = PlacedCloud(
+                self.simulation, idempotent=True, list_lag_seconds=0.0, prefix=provider
+            )
             cloud.place = self.machines.place
             cloud.on_made = self.machines.appear
             cloud.on_ending = self._ending
             self.clouds[provider] = cloud
-            self.world.parts[f"cloud/{provider}"] = cloud
+            self.simulation.parts[f"cloud/{provider}"] = cloud
         self.services = [
-            Supervised(self.world, name, build, settings) for name, build in BUILDS.items()
+            SupervisedService(self.simulation, name, build, settings)
+            for name, build in BUILDS.items()
         ]
         budgets = {name: pool.budget for name, pool in settings.pools.items()}
-        self.recording = Recording(sizes, budgets)
+        self.recording = StressRecorder(sizes, budgets)
         self._wanted: dict[str, int] = {}
         self._words: tuple[tuple[float, str], ...] = ()
         self._heard: Callable[[float, str], None] = lambda _at, _text: None
         self._begun = 0.0
-        self.world.watchers.append(self._stored)
+        self.simulation.watchers.append(self._stored)
 
     def says(self, words: Sequence[tuple[float, str]], heard: Callable[[float, str], None]) -> None:
         """Have the file's words said at their moments, and `heard` told of each."""
@@ -110,13 +117,13 @@ class StressRun:
 
     async def run(self, on_sample: Callable[[float], None]) -> None:
         """Live through it; `on_sample` is told the seconds that have passed."""
-        self.operator = Life(self.world, "operator")
-        await set_up(self.operator.bus, self.world.clock, replicas=1)
+        self.operator = SimulatedProcess(self.simulation, "operator")
+        await set_up(self.operator.bus, self.simulation.clock, replicas=1)
         await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
         for each in self.services:
             each.start()
         await asyncio.sleep(1.0)
-        self._begun = begun = self.world.now()
+        self._begun = begun = self.simulation.now()
         loop = asyncio.get_running_loop()
         self.machines.speak_for_ever()
         if self.jobs is not None:
@@ -133,7 +140,7 @@ class StressRun:
             self._sample()
             on_sample(self._now())
         self.recording.finish(self._now())
-        self.world.server.close()
+        self.simulation.server.close()
 
     def _sample(self) -> None:
         records = [self._records.pool(name) for name in self._fleet.pools] if self._scales else []
@@ -163,7 +170,7 @@ class StressRun:
 
     def _now(self) -> float:
         """Seconds since the first node was wanted."""
-        return self.world.now() - self._begun
+        return self.simulation.now() - self._begun
 
     def _stored(self, stream: str, stored: Stored) -> None:
         self.recording.stored(self._now(), stream, stored)
@@ -173,13 +180,13 @@ class StressRun:
     def _ask(self, pool: str, nodes: int) -> None:
         self._wanted[pool] = nodes
         request = ScaleRequest(nodes=nodes, by="stress")
-        self.world.server.publish(subjects.pool_request(pool, "scale"), encode(request), {})
+        self.simulation.server.publish(subjects.pool_request(pool, "scale"), encode(request), {})
 
     def _say(self, text: str) -> None:
-        self.world.note(f"scenario: {text}")
+        self.simulation.note(f"scenario: {text}")
         self._heard(self._now(), text)
 
-    def _strike(self, failure: Failure) -> None:
+    def _strike(self, failure: ScheduledFailure) -> None:
         gpu = self._chance.randrange(GPUS_MAX)
         machine = self.machines.strike(failure, gpu)
         if machine is None:
@@ -193,21 +200,23 @@ class StressRun:
                 failure.recovers_after, self._pass_by, machine, failure
             )
 
-    def _pass_by(self, machine: Machine, failure: Failure) -> None:
+    def _pass_by(self, machine: SimulatedMachine, failure: ScheduledFailure) -> None:
         if self.machines.pass_by(machine, failure):
             self.recording.recover(failure, machine.name, well=not machine.failures)
 
 
-def jobs_of(spec: StressSpec, sizes: Mapping[str, int], world: World, seed: str) -> Jobs | None:
+def jobs_of(
+    spec: StressSpec, sizes: Mapping[str, int], simulation: SimulationContext, seed: str
+) -> JobQueues | None:
     """The workload system of a run, where jobs come to it."""
     wanted = spec.workload
     if wanted is None:
         return None
     drawn = job_demand.draw(wanted, sizes, float(spec.duration), seed)
-    return Jobs(world, drawn, wanted.jobs_per_node, list(sizes))
+    return JobQueues(simulation, drawn, wanted.jobs_per_node, list(sizes))
 
 
-def settings_of(spec: StressSpec, fleet: Fleet) -> dict[str, Any]:
+def settings_of(spec: StressSpec, fleet: GeneratedFleet) -> dict[str, Any]:
     """The configuration of a stress run's services."""
     launch = max(
         LAUNCH_SECONDS_MIN, 2 * cold_start_max(spec.fleet_gen.startup, spec.chaos.recovery)
