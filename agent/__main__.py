@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("enroll", help="fetch this node's own credentials, once")
     parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
-    parse.add_argument("file", help="kmsg, dmesg or journalctl text; - for standard input")
+    parse.add_argument("file", help="kmsg, dmesg, journalctl, syslog, JSON; - for stdin")
     diagnose = commands.add_parser("diagnose", help="ask this node's agent to test the host")
     diagnose.add_argument("checks", nargs="*", metavar="CHECK", help="boot, nvidia-smi, dcgm …")
     diagnose.add_argument("--level", type=int, default=1, help="of dcgm, 1 to 4 (default: 1)")
@@ -98,7 +98,7 @@ def _parse(file: str) -> int:
     # Imported where it is used: the agent itself does not need the tools.
     from agent import operator_tools  # noqa: PLC0415
 
-    operator_tools.parse_file(file, print)
+    operator_tools.parse_file(file, print, lambda text: print(text, file=sys.stderr))  # noqa: T201
     return 0
 
 

@@ -2,22 +2,26 @@
 
 import asyncio
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from agent.faults.code_names import name_of
 from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.xid_patterns import may_tell, recognise
 from agent.maintenance.diagnostics.health_checks import CHECKS, program_of
 from agent.maintenance.reset_and_reboot import reboot_command, reset_command
 from agent.settings import AgentConfig
 from agent.sources.cloud.cloud_detection import DMI, detect
 from agent.sources.host_metrics import PROC
-from agent.sources.kernel_log_parser import parse_kmsg, parse_text
+from agent.sources.kernel_log_parser import KERNEL_FACILITY, Line, parse_kmsg
+from agent.sources.log_formats import parse_text
 from agent.sources.nvml import Inventory, Nvml, NvmlUnavailable
 from schemas.messages import encode
 from schemas.requests import DiagnoseRequest, Diagnosis
@@ -27,6 +31,11 @@ from services.primitives.errors import ConfigurationError, NavarchError
 
 CHECK_SECONDS_MAX: Final = 5.0
 TAIL_BYTES: Final = 65_536
+LINE_BYTES_MAX: Final = 1_048_576
+"""A longer line is read in pieces, so that no input fills the memory."""
+DMESG_BYTES_MAX: Final = 67_108_864
+"""The kernel's ring buffer holds far less."""
+XID_MENTION: Final = re.compile(r"\bS?Xid\b")
 PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 HOST_NAMESPACE: Final = "pid:[4026531836]"
 """The kernel's number of the first one, in which it counts the processes of its log's lines."""
@@ -40,14 +49,43 @@ DRILL_TEXTS: Final = {
 }
 
 
-def parse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Give the faults that the agent would see in a kernel log, one by one."""
+@dataclass(slots=True)
+class ParseCounts:
+    """What `parse` read, for the summary line."""
+
+    lines: int = 0
+    faults: int = 0
+    unread: int = 0
+    """Lines that name an XID or SXID in a form that is not known."""
+    other_driver_lines: int = 0
+    """Lines that mention the driver and report no fault."""
+    from_processes: int = 0
+    """Driver-like lines that a process wrote: they prove nothing."""
+
+    def summary(self) -> str:
+        """One sentence."""
+        text = f"{self.lines} lines read: {self.faults} faults"
+        if self.unread:
+            text += f", {self.unread} lines name an XID and could not be parsed (report them)"
+        text += f", {self.other_driver_lines} other lines mention the driver"
+        if self.from_processes:
+            text += f", {self.from_processes} ignored because a process wrote them"
+        return text
+
+
+def parse(lines: Iterable[bytes], counts: ParseCounts) -> Iterator[dict[str, Any]]:
+    """Give the faults that the agent would report from a kernel log, one by one."""
     scanner = Scanner()
     for raw in lines:
+        counts.lines += 1
         line = parse_text(raw)
-        sighting = scanner.scan(line) if line is not None else None
-        if line is None or sighting is None:
+        if line is None:
             continue
+        sighting = scanner.scan(line)
+        if sighting is None:
+            _count_unreported(line, counts)
+            continue
+        counts.faults += 1
         fault: dict[str, Any] = {
             "code": sighting.code,
             "name": name_of(sighting.kind, sighting.code),
@@ -63,12 +101,43 @@ def parse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         yield fault
 
 
-def parse_file(file: str, write: Callable[[str], object]) -> None:
-    """Print the faults in a file (`-`: standard input) as JSON lines."""
+def _count_unreported(line: Line, counts: ParseCounts) -> None:
+    if not may_tell(line.text):
+        return
+    if line.facility != KERNEL_FACILITY:
+        counts.from_processes += 1
+    elif XID_MENTION.search(line.text) and recognise(line.text) is None:
+        counts.unread += 1
+    else:
+        counts.other_driver_lines += 1
+
+
+def parse_file(file: str, write: Callable[[str], object], report: Callable[[str], object]) -> None:
+    """Print the faults in a file (`-`: standard input) as JSON lines, and then a summary."""
+    counts = ParseCounts()
     path = Path("/dev/stdin") if file == "-" else Path(file)
     with path.open("rb") as opened:
-        for fault in parse(opened):
+        for fault in parse(_entries(opened), counts):
             write(msgspec.json.encode(fault).decode())
+    report(counts.summary())
+
+
+def _entries(opened: BinaryIO) -> Iterator[bytes]:
+    """Give a log line by line; of the one document that `dmesg --json` prints, entry by entry."""
+    first = opened.readline(LINE_BYTES_MAX)
+    if first.strip() != b"{":
+        yield first
+        while line := opened.readline(LINE_BYTES_MAX):
+            yield line
+        return
+    document = first + opened.read(DMESG_BYTES_MAX)
+    try:
+        entries = msgspec.json.decode(document, type=dict[str, list[dict[str, Any]]])
+    except (msgspec.DecodeError, RecursionError):
+        yield from document.splitlines()
+        return
+    for each in entries.get("dmesg", ()):
+        yield msgspec.json.encode(each)
 
 
 def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:

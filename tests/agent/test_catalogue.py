@@ -11,7 +11,7 @@ from agent.faults.code_names import name_of
 from agent.faults.kernel_log_scanner import Scanner
 from agent.faults.nvlink5_decoder import decode
 from agent.faults.xid_patterns import recognise
-from agent.sources.kernel_log_parser import parse_text
+from agent.sources.log_formats import parse_text
 from services.settings.packaged_files import resource
 
 TABLE: Final = Path(__file__).parent / "data" / "nvlink5-decode.csv"

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from agent.faults.kernel_log_scanner import Scanner
 from agent.faults.xid_patterns import recognise
-from agent.sources.kernel_log_parser import Line, parse_kmsg, parse_text, split_records
+from agent.sources.kernel_log_parser import Line, parse_kmsg, split_records
+from agent.sources.log_formats import parse_text
 
 TEXT = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 
@@ -37,34 +38,6 @@ def test_a_kmsg_record_is_read(record: str, expected: Line | None):
 def test_what_is_no_record_is_none(record: bytes):
     """A malformed line is not a record, and not an error."""
     assert parse_kmsg(record) is None
-
-
-@pytest.mark.parametrize(
-    ("raw", "facility", "stamp_us"),
-    [
-        (TEXT, 0, -1),
-        (f"[   12.500000] {TEXT}", 0, 12_500_000),
-        (f"[   12.500000] [  T321] {TEXT}", 0, 12_500_000),
-        (f"[Mon Nov 21 01:02:03 2026] {TEXT}", 0, -1),
-        (f"<3>[   12.500000] {TEXT}", 0, 12_500_000),
-        (f"<11>[   12.500000] {TEXT}", 1, 12_500_000),
-        (f"kern  :err   : [   12.500000] {TEXT}", 0, 12_500_000),
-        (f"user  :err   : [   12.500000] {TEXT}", 1, 12_500_000),
-        (f"Nov 21 01:02:03 node-7 kernel: {TEXT}", 0, -1),
-        (f"Nov 21 01:02:03 node-7.rack.example kernel: [   12.500000] {TEXT}", 0, 12_500_000),
-        (f"Nov 21 01:02:03 node-7 trainer[99]: {TEXT}", 1, -1),
-        (f"2026-11-21T01:02:03,123456+00:00 {TEXT}", 0, -1),
-        (f"2026-11-21T01:02:03.123456+00:00 node-7 kernel: {TEXT}", 0, -1),
-        (f"2026-11-21T01:02:03+0000 node-7 kernel: {TEXT}", 0, -1),
-        (f"2026-11-21T01:02:03+0000 node-7 logger[5]: {TEXT}", 1, -1),
-        (f"3,100,5000000,-;{TEXT}", 0, 5_000_000),
-    ],
-)
-def test_text_forms_give_the_same_text(raw: str, facility: int, stamp_us: int):
-    """Dmesg, journalctl and syslog fronts come off; what a process wrote is told apart."""
-    line = parse_text(raw.encode())
-    assert line is not None
-    assert (line.text, line.facility, line.timestamp_us) == (TEXT, facility, stamp_us)
 
 
 @given(st.binary(max_size=300))

@@ -16,8 +16,9 @@ from agent.faults.fault_builder import GpuMap, NodeIdentity
 from agent.faults.kernel_log_scanner import Scanner
 from agent.faults.xid_patterns import Sighting, recognise
 from agent.operator_tools import parse
-from agent.sources.kernel_log_parser import Line, parse_kmsg, parse_text
+from agent.sources.kernel_log_parser import Line, parse_kmsg
 from agent.sources.kernel_log_reader import KernelLog
+from agent.sources.log_formats import parse_text
 from services.primitives.clock import SystemClock
 from tests.agent.test_xid import FORMATS
 

@@ -1,0 +1,146 @@
+"""Reads one line of a kernel log as other programs print it: dmesg, journalctl, syslog, containers.
+
+Used by `navarch-agent parse`; the running agent reads /dev/kmsg records alone. Pure, and nothing
+raises, whatever the bytes are. A line that a process wrote, and not the kernel, keeps a facility
+other than the kernel's.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from agent.sources.kernel_log_parser import (
+    KERNEL_FACILITY,
+    LINE_CHARS_MAX,
+    USER_FACILITY,
+    Line,
+    parse_kmsg,
+    unescape,
+)
+
+JSON_CHARS_MAX: Final = 65_536
+"""A journal entry with all its fields; the kernel's own text is at most `LINE_CHARS_MAX` of it."""
+PREFIXES_MAX: Final = 8
+NESTING_MAX: Final = 3
+"""A journal entry in a container's JSON log, in an event stream."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
+_MONOTONIC = re.compile(r"\s*\[\s*(\d{1,12})\.(\d{1,9})\]\s?")
+_LEVEL = re.compile(r"\s*<(\d{1,3})>")
+_DECODED = re.compile(r"\s*(kern|user|daemon|auth|syslog|local\d)\s*:\s*\w+\s*:\s*")
+_CALLER = re.compile(r"\s*\[\s*[TC]\d+\]\s?")
+_DATE = re.compile(r"\s*\[\w{3} \w{3} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)? \d{4}\]\s?")
+_CONTAINER = re.compile(
+    r"\s*(?:\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) [FP] "  # Kubernetes (CRI)
+    r"|[\w./-]+\s+\|\s"  # docker compose logs
+    r"|\[(?:pod|container)/[^\]\s]+\]\s"  # kubectl logs --prefix
+    r"|data: (?=\{))"  # journalctl -o json-sse
+)
+_SYSLOG_STAMP = re.compile(
+    r"\s*(?:\w{3} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?"  # short, RFC 3164
+    r"|(?:\w{3} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? [A-Z][\w+-]*"  # short-full
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*?\]?"  # ISO 8601
+    r"|\d{9,11}\.\d{3,9})\s+"  # short-unix
+)
+_RFC_5424 = re.compile(
+    r"1 (?:\d{4}-\S+|-) \S+ (\S+) \S+ \S+ (?:-|(?:\[(?:[^\]\\]|\\.)*\])+) ?(?:\ufeff)?"
+)
+_SOURCE = re.compile(r"(?:[\w.:-]*[\w.-]\s+)?([\w./@-]+)(?:\[\d+\])?:\s+")
+_SOURCE_ALONE = re.compile(r"([\w./@-]+)(?:\[\d+\])?:\s+")
+_SURE_SOURCE = re.compile(r"(?:[\w.:-]*[\w.-]\s+)?(kernel|[\w./@-]+(?=\[\d+\]))(?:\[\d+\])?:\s+")
+_DIGITS = re.compile(r"[0-9]{1,19}")
+_DRIVER = re.compile(r"(?:NVRM|nvidia-nvswitch\d*):\s")
+"""Where a form names no source, the driver's own prefix follows the time stamp."""
+
+
+def parse_text(raw: bytes) -> Line | None:
+    """Read one line of text; None: an empty line, or a property line of a kmsg dump."""
+    return _parse(raw, NESTING_MAX)
+
+
+def _parse(raw: bytes, nesting: int) -> Line | None:
+    if raw.startswith(b" ") and b"=" in raw and b"[" not in raw:
+        return None
+    record = parse_kmsg(raw)
+    if record is not None:
+        return record
+    text = raw[:JSON_CHARS_MAX].decode("utf-8", "replace").rstrip("\r\n")
+    text = _COLOUR.sub("", text) if "\x1b" in text else text
+    while found := _CONTAINER.match(text):
+        text = text[found.end() :]
+    if text.lstrip().startswith("{"):
+        return _from_json(text, nesting)
+    return _from_plain_text(text[:LINE_CHARS_MAX])
+
+
+def _from_plain_text(text: str) -> Line | None:
+    """Take dates, host names, levels and time stamps off the front, in any order."""
+    facility, stamp_us, priority = KERNEL_FACILITY, -1, 6
+    for _ in range(PREFIXES_MAX):
+        source: re.Match[str] | None = None
+        if found := _MONOTONIC.match(text):
+            stamp_us = int(found.group(1)) * 1_000_000 + int(found.group(2)[:6].ljust(6, "0"))
+            source = _SURE_SOURCE.match(text, found.end())
+        elif found := _LEVEL.match(text):
+            priority, facility = int(found.group(1)) & 7, int(found.group(1)) >> 3
+            source = _RFC_5424.match(text, found.end())
+        elif found := _DECODED.match(text):
+            facility = KERNEL_FACILITY if found.group(1) == "kern" else USER_FACILITY
+        elif found := _SYSLOG_STAMP.match(text):
+            if not _DRIVER.match(text, found.end()):
+                source = _SOURCE_ALONE.match(text, found.end()) or _SOURCE.match(text, found.end())
+        elif not (found := _DATE.match(text) or _CALLER.match(text)):
+            found = source = _SURE_SOURCE.match(text)
+            if found is None:
+                break
+        if source is not None:
+            facility = KERNEL_FACILITY if source.group(1) in ("kernel", "-") else USER_FACILITY
+            found = source
+        text = text[found.end() :]
+    return _line(text, stamp_us, priority, facility)
+
+
+def _from_json(text: str, nesting: int) -> Line | None:
+    """Read an entry of `journalctl -o json`, `dmesg --json` or a container's JSON log."""
+    try:
+        entry = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return _from_plain_text(text[:LINE_CHARS_MAX])
+    if not isinstance(entry, dict):
+        return None
+    if isinstance(log := entry.get("log"), str):
+        return _parse(log.encode(), nesting - 1) if nesting else None
+    if "msg" in entry:
+        number = _number(entry.get("pri"), 6)
+        facility = number >> 3 if entry.get("fac") is None else _facility(entry["fac"])
+        stamp = entry.get("time")
+        stamp_us = int(stamp * 1e6) if isinstance(stamp, float | int) and stamp >= 0 else -1
+        return _line(_text(entry["msg"]), stamp_us, number & 7, facility)
+    facility = KERNEL_FACILITY if entry.get("_TRANSPORT") == "kernel" else USER_FACILITY
+    stamp_us = _number(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"), -1)
+    return _line(_text(entry.get("MESSAGE")), stamp_us, _number(entry.get("PRIORITY"), 6), facility)
+
+
+def _line(text: str, stamp_us: int, priority: int, facility: int) -> Line | None:
+    text = unescape(text[:LINE_CHARS_MAX]).strip()
+    if not text:
+        return None
+    return Line(text=text, timestamp_us=stamp_us, priority=priority & 7, facility=facility)
+
+
+def _text(value: Any) -> str:
+    """Give a journal field as text: a string, or an array of bytes where it is not UTF-8."""
+    if isinstance(value, list):
+        return bytes(each & 0xFF for each in value if isinstance(each, int)).decode(
+            errors="replace"
+        )
+    return _COLOUR.sub("", value) if isinstance(value, str) else ""
+
+
+def _number(value: Any, missing: int) -> int:
+    return int(value) if _DIGITS.fullmatch(str(value)) else missing
+
+
+def _facility(name: Any) -> int:
+    return KERNEL_FACILITY if name in ("kern", 0, "0") else USER_FACILITY
