@@ -66,8 +66,6 @@ class OpenSaga(Record, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     """Which attempt at curing the node it is, of `attempts_max`."""
     attempts_max: int = 0
-    drain_until: UtcTime | None = None
-    """Not written any more: a notice that stands ends the drain itself, when its moment comes."""
     order: str = ""
     """Empty: as the pool says."""
     notice: str = ""

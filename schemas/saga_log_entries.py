@@ -89,8 +89,6 @@ class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
     launch: LaunchSpec | None = None
     drain: DrainMode = "deadline"
     drain_timeout_seconds: float = 3600.0
-    drain_until: UtcTime | None = None
-    """Not written any more: a notice that stands ends the drain itself, when its moment comes."""
     launch_timeout_seconds: float = 1200.0
     diagnostic: str = ""
     """What a new node must pass before it is admitted; empty: nothing beyond its boot checks."""

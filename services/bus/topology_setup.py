@@ -12,7 +12,6 @@ from services.primitives.errors import Refused, SetupError, Unavailable
 log = logging.getLogger(__name__)
 
 STREAM_NOT_FOUND: Final = 10059
-CONSUMER_NOT_FOUND: Final = 10014
 NO_SUITABLE_PEERS: Final = 10005
 """One of the servers is starting, or has missed a beat under load."""
 MORE_REPLICAS_THAN_STREAM: Final = 10126

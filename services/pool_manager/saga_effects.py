@@ -1,6 +1,5 @@
 """Brings the effects of saga entries about: records changed, facts published, pools closed."""
 
-import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -30,8 +29,6 @@ from services.pool_manager.planner.saga_projection import (
 from services.pool_manager.pool_store import Store
 from services.runtime.tracing import current_headers
 from services.saga.saga_state import SagaState
-
-log = logging.getLogger(__name__)
 
 
 class Effects:

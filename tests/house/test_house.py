@@ -1,19 +1,17 @@
 """The rules of the house that no linter knows: length, purity, where a subject may be written."""
 
 import ast
-import functools
 import importlib.metadata
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
 import typer
 
 from services.cli.app import app
+from tests.house.modules import ROOT, modules
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 CODE: Final = ("schemas", "agent", "services", "benchmarks")
 MODULE_LINES_MAX: Final = 450
 FUNCTION_LINES_MAX: Final = 70
@@ -75,20 +73,6 @@ LIBRARIES: Final = frozenset(
     {"bus", "cli", "primitives", "runtime", "saga", "settings", "simulator"}
 )
 """Folders of services/ that are no service: libraries, and the command line."""
-
-
-@functools.cache
-def _read(path: Path) -> tuple[ast.Module, str]:
-    """A module, parsed once for all that is asked of it."""
-    text = path.read_text(encoding="utf-8")
-    return ast.parse(text), text
-
-
-def modules(*folders: str) -> Iterator[tuple[str, ast.Module, str]]:
-    """Every module under the folders: its path from the root, its tree, its text."""
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), *_read(path)
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

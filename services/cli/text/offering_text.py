@@ -8,7 +8,6 @@ from schemas.offering_records import OfferingView
 from services.cli.text.history_text import moment, span
 
 HEADERS: Final = ("provider", "place", "type", "gpus", "market", "$/h", "price", "state", "used by")
-DAY_SECONDS: Final = 86_400.0
 
 
 def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[str, ...]]:

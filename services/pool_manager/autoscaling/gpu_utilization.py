@@ -1,6 +1,5 @@
 """How busy the GPUs of a pool are, from the newest samples of its nodes."""
 
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -11,8 +10,6 @@ import msgspec
 from schemas import subjects
 from schemas.topology import TELEMETRY
 from services.bus.port import Bus
-
-log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 120.0
 """A node of which nothing newer is known does not count."""

@@ -4,7 +4,6 @@ What they say of a pool is read by the code that reads the configuration; it may
 of the configuration, and none of this process's environment.
 """
 
-import logging
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +19,6 @@ from services.primitives.clock import Clock
 from services.primitives.errors import ConfigurationError, Conflict, Retry
 from services.settings.plugin_loader import load_plugin
 from services.settings.settings_file import requested_pool
-
-log = logging.getLogger(__name__)
 
 TRIES_MAX: Final = 50
 

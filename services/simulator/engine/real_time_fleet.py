@@ -7,7 +7,6 @@ decides nothing, and writes only what agents write.
 
 import asyncio
 import contextvars
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,8 +25,6 @@ from services.simulator.engine.hardware_failures import HardwareFailure, Machine
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
-
-log = logging.getLogger(__name__)
 
 STANDING: Final = frozenset({"running"})
 FAULT_XIDS: Final = (79, 79, 48, 95, 13, 31)

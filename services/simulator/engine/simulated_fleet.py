@@ -5,7 +5,6 @@ it makes it happen, and says how things stand.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -56,8 +55,6 @@ from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.inputs.scenario import cloud_failures
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.initial_fleet import InitialFleet
-
-log = logging.getLogger(__name__)
 
 BUILDS: Final[dict[str, Build]] = {
     "health-monitor": build_health_monitor,

@@ -1,6 +1,5 @@
 """The pools of a scenario: those of its file, and those of the nodes that name none. Pure."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from services.simulator.inputs.scenario import scenario_format as f
@@ -61,8 +60,3 @@ def own_pool(provider: str) -> str:
 def pool_of(node: f.FleetNode) -> str:
     """The pool that a node of the fleet belongs to."""
     return node.pool or own_pool(node.provider)
-
-
-def names(scenario: f.Scenario) -> Mapping[str, str]:
-    """Node -> its pool."""
-    return {node.id: pool_of(node) for node in scenario.fleet}
