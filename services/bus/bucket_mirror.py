@@ -101,14 +101,11 @@ class BucketView(Generic[R]):
         if self._own and (revision in self._own or len(self._own) > OWN_MAX):
             self._own = {each for each in self._own if each > self._seen}
 
-    async def caught_up(self, upto: int = 0) -> None:
-        """Wait until the view holds everything that was written before this call.
-
-        Or all up to a revision, where the caller knows one that is as good.
-        """
+    async def caught_up(self) -> None:
+        """Wait until the view holds everything that was written before this call."""
         name = self._bucket.name
         # Of what stands: a watch never brings what has been removed without a marker.
-        target = upto or await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
+        target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
         async with self._moved:
             await self._moved.wait_for(lambda: self._seen >= target)
 

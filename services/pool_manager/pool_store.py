@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -50,26 +49,6 @@ Change = Callable[[NodeRecord | None], NodeRecord | None]
 """Returns the record as it shall be; None or the same one: leave it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A pool's record, as this process has read or written it last."""
-
-    record: PoolRecord
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Since:
-    """What spares a decision two reads: a node was written while a pool's record was known.
-
-    Whoever then sees all nodes up to that revision sees them as they were after the record was; and
-    that the record is still the one is proven by writing it under its revision.
-    """
-
-    standing: Standing
-    node_revision: int
-
-
 class Store:
     """NODES and POOLS, which this service alone writes, and HEALTH, which it reads."""
 
@@ -84,7 +63,8 @@ class Store:
         """Held by a decision that lost its claim to another pool's: of many one wins at a time."""
         self._deciding: dict[str, asyncio.Lock] = {}
         self._changes: dict[str, list[tuple[PoolChange, asyncio.Future[None]]]] = {}
-        self._standing: dict[str, Standing] = {}
+        self._read: dict[str, tuple[PoolRecord, int]] = {}
+        """Each pool's record and revision as this process last read or wrote it."""
 
     async def claim_fleet(self, fleet: str) -> None:
         """Give this bus its fleet id, unless it has one."""
@@ -113,13 +93,7 @@ class Store:
         return {name: each for name, each in found if each and each.state != "terminated"}
 
     async def change_node(self, pool: str, node: str, change: Change) -> NodeRecord | None:
-        """Change a node's record; return it as it then is."""
-        return (await self.write_node(pool, node, change))[0]
-
-    async def write_node(
-        self, pool: str, node: str, change: Change
-    ) -> tuple[NodeRecord | None, int]:
-        """The same, with the revision that this wrote; 0: it wrote none."""
+        """Change a node's record; return the current one."""
         key = node_key(pool, node)
         record = self.nodes.records.get(key)
         revision = self.nodes.revisions.get(key, 0) if record else 0
@@ -130,7 +104,7 @@ class Store:
                 revision = entry.revision if entry else 0
             wanted = change(record)
             if wanted is None or wanted == record:
-                return record, 0
+                return record
             value = encode(wanted)
             ttl = TERMINATED_TTL_SECONDS if wanted.state == "terminated" else 0
             try:
@@ -142,7 +116,7 @@ class Store:
                 record = None
                 continue
             self.nodes.wrote(key, wanted, revision)
-            return wanted, revision
+            return wanted
         raise Retry(f"node {key}: others keep writing to its record")
 
     # --- pools --------------------------------------------------------------------------------
@@ -152,17 +126,16 @@ class Store:
         entry = await self._bus.get(POOLS, pool_key(pool))
         if entry is None:
             return None
-        known = self._standing.get(pool)
-        if known is not None and known.revision == entry.revision:
-            # With a thousand open sagas the record is large; nothing of it is read twice.
-            return known.record, known.revision
-        record = _pools.decode(entry.value)
-        self._standing[pool] = Standing(record, entry.revision)
-        return record, entry.revision
+        known = self._read.get(pool)
+        if known is not None and known[1] == entry.revision:
+            # With a thousand open sagas the record is large; decode each revision once.
+            return known
+        self._read[pool] = _pools.decode(entry.value), entry.revision
+        return self._read[pool]
 
-    def standing(self, pool: str) -> Standing | None:
-        """What this process knows of a pool's record; others may have written it since."""
-        return self._standing.get(pool)
+    def last_read(self, pool: str) -> tuple[PoolRecord, int] | None:
+        """A pool's record as this process last read or wrote it; replicas may have changed it."""
+        return self._read.get(pool)
 
     async def pools(self) -> list[PoolRecord]:
         """Every pool's record, fresh from the server."""
@@ -184,7 +157,7 @@ class Store:
     async def save_pool(self, record: PoolRecord, revision: int) -> int:
         """Write a pool's record if nobody else has, and return its revision; else Conflict."""
         written = await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
-        self._standing[record.name] = Standing(record, written)
+        self._read[record.name] = record, written
         return written
 
     async def removal(self, pool: str) -> CompletedRequest | None:
@@ -202,7 +175,7 @@ class Store:
         outlives = RemovedPool(serial=record.serial, removal=next(about_it, None))
         await self._bus.put(POOLS, removed_key(record.name), encode(outlives))
         await self._bus.delete(POOLS, pool_key(record.name), revision=revision)
-        self._standing.pop(record.name, None)
+        self._read.pop(record.name, None)
         claims, at = await self.claims()
         if record.name in claims.claims:
             left = {name: each for name, each in claims.claims.items() if name != record.name}
@@ -246,27 +219,6 @@ class Store:
             return
         if changes:
             raise Retry(f"pool {pool}: others keep writing to its record")
-
-    async def assumed(self, pool: str, since: Since) -> World | None:
-        """The same by the record that is known; None where that would not do.
-
-        Nothing may come of it but what is written under the record's revision. The fleet's claims
-        are written before the record, so they need one that was read.
-        """
-        known = self._standing.get(pool)
-        if (
-            known is not since.standing
-            or known.record.pending_events
-            or not lifted(self.fleet_budget)
-        ):
-            return None
-        await self.nodes.caught_up(since.node_revision)
-        return World(
-            fleet=self.fleet,
-            record=known.record,
-            revision=known.revision,
-            nodes=Nodes(self.nodes_of(pool)),
-        )
 
     async def world(self, pool: str) -> World | None:
         """Everything a decision about a pool may look at; None where there is no such pool.

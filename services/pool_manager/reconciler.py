@@ -24,12 +24,12 @@ from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.node_counts import CURING
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.pool_snapshot import Plan
 from services.pool_manager.planner.remediation.remediator import Remediator
 from services.pool_manager.planner.safety import holds
 from services.pool_manager.planner.safety.budget_claims import claiming
 from services.pool_manager.planner.setup_spec import setup_of
-from services.pool_manager.pool_store import Since, Store
+from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.saga_interventions import Departures
 from services.primitives.clock import Clock
@@ -66,23 +66,19 @@ class Reconciler:
         self._store = store
         self._coordinator = coordinator
         self._runs = Joined(self._run)
-        self._since: dict[str, Since] = {}
         self._told: dict[str, frozenset[bytes]] = {}
         """Facts that stand in a pool's record, and that this process has told."""
         self._begun: set[str] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self._departures = Departures(clock, store, coordinator)
 
-    async def reconcile(self, pool: str, since: Since | None = None) -> None:
+    async def reconcile(self, pool: str) -> None:
         """Return when a run that began after this call has ended; raise what it raised."""
-        if since is not None:
-            self._since[pool] = since
         await self._runs(pool)
 
     async def _run(self, pool: str) -> None:
-        since = self._since.pop(pool, None)
         async with self._store.deciding(pool):
-            decided = await self._decide(pool, since)
+            decided = await self._decide(pool)
         if decided is not None:
             for node in decided.released:
                 await self._release(node)
@@ -106,25 +102,24 @@ class Reconciler:
             with suppress(Conflict):
                 await self._store.forget_pool(world.record, world.revision)
 
-    async def _decide(self, pool: str, since: Since | None) -> Plan | None:
+    async def _decide(self, pool: str) -> Plan | None:
         for attempt in range(TRIES_MAX):
             try:
                 if not attempt:
-                    return await self._decide_once(pool, since)
+                    return await self._decide_once(pool)
                 async with self._store.claiming:
                     return await self._decide_once(pool)
             except Conflict:
                 continue
         raise Retry(f"pool {pool}: others keep deciding about it")
 
-    async def _decide_once(self, pool: str, since: Since | None = None) -> Plan | None:
+    async def _decide_once(self, pool: str) -> Plan | None:
         """Decide and write: the claim on the fleet's budget, then the pool's record with the facts.
 
         Only then are the facts published: a decision that others were ahead of tells nothing, and
         what somebody decided who died before telling it is told by whoever looks next.
         """
-        assumed = await self._store.assumed(pool, since) if since is not None else None
-        world = assumed or await self._store.world(pool)
+        world = await self._store.world(pool)
         if world is None:
             return None
         before = world.record
@@ -144,15 +139,7 @@ class Reconciler:
         if record != before:
             await self._store.save_pool(record, world.revision)
             await self._tell(record)
-        elif assumed is not None:
-            await self._proven(assumed)
         return decided
-
-    async def _proven(self, assumed: World) -> None:
-        """Read a record that nothing was written to: Conflict where it is another by now."""
-        found = await self._store.pool(assumed.record.name)
-        if found is None or found[1] != assumed.revision:
-            raise Conflict(f"pool {assumed.record.name}: others have written its record")
 
     async def _tell(self, record: PoolRecord) -> None:
         """Publish what was decided with a record; again, and the stream knows it by its id."""
@@ -166,12 +153,12 @@ class Reconciler:
         if self._runs.waited_for(pool) or not self._told.get(pool):
             return
         async with self._store.deciding(pool):
-            standing = self._store.standing(pool)
-            if standing is None or event_outbox.held(standing.record) != self._told[pool]:
+            found = self._store.last_read(pool)
+            if found is None or event_outbox.held(found[0]) != self._told[pool]:
                 return
             with suppress(Conflict):
                 # Others have written it since: they take it off, or the next look does.
-                await self._store.save_pool(event_outbox.told(standing.record), standing.revision)
+                await self._store.save_pool(event_outbox.told(found[0]), found[1])
                 self._told[pool] = frozenset()
 
     async def _release(self, node: NodeRecord) -> None:

@@ -29,7 +29,7 @@ from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.safety.holds import applied, fact
-from services.pool_manager.pool_store import Since, Store
+from services.pool_manager.pool_store import Store
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediator_plugins import Remediators
@@ -210,16 +210,14 @@ class PoolManager:
                 return msgspec.structs.replace(applied, health_trace=trace)
             return applied
 
-        standing = self.store.standing(event.pool)
-        record, revision = await self.store.write_node(event.pool, event.node, changed)
+        record = await self.store.change_node(event.pool, event.node, changed)
         if record is None:
             await self._unknown_node(event)
             return
         if record.saga:
             await self._coordinator.advance(record.saga, fresh=True)
         if not isinstance(event, Registered):
-            since = Since(standing, revision) if standing is not None and revision else None
-            await self._reconciler.reconcile(event.pool, since)
+            await self._reconciler.reconcile(event.pool)
 
     async def _unknown_node(self, event: NodeEvent) -> None:
         """A node that a saga is just bringing is recorded in a moment; any other is not ours."""

@@ -132,18 +132,11 @@ class Fleet:
             await self.bus.put(NODES, node_key("training", node.node), encode(node))
 
     async def touched(self) -> None:
-        """Somebody else writes the pool's record, as with an ended saga."""
-        await self._rewritten("serial", 1)
-
-    async def grown(self) -> None:
-        """Somebody else asks for one node more."""
-        await self._rewritten("desired", 1)
-
-    async def _rewritten(self, name: str, more: int) -> None:
+        """Another replica writes the pool's record, as at the end of a saga."""
         entry = await self.bus.get(POOLS, pool_key("training"))
         assert entry is not None
         record = msgspec.json.decode(entry.value)
-        record[name] += more
+        record["serial"] += 1
         value = msgspec.json.encode(record)
         await self.bus.update(POOLS, pool_key("training"), value, entry.revision)
 

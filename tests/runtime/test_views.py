@@ -69,7 +69,7 @@ async def test_what_a_process_wrote_itself_is_not_waited_for(any_bus):
     await any_bus.put(NODES, "training.n-3", record("n-3"))
     revision = await any_bus.put(NODES, "training.n-4", record("n-4"))
     view.wrote("training.n-4", NodeRecord(pool="training", node="n-4"), revision)
-    waiting = asyncio.create_task(view.caught_up(revision))
+    waiting = asyncio.create_task(view.caught_up())
     await asyncio.sleep(0)
     assert not waiting.done()
     running = asyncio.create_task(view.run())
