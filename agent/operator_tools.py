@@ -73,8 +73,9 @@ class ParseCounts:
         return text
 
 
-def parse(lines: Iterable[bytes], counts: ParseCounts) -> Iterator[dict[str, Any]]:
+def parse(lines: Iterable[bytes], counts: ParseCounts | None = None) -> Iterator[dict[str, Any]]:
     """Give the faults that the agent would report from a kernel log, one by one."""
+    counts = ParseCounts() if counts is None else counts
     scanner = Scanner()
     for raw in lines:
         counts.lines += 1
