@@ -18,29 +18,30 @@ from schemas.saga_log_entries import (
 from schemas.settings import AgentSettings, NatsSettings
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.provisioner.bootstrap.ssh_setup import Setup
-from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.bootstrap.ssh_setup import SshSetup
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.launch.launch_lease import Claims
+from services.provisioner.launch.launch_lease import LaunchLeases
 from services.provisioner.launch.launcher import Launcher
-from services.provisioner.node_recovery.diagnostic_step import Checker
-from services.provisioner.node_recovery.reset_and_reboot_steps import Mender, inputs_of
-from services.provisioner.offerings.offering_allocator import Chooser
-from services.provisioner.offerings.offering_catalogue import Catalogue
+from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
+from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery, inputs_of
+from services.provisioner.offerings.offering_allocator import OfferingAllocator
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
+from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.scheduler_plugins import Schedulers
-from services.provisioner.offerings.scoring import Weigher
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.removal.remover import Remover, Timing
+from services.provisioner.removal.remover import Remover
+from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.saga_log import read_state
 
 Ask = Callable[[], Awaitable[bool]]
 
 
-class Steps:
+class SagaStepHandlers:
     """What the participant calls."""
 
     def __init__(
@@ -49,39 +50,39 @@ class Steps:
         clock: Clock,
         store: InstanceStore,
         providers: Providers,
-        timing: Timing,
-        handover: Handover | None = None,
-        chooser: Chooser | None = None,
+        timing: TimeLimits,
+        templates: BootstrapTemplates | None = None,
+        chooser: OfferingAllocator | None = None,
         replica: str = "",
     ) -> None:
         """Work with these; `handover` is what new nodes are given.
 
         Without a `chooser` nothing is known of prices, and nothing is capped.
         """
-        handover = handover or Handover(NatsSettings(), AgentSettings(), Path())
+        templates = templates or BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
         self._bus = bus
         self._clock = clock
         self._store = store
         self._providers = providers
         self._timing = timing
         self.remover = Remover(bus, clock, store, providers, timing)
-        self._checker = Checker(bus, clock)
-        self._setup = Setup(bus, clock, store, providers, handover)
-        self._mender = Mender(bus, clock, store, providers, timing)
+        self._checker = DiagnosticStep(bus, clock)
+        self._setup = SshSetup(bus, clock, store, providers, templates)
+        self._mender = NodeRecovery(bus, clock, store, providers, timing)
         if chooser is None:
-            catalogue = Catalogue(InstanceTypes(), providers.sites())
-            weigher = Weigher(store, clock, catalogue)
+            catalogue = OfferingCatalogue(InstanceTypes(), providers.traits())
+            weigher = OfferingScorer(store, clock, catalogue)
             offerings = OfferingStore(bus, clock)
-            chooser = Chooser(bus, clock, store, offerings, weigher, Schedulers({}, None))
+            chooser = OfferingAllocator(bus, clock, store, offerings, weigher, Schedulers({}, None))
         self._launcher = Launcher(
             clock,
             store,
             providers,
             self.remover,
             timing,
-            handover.user_data,
+            templates.user_data,
             chooser,
-            Claims(bus, clock, replica),
+            LaunchLeases(bus, clock, replica),
         )
 
     @property
@@ -103,7 +104,7 @@ class Steps:
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Bring about the instance."""
         inputs = inputs_of(command, ProvisionInputs)
-        return await self._launcher.launch(inputs, command.saga, self._overtaken(command))
+        return await self._launcher.launch(inputs, command.saga, self._is_superseded(command))
 
     async def provision_undo(self, command: Command) -> None:
         """Take it back, whether or not it came about."""
@@ -135,16 +136,16 @@ class Steps:
         def decide(record: InstanceRecord | None) -> InstanceRecord:
             now = self._clock.now()
             if record is None:
-                return instance_decisions.never_launched(
+                return instance_decisions.cancelled_record(
                     inputs.pool, inputs.node, command.saga, now
                 )
-            return instance_decisions.removing(record, now)
+            return instance_decisions.mark_terminating(record, now)
 
         await self._store.change(key, decide)
-        if not await self.remover.until_gone(key, self._overtaken(command, undo=undo)):
+        if not await self.remover.remove_until_gone(key, self._is_superseded(command, undo=undo)):
             raise StepFailure("the saga went on without it; the sweep keeps at it")
 
-    def _overtaken(self, command: Command, *, undo: bool = False) -> Ask:
+    def _is_superseded(self, command: Command, *, undo: bool = False) -> Ask:
         """Whether the saga has gone on and wants this command no more."""
         wanted = "undo-started" if undo else "started"
 

@@ -15,26 +15,26 @@ from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
 from services.bus.leases import Lease
 from services.bus.port import Endpoint, Headers
-from services.provisioner.bootstrap.enrollment_endpoint import Enroller
-from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings.offering_allocator import Chooser
-from services.provisioner.offerings.offering_catalogue import Catalogue
+from services.provisioner.offerings.offering_allocator import OfferingAllocator
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_queries import answer_offerings
+from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.price_reader import PriceReader
 from services.provisioner.offerings.scheduler_plugins import Schedulers
-from services.provisioner.offerings.scoring import Weigher
-from services.provisioner.provider_client.cloud_credentials import with_kept
+from services.provisioner.provider_client.cloud_credentials import add_stored_credentials
 from services.provisioner.provider_client.provider import Environment, Provider
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.provider_client.rate_limit import SharedPacer
+from services.provisioner.provider_client.rate_limit import SharedRateLimiter
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
-from services.provisioner.removal.remover import Timing
-from services.provisioner.removal.sweep_requests import SweepAsked
+from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
-from services.provisioner.saga_step_handlers import Steps
+from services.provisioner.saga_step_handlers import SagaStepHandlers
+from services.provisioner.time_limits import TimeLimits
 from services.runtime.process import Context, Service
 from services.saga.participant import Participant
 from services.settings.instance_type_file import load_instance_types
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 async def build(context: Context) -> Service:
     """Make the service with the providers of the configuration."""
-    timing = Timing()
+    timing = TimeLimits()
     unknown = UnknownErrors(context.bus, context.clock)
     providers = Providers(
         {
@@ -70,7 +70,7 @@ def load_providers(context: Context) -> list[Provider]:
     """Construct every provider under `providers:`; a wrong option is a ConfigurationError."""
     made: list[Provider] = []
     for name, configured in context.settings.providers.items():
-        settings = with_kept(name, configured, Path(context.settings.data_dir))
+        settings = add_stored_credentials(name, configured, Path(context.settings.data_dir))
         kind, options = load_plugin(PROVIDER_PLUGINS, settings, context.settings_file)
         environment = Environment(
             name=name,
@@ -79,7 +79,7 @@ def load_providers(context: Context) -> list[Provider]:
             agent_signing_file=context.settings.nats.agent_signing_file,
             data_dir=Path(context.settings.data_dir),
             agent=context.settings.agent,
-            pacer=partial(SharedPacer, context.bus, context.clock),
+            rate_limiter=partial(SharedRateLimiter, context.bus, context.clock),
         )
         made.append(kind(options=options, environment=environment))
     return made
@@ -88,21 +88,25 @@ def load_providers(context: Context) -> list[Provider]:
 def assemble(
     context: Context,
     providers: Providers,
-    timing: Timing,
+    timing: TimeLimits,
     types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
 ) -> Service:
     """Put the parts together."""
     bus, clock = context.bus, context.clock
     store = InstanceStore(bus)
     nats, agent, file = context.settings.nats, context.settings.agent, context.settings_file
-    handover = Handover(nats, agent, file.parent if file else Path())
+    templates = BootstrapTemplates(nats, agent, file.parent if file else Path())
     settings = context.settings
     offerings = OfferingStore(bus, clock)
-    weigher = Weigher(store, clock, Catalogue(types, providers.sites()))
+    weigher = OfferingScorer(store, clock, OfferingCatalogue(types, providers.traits()))
     schedulers = Schedulers(settings.pools, context.settings_file)
-    chooser = Chooser(bus, clock, store, offerings, weigher, schedulers, settings.spend_cap)
-    steps = Steps(bus, clock, store, providers, timing, handover, chooser, context.replica)
-    enroller = Enroller(bus, clock, store, agent, nats.agent_signing_file)
+    chooser = OfferingAllocator(
+        bus, clock, store, offerings, weigher, schedulers, settings.spend_cap
+    )
+    steps = SagaStepHandlers(
+        bus, clock, store, providers, timing, templates, chooser, context.replica
+    )
+    enroller = EnrollmentEndpoint(bus, clock, store, agent, nats.agent_signing_file)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     prices = PriceReader(bus, clock, offerings, providers, weigher.catalogue)
 
@@ -124,7 +128,7 @@ def assemble(
             subjects.query("instances"): answer_instances(store),
             subjects.query("offerings"): answer_offerings(bus, store, offerings, weigher),
             subjects.ENROLL: enroller.answer,
-            **SweepAsked(bus, clock, sweeper, lease, context.replica).endpoints,
+            **SweepEndpoints(bus, clock, sweeper, lease, context.replica).endpoints,
         },
         close=close,
     )

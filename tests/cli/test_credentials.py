@@ -12,11 +12,11 @@ from schemas.settings import PluginSettings
 from services.cli.app import app
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.cloud_credentials import (
-    Kept,
-    Source,
-    applied,
-    kept_file,
-    with_kept,
+    SecretSource,
+    StoredCredentials,
+    add_stored_credentials,
+    apply_credentials,
+    credentials_file,
 )
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from tests.provisioner.lambda_server import KEY, LambdaServer, serving
@@ -51,7 +51,7 @@ async def test_a_secret_is_tried_then_kept_for_its_owner_alone(
     """It is not said again, and the provisioner finds it."""
     code, said = await navarch(config, "--key-stdin", given=f"{KEY}\n")
     data = config.parent / "data"
-    told = with_kept("lambda", PluginSettings(type="lambda"), data)
+    told = add_stored_credentials("lambda", PluginSettings(type="lambda"), data)
 
     assert 0 == code, said
     assert "lambda takes them: it lists 0 instances" in said
@@ -61,13 +61,13 @@ async def test_a_secret_is_tried_then_kept_for_its_owner_alone(
     modes = [each.stat().st_mode & 0o777 for each in sorted((data / "credentials").iterdir())]
     assert [0o600, 0o600] == modes
     assert 0o700 == (data / "credentials").stat().st_mode & 0o777
-    assert KEY not in kept_file(data, "lambda").read_text()
+    assert KEY not in credentials_file(data, "lambda").read_text()
 
 
 async def test_what_the_cloud_refuses_is_not_kept(config: Path) -> None:
     """Unless somebody insists; the refused secret is not said either."""
     code, said = await navarch(config, "--key-stdin", given="wrong-key-0815")
-    kept = kept_file(config.parent / "data", "lambda")
+    kept = credentials_file(config.parent / "data", "lambda")
 
     assert 0 != code
     assert "lambda does not take them: " in said
@@ -86,7 +86,7 @@ async def test_a_reference_is_kept_and_never_the_secret(config: Path, tmp_path: 
         (("--key-env", "MY_KEY"), {"MY_KEY": KEY}),
         (("--key-command", f"cat {tmp_path}/key"), {}),
     )
-    folder = kept_file(config.parent / "data", "lambda").parent
+    folder = credentials_file(config.parent / "data", "lambda").parent
     for arguments, environment in rows:
         code, said = await navarch(config, *arguments, **environment)
         assert 0 == code, said
@@ -111,15 +111,15 @@ async def test_what_cannot_be_is_said(config: Path, arguments: tuple[str, ...], 
 
     assert 0 != code
     assert says in " ".join(said.split())
-    assert not kept_file(config.parent / "data", "lambda").exists()
+    assert not credentials_file(config.parent / "data", "lambda").exists()
 
 
 def test_what_is_kept_counts_before_the_configuration(tmp_path: Path) -> None:
     """Option by option; a secret in memory is a file that the provider can read."""
-    secret = Source(kind="env", where="MY_KEY", option="api_key_file")
-    kept = Kept(options={"image_family": "ours"}, secret=secret)
+    secret = SecretSource(kind="env", where="MY_KEY", option="api_key_file")
+    kept = StoredCredentials(options={"image_family": "ours"}, secret=secret)
     settings = PluginSettings(type="lambda", options={"image_family": "x", "ssh_key": "me"})
-    told = applied(settings, kept, tmp_path / "none", {"MY_KEY": "s3cret"})
+    told = apply_credentials(settings, kept, tmp_path / "none", {"MY_KEY": "s3cret"})
 
     assert ("ours", "me") == (told.options["image_family"], told.options["ssh_key"])
     assert "s3cret" == Path(told.options["api_key_file"]).read_text()
@@ -128,8 +128,8 @@ def test_what_is_kept_counts_before_the_configuration(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     """The provisioner must not start with other credentials than people believe."""
-    file = kept_file(tmp_path, "lambda")
+    file = credentials_file(tmp_path, "lambda")
     file.parent.mkdir()
     file.write_text("{")
     with pytest.raises(ConfigurationError, match="navarch config set-credentials lambda"):
-        with_kept("lambda", PluginSettings(type="lambda"), tmp_path)
+        add_stored_credentials("lambda", PluginSettings(type="lambda"), tmp_path)

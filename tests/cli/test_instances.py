@@ -20,7 +20,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.cli.text import instances_text
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Environment
-from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.service import build
 from tests.cli.test_commands import navarch
 from tests.provisioner.support import (
@@ -63,7 +63,7 @@ async def cloud(
         for node in ("web-1", "web-2"):
             sequence = await start_step(bus, provision(node))
             await answer_to(bus, f"scale-up-{node}", sequence)
-        fake.order(Order(call="terminate", kind="AUTH", times=1000, instance="web-2"))
+        fake.inject_fault(FakeFault(call="terminate", kind="AUTH", times=1000, instance="web-2"))
         await start_step(bus, terminate("web-2"))
 
         async def leaked() -> bool:
@@ -109,7 +109,7 @@ async def test_people_see_what_costs_money_and_what_should_not(
 
     code, shown, _ = await navarch("sweep", url=url)
     assert (0, True) == (code, "no record of it" in shown)
-    cloud.relent()
+    cloud.clear_faults()
 
     async def gone() -> bool:
         found = await InstanceStore(bus).get("web.web-2")

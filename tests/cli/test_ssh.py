@@ -21,7 +21,7 @@ SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, ssh_u
 def instance(name: str, pool: str = "web", **changes: Any) -> InstanceRecord:
     """A running instance."""
     launch = LaunchSpec(fleet="f", provider="p", instance_type="t")
-    made = instance_decisions.intended(pool, name, launch, "saga", NOW)
+    made = instance_decisions.intended_record(pool, name, launch, "saga", NOW)
     return replace(made, state="running", **({"address": "10.0.0.7"} | changes))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncssh
 
-from services.provisioner.providers.ssh_inventory import Machine
+from services.provisioner.providers.ssh_inventory import InventoryMachine
 
 USER = "admin"
 
@@ -157,11 +157,11 @@ class Machines:
         """One of them, by number."""
         return list(self.boxes.values())[number]
 
-    def inventory(self, **changes: Any) -> tuple[Machine, ...]:
+    def inventory(self, **changes: Any) -> tuple[InventoryMachine, ...]:
         """What an operator writes down of them."""
         plain = {"type": "h100", "host": "127.0.0.1"}
         return tuple(
-            Machine(name=each.name, port=each.port, **(plain | changes))
+            InventoryMachine(name=each.name, port=each.port, **(plain | changes))
             for each in self.boxes.values()
         )
 
@@ -185,7 +185,7 @@ async def machines(folder: Path, count: int) -> AsyncIterator[Machines]:
         await asyncio.gather(*(each.off() for each in all_.boxes.values()))
 
 
-def written(inventory: Iterable[Machine]) -> str:
+def written(inventory: Iterable[InventoryMachine]) -> str:
     """An inventory file."""
     lines = ["machines:"]
     for each in inventory:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schemas.duration import Duration
-from services.provisioner.providers.ssh_inventory import Machine
+from services.provisioner.providers.ssh_inventory import InventoryMachine
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,9 @@ ROWS = (
         few=True,
         nobody={
             "machines": tuple(
-                Machine(name=f"gpu-{each:03d}", host="127.0.0.1", port=each + 1, type="h100")
+                InventoryMachine(
+                    name=f"gpu-{each:03d}", host="127.0.0.1", port=each + 1, type="h100"
+                )
                 for each in range(8)
             )
         },

@@ -26,7 +26,7 @@ from schemas.subjects import saga_tree
 from schemas.topology import LEASES, SAGAS
 from services.bus.port import Bus
 from services.primitives.clock import SystemClock
-from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import PREFIX
 from services.provisioner.provider_client.provider import (
@@ -37,9 +37,9 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
-from services.provisioner.removal.remover import Timing
-from services.provisioner.saga_step_handlers import Steps
+from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.provisioner.service import assemble
+from services.provisioner.time_limits import TimeLimits
 from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Context
 from services.runtime.process_metrics import Instruments
@@ -48,7 +48,7 @@ from services.saga.participant import Command
 from services.saga.saga_log import append
 
 FLEET = "fleet-one"
-QUICK = Timing(
+QUICK = TimeLimits(
     call_timeout_seconds=60.0,
     retry_first_seconds=0.01,
     retry_max_seconds=0.05,
@@ -118,14 +118,19 @@ def command(saga: str, step: str, inputs: Any) -> Command:
 
 
 def steps(
-    bus: Bus, provider: Provider, timing: Timing = QUICK, handover: Handover | None = None
-) -> Steps:
+    bus: Bus,
+    provider: Provider,
+    timing: TimeLimits = QUICK,
+    templates: BootstrapTemplates | None = None,
+) -> SagaStepHandlers:
     """The steps of one replica."""
     store = InstanceStore(bus)
-    return Steps(bus, SystemClock(), store, providers(provider, timing), timing, handover)
+    return SagaStepHandlers(
+        bus, SystemClock(), store, providers(provider, timing), timing, templates
+    )
 
 
-def providers(provider: Provider, timing: Timing = QUICK) -> Providers:
+def providers(provider: Provider, timing: TimeLimits = QUICK) -> Providers:
     """One provider, as the service holds it."""
     calls = ProviderCalls(provider, call_timeout_seconds=timing.call_timeout_seconds)
     return Providers({provider.name: calls})
@@ -147,7 +152,7 @@ def context(bus: Bus, replica: str = "provisioner-1", settings: Settings | None 
 
 @asynccontextmanager
 async def running(
-    bus: Bus, provider: Provider, timing: Timing = QUICK, replica: str = "provisioner-1"
+    bus: Bus, provider: Provider, timing: TimeLimits = QUICK, replica: str = "provisioner-1"
 ) -> AsyncIterator[None]:
     """One replica of the service, on the real bus."""
     given = context(bus, replica)

@@ -13,7 +13,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.instances.visibility import out_of_sight
+from services.provisioner.instances.visibility import why_out_of_region
 from services.provisioner.provider_client.provider import Capabilities, Environment, Instance
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
@@ -58,7 +58,7 @@ class LongList(FakeProvider):
 
 def going(**changes: object) -> InstanceRecord:
     """A record of an instance that is to go."""
-    made = instance_decisions.intended("web", "web-1", launch(), "scale-up-web-1", NOW)
+    made = instance_decisions.intended_record("web", "web-1", launch(), "scale-up-web-1", NOW)
     return replace(made, **({"state": "terminating", "terminating_at": NOW} | changes))
 
 
@@ -83,7 +83,7 @@ async def test_a_long_list_shows_what_was_so_when_it_was_begun(bus: NatsBus) -> 
     removing = remover(bus, provider)
     await InstanceStore(bus).create(going(provider_id="i-1", running_at=NOW))
 
-    assert [False, True] == [await removing.once(KEY), await removing.once(KEY)]
+    assert [False, True] == [await removing.try_removal(KEY), await removing.try_removal(KEY)]
 
 
 async def test_what_was_made_in_another_region_is_leaked_until_somebody_looks_there(
@@ -95,11 +95,13 @@ async def test_what_was_made_in_another_region_is_leaked_until_somebody_looks_th
     store = InstanceStore(bus)
     await store.create(going(provider_id="i-1", running_at=NOW, region="eu-west-1"))
 
-    assert not await remover(bus, provider).once(KEY)
+    assert not await remover(bus, provider).try_removal(KEY)
     left = await store.get(KEY)
     assert left is not None
     assert "leaked" == left.state
-    assert left.error.startswith("it was made in eu-west-1, and provider fake is of us-east-1 now")
+    assert left.error.startswith(
+        "it was launched in eu-west-1, and provider fake is configured for us-east-1 now"
+    )
     assert [] == provider.calls("terminate")
 
 
@@ -122,7 +124,7 @@ def test_a_provider_of_one_region_sees_nothing_of_another(
     record: InstanceRecord, can: Capabilities, *, seen: bool
 ) -> None:
     """Where nothing was ever asked for, there is nothing to see; some see all their regions."""
-    assert seen is (out_of_sight(record, can) == "")
+    assert seen is (why_out_of_region(record, can) == "")
 
 
 @pytest.mark.parametrize(("can", "noted"), [(ELSEWHERE, False), (Capabilities(), True)])
@@ -131,7 +133,7 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
 ) -> None:
     """Else a node that falls silent would be taken for gone, and its work not waited for."""
     running = replace(going(), state="running", provider_id="i-1", running_at=NOW)
-    seen = instance_decisions.Sighting(
+    seen = instance_decisions.SweepInput(
         fleet=FLEET,
         records={KEY: replace(running, region="eu-west-1")},
         listed={"fake": ()},
@@ -142,8 +144,8 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
         grace=LAG,
     )
 
-    assert ([instance_decisions.Note(KEY, NOT_LISTED)] if noted else []) == list(
-        instance_decisions.sweep(seen, 9)
+    assert ([instance_decisions.UpdateListingError(KEY, NOT_LISTED)] if noted else []) == list(
+        instance_decisions.decide_sweep(seen, 9)
     )
 
 
@@ -154,7 +156,7 @@ def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
     settled = instance_decisions.settle(going(), made, late)
     again = instance_decisions.settle(settled.record, made, late + LAG)
 
-    assert isinstance(settled, instance_decisions.Superseded)
+    assert isinstance(settled, instance_decisions.RemovedMeanwhile)
     assert not instance_decisions.is_absent(settled.record, (), late + LAG / 2, LAG)
     assert instance_decisions.is_absent(settled.record, (), late + LAG, LAG)
     assert late == again.record.running_at

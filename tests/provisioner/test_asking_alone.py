@@ -20,7 +20,9 @@ from tests.provisioner.test_core import NOW
 
 SECONDS_MAX = 30.0
 HERE = Offering(provider="fake", region="r", zone="a", instance_type="h100", market="spot")
-INTENDED = replace(instance_decisions.intended("web", "web-1", launch(), "s", NOW), offering=HERE)
+INTENDED = replace(
+    instance_decisions.intended_record("web", "web-1", launch(), "s", NOW), offering=HERE
+)
 
 
 async def made(provider: FakeProvider, node: str) -> list[str]:

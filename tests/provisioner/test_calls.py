@@ -35,9 +35,9 @@ async def test_a_list_that_nobody_waits_for_ends_before_its_provider_is_closed()
     """Whoever asked was cancelled, the list went on for others: it may not reconnect after that."""
     provider = Slow()
     calls = ProviderCalls(provider, call_timeout_seconds=60.0)  # type: ignore[arg-type]
-    asking = [asyncio.create_task(calls.listed()) for _ in range(2)]
+    asking = [asyncio.create_task(calls.list_instances()) for _ in range(2)]
     await provider.listing.wait()
-    asking.append(asyncio.create_task(calls.listed()))
+    asking.append(asyncio.create_task(calls.list_instances()))
     await asyncio.sleep(0)
     for each in asking:
         each.cancel()

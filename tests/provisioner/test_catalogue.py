@@ -5,9 +5,14 @@ import pytest
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer, Offering
 from schemas.saga_log_entries import LaunchSpec
-from services.provisioner.offerings.offering_catalogue import Catalogue, Site, candidates, choice_of
+from services.provisioner.offerings.offering_catalogue import (
+    OfferingCatalogue,
+    candidates,
+    choice_of,
+)
+from services.provisioner.provider_client.provider_calls import ProviderTraits
 
-CATALOGUE = Catalogue(
+CATALOGUE = OfferingCatalogue(
     InstanceTypes(
         types={
             "aws": {
@@ -24,10 +29,10 @@ CATALOGUE = Catalogue(
         },
     ),
     {
-        "east": Site(kind="aws", region="us-east-1", spot=True),
-        "cheap": Site(kind="aws", region="us-west-2", market="spot", spot=True),
-        "gcp": Site(kind="gcp", spot=True),
-        "local": Site(kind="local"),
+        "east": ProviderTraits(kind="aws", region="us-east-1", spot=True),
+        "cheap": ProviderTraits(kind="aws", region="us-west-2", market="spot", spot=True),
+        "gcp": ProviderTraits(kind="gcp", spot=True),
+        "local": ProviderTraits(kind="local"),
     },
 )
 

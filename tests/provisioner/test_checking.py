@@ -16,7 +16,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.primitives.clock import SystemClock
 from services.provisioner.node_recovery import diagnostic_step
-from services.provisioner.node_recovery.diagnostic_step import Checker
+from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
 from services.saga.participant import Command, StepFailure
 
 PASSED = Diagnosis(ok=True, checks=(CheckResult(name="dcgm", ok=True, detail="8 GPUs pass"),))
@@ -58,7 +58,7 @@ async def agent(bus: NatsBus, answers: Sequence[Diagnosis]) -> list[DiagnoseRequ
 async def test_what_passed_is_told(bus: NatsBus) -> None:
     """The agent gets the test and its level; the step succeeds with what the test said."""
     asked = await agent(bus, [PASSED])
-    outputs = await Checker(bus, SystemClock()).check(command())
+    outputs = await DiagnosticStep(bus, SystemClock()).check(command())
 
     assert [DiagnoseRequest(checks=("dcgm",), level=2)] == asked
     assert "dcgm: 8 GPUs pass" == outputs.detail
@@ -68,7 +68,7 @@ async def test_what_failed_is_final_and_named(bus: NatsBus) -> None:
     """A failed test fails the step with what was found; what passed beside it is left out."""
     asked = await agent(bus, [FAILED])
     with pytest.raises(StepFailure) as failure:
-        await Checker(bus, SystemClock()).check(command())
+        await DiagnosticStep(bus, SystemClock()).check(command())
 
     assert ("the diagnostic failed: dcgm: GPU 3: memory", "not-admitted") == (
         failure.value.reason,
@@ -82,7 +82,7 @@ async def test_an_agent_that_is_away_or_busy_is_asked_again(
 ) -> None:
     """Nobody answers, then the agent refuses, then it tests: one result."""
     monkeypatch.setattr(diagnostic_step, "ASK_AGAIN_SECONDS", 0.01)
-    checked = asyncio.create_task(Checker(bus, SystemClock()).check(command()))
+    checked = asyncio.create_task(DiagnosticStep(bus, SystemClock()).check(command()))
     asked = await agent(bus, [REFUSED, PASSED])
     async with asyncio.timeout(60):
         outputs = await checked

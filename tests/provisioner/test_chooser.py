@@ -16,15 +16,19 @@ from schemas.topology import EVENTS, OFFERINGS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings.offering_allocator import Chooser
-from services.provisioner.offerings.offering_catalogue import Catalogue, Site
+from services.provisioner.offerings.offering_allocator import OfferingAllocator
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
+from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.scheduler_plugins import Schedulers
-from services.provisioner.offerings.scoring import Weigher
 from services.provisioner.provider_client.provider import Environment
-from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
-from services.provisioner.providers.fake import FakeProvider, Order
-from services.provisioner.saga_step_handlers import Steps
+from services.provisioner.provider_client.provider_calls import (
+    ProviderCalls,
+    Providers,
+    ProviderTraits,
+)
+from services.provisioner.providers.fake import FakeFault, FakeProvider
+from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
     FLEET,
@@ -67,16 +71,16 @@ class Market:
         environment = Environment(name=name, fleet=FLEET, nats_url="", data_dir=Path())
         return FakeProvider(options=FakeProvider.Options(**options), environment=environment)
 
-    def steps(self, bus: Any = None, *, fleet_cap: float = 0.0, **instead: Any) -> Steps:
+    def steps(self, bus: Any = None, *, fleet_cap: float = 0.0, **instead: Any) -> SagaStepHandlers:
         """One replica; `instead`: what stands for a provider."""
         bus, clock = bus or self.bus, SystemClock()
         store = InstanceStore(bus)
         providers = self._calls(**instead)
-        weigher = Weigher(store, clock, Catalogue(TYPES, providers.sites()))
+        weigher = OfferingScorer(store, clock, OfferingCatalogue(TYPES, providers.traits()))
         offerings = OfferingStore(bus, clock)
         schedulers = Schedulers({}, None)
-        chooser = Chooser(bus, clock, store, offerings, weigher, schedulers, fleet_cap)
-        return Steps(bus, clock, store, providers, QUICK, chooser=chooser)
+        chooser = OfferingAllocator(bus, clock, store, offerings, weigher, schedulers, fleet_cap)
+        return SagaStepHandlers(bus, clock, store, providers, QUICK, chooser=chooser)
 
     def _calls(self, **instead: Any) -> Providers:
         return Providers(
@@ -86,13 +90,15 @@ class Market:
             }
         )
 
-    def sites(self) -> dict[str, Site]:
+    def traits(self) -> dict[str, ProviderTraits]:
         """What choosing between the providers must know."""
-        return self._calls().sites()
+        return self._calls().traits()
 
     def order(self, provider: str, kind: ProviderErrorKind, times: int = 1, **more: Any) -> None:
         """Have launches at a provider fail."""
-        self.providers[provider].order(Order(call="provision", kind=kind, times=times, **more))
+        self.providers[provider].inject_fault(
+            FakeFault(call="provision", kind=kind, times=times, **more)
+        )
 
     async def standing(self) -> dict[str, list[str]]:
         """The names of what stands, by provider."""

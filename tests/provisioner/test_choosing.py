@@ -10,16 +10,16 @@ from schemas.offering_records import BlockRecord, Reservation, SpendRecord
 from schemas.records import InstanceRecord
 from schemas.saga_log_entries import LaunchSpec
 from services.provisioner.offerings import offering_choice, spend
-from services.provisioner.offerings.offering_blocks import Blocked, Due, Free, Standing
+from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
 from services.provisioner.offerings.offering_catalogue import Candidate
 from services.provisioner.offerings.offering_choice import (
-    Fail,
-    Hold,
-    Pace,
-    Refuse,
-    Room,
-    Take,
-    Weighed,
+    FailLaunch,
+    LaunchPace,
+    PriceLimit,
+    RefuseLaunch,
+    ScoredCandidate,
+    TakeOffering,
+    WaitForOffering,
 )
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -43,7 +43,7 @@ def blocked(kind: Any = "CAPACITY", until: datetime = SOON, zone: str = "a") -> 
     return Blocked(until, record)
 
 
-def weighed(position: int, standing: Standing | None = None, **changes: Any) -> Weighed:
+def weighed(position: int, standing: BlockState | None = None, **changes: Any) -> ScoredCandidate:
     """A candidate as the table below has it."""
     market = "on-demand" if changes.pop("fallback", position >= 8) else "spot"
     offering = Offering(provider="p", zone="abcdefghijkl"[position], instance_type="t")
@@ -54,22 +54,24 @@ def weighed(position: int, standing: Standing | None = None, **changes: Any) -> 
         fallback=market == "on-demand",
     )
     values: dict[str, Any] = {"score": -float(position), "near": 0, "price": 2.0} | changes
-    return Weighed(candidate=candidate, standing=standing or Free(), **values)
+    return ScoredCandidate(candidate=candidate, standing=standing or Free(), **values)
 
 
-POOL_CAP = Room(dollars=1.5, refusal="above-pool-cap", because="and pool web costs $8 of $9.5")
+POOL_CAP = PriceLimit(
+    dollars=1.5, refusal="above-pool-cap", because="and pool web costs $8 of $9.5"
+)
 
-CASES: dict[str, tuple[list[Weighed], dict[str, Any], Any]] = {
+CASES: dict[str, tuple[list[ScoredCandidate], dict[str, Any], Any]] = {
     "the first in the pool's order": ([weighed(1), weighed(0)], {}, 0),
     "the best score first": ([weighed(0), weighed(1, score=5.0)], {}, 1),
     "near the others before the score": ([weighed(0, score=9.0), weighed(1, near=3)], {}, 1),
     "what is exhausted is passed over": ([weighed(0, blocked()), weighed(1)], {}, 1),
     "what may be tried again is, by its turn": (
-        [weighed(0, Due(("k",))), weighed(1)],
+        [weighed(0, ProbeDue(("k",))), weighed(1)],
         {},
         (0, ("k",)),
     ),
-    "but not before what is better": ([weighed(0), weighed(1, Due(("k",)))], {}, 0),
+    "but not before what is better": ([weighed(0), weighed(1, ProbeDue(("k",)))], {}, 0),
     "exhausted: wait for the first of them": (
         [weighed(0, blocked(until=LATER)), weighed(1, blocked())],
         {},
@@ -118,7 +120,7 @@ CASES: dict[str, tuple[list[Weighed], dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize(("given", "about", "expected"), CASES.values(), ids=CASES)
 def test_one_is_chosen_or_it_is_said_why_not(
-    given: list[Weighed], about: dict[str, Any], expected: Any
+    given: list[ScoredCandidate], about: dict[str, Any], expected: Any
 ) -> None:
     """An index: it is taken; a time: waited for until then; a word: why there is nothing."""
     may = [
@@ -128,37 +130,37 @@ def test_one_is_chosen_or_it_is_said_why_not(
         given, about.get("rooms", []), about.get("fallback_at"), may, NOW
     )
     match found:
-        case Take(chosen, ()):
+        case TakeOffering(chosen, ()):
             assert chosen.candidate.position == expected
-        case Take(chosen, claims):
+        case TakeOffering(chosen, claims):
             assert (chosen.candidate.position, claims) == expected
-        case Hold(until):
+        case WaitForOffering(until):
             assert until == expected
-        case Fail(kind):
+        case FailLaunch(kind):
             assert kind == expected
-        case Refuse(refusal):
+        case RefuseLaunch(refusal):
             assert refusal == expected
 
 
 def test_a_sentence_names_what_is_blocked_once() -> None:
     """Places that have the same stand together; many of them are counted."""
     records = [blocked(zone=zone).record for zone in "abcdefgh"]
-    said = offering_choice.sentence([*records, blocked("QUOTA", zone="z").record])
+    said = offering_choice.describe_blocks([*records, blocked("QUOTA", zone="z").record])
     assert said.startswith("p a t on-demand, p b t on-demand, ")
     assert " and 2 more (CAPACITY: there is none); p z t on-demand (QUOTA: there is none)" in said
 
 
 def test_the_pace_doubles_while_nothing_is_found_wrong() -> None:
     """Few calls at first; a moment without a failure, or successes, let more begin."""
-    pace, counts, clock = Pace(), [], 100.0
+    pace, counts, clock = LaunchPace(), [], 100.0
     for _ in range(6):
-        pace, count = offering_choice.turned(pace, clock), 0
-        while pace.begun < pace.allowed:
-            pace, count = offering_choice.begun(pace), count + 1
+        pace, count = offering_choice.refresh_pace(pace, clock), 0
+        while pace.started < pace.allowed:
+            pace, count = offering_choice.count_call(pace), count + 1
         counts.append(count)
         clock += offering_choice.PACE_SECONDS
     assert counts == [4, 8, 16, 32, 64, 128]
-    assert offering_choice.succeeded(offering_choice.exhausted(clock)).allowed == 2
+    assert offering_choice.count_success(offering_choice.restart_pace(clock)).allowed == 2
 
 
 def record(node: str, dollars: float, **changes: Any) -> InstanceRecord:
@@ -191,20 +193,20 @@ def test_each_instance_is_counted_once() -> None:
         key: Reservation(dollars_per_hour=dollars, at=at)
         for key, dollars in {"web.1": 4.0, "web.2": 1.0, "web.3": 4.0, "job.1": 5.0}.items()
     }
-    costs = spend.spent(records, reserved, "web.5")
+    costs = spend.sum_costs(records, reserved, "web.5")
     assert costs == {"web": 6.0, "job": 5.0}
-    rooms = spend.rooms(costs, "web", 10.0, 12.0)
+    rooms = spend.price_limits(costs, "web", 10.0, 12.0)
     assert [(each.dollars, each.refusal) for each in rooms] == [
         (4.0, "above-pool-cap"),
         (1.0, "above-fleet-cap"),
     ]
-    assert spend.rooms(costs, "web", 0.0, 0.0) == ()
+    assert spend.price_limits(costs, "web", 0.0, 0.0) == ()
 
 
 def test_reservations_outlive_the_records_that_replicas_may_not_know_yet() -> None:
     """They go after a while, so that the record stays small."""
-    kept = spend.reserve(SpendRecord(), "web.1", 2.0, NOW)
-    kept = spend.reserve(kept, "web.2", 2.0, NOW + timedelta(seconds=100))
+    kept = spend.add_reservation(SpendRecord(), "web.1", 2.0, NOW)
+    kept = spend.add_reservation(kept, "web.2", 2.0, NOW + timedelta(seconds=100))
     assert set(kept.reserved) == {"web.1", "web.2"}
-    kept = spend.reserve(kept, "web.3", 2.0, NOW + timedelta(seconds=130))
+    kept = spend.add_reservation(kept, "web.3", 2.0, NOW + timedelta(seconds=130))
     assert set(kept.reserved) == {"web.2", "web.3"}

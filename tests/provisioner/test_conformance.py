@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.provisioner.conformance import Make, ProviderConformance, Refusal
+from services.provisioner.conformance import MakeProvider, ProviderConformance, Refusal
 from services.provisioner.provider_client.provider import Provider
 from tests.provisioner.rows import ROWS, Row
 
@@ -34,6 +34,6 @@ class TestOurs(ProviderConformance):
         return row.refused
 
     @pytest.fixture
-    def make_unreachable(self, row: Row, make: Callable[..., Provider]) -> Make | None:
+    def make_unreachable(self, row: Row, make: Callable[..., Provider]) -> MakeProvider | None:
         nobody = row.nobody or ({row.url: NOBODY} if row.url else {})
         return (lambda: make(**nobody)) if nobody else None

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from services.provisioner.conformance import ProviderConformance, asking, environment
+from services.provisioner.conformance import ProviderConformance, environment, request_maker
 from services.provisioner.conformance.suite_fixtures import FLEET
 from services.provisioner.provider_client.provider import Instance, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.fake import FakeProvider
 
-wanted = asking({})
+wanted = request_maker({})
 
 
 class Doubling(FakeProvider):

@@ -23,8 +23,8 @@ KEY = "web.web-1"
 
 def record(state: InstanceState = "intended", **changes: object) -> InstanceRecord:
     """A record of node web-1."""
-    made = decisions.intended("web", "web-1", launch(), "scale-up-web-1", LONG_AGO)
-    going = {"terminating_at": LONG_AGO} if state in decisions.GOING else {}
+    made = decisions.intended_record("web", "web-1", launch(), "scale-up-web-1", LONG_AGO)
+    going = {"terminating_at": LONG_AGO} if state in decisions.TERMINATING_STATES else {}
     up = {"provider_id": "i-1", "running_at": LONG_AGO} if state == "running" else {}
     return replace(made, state=state, **(going | up | changes))
 
@@ -45,9 +45,9 @@ def sighting(
     *,
     seen: datetime = LONG_AGO,
     living: frozenset[str] = frozenset(),
-) -> decisions.Sighting:
+) -> decisions.SweepInput:
     """What a sweep has before it."""
-    return decisions.Sighting(
+    return decisions.SweepInput(
         fleet=FLEET,
         records=records,
         listed={"fake": listed},
@@ -60,11 +60,12 @@ def sighting(
 
 def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
     """It depends on fleet, pool and instance, on all of them and on nothing else."""
-    one = decisions.token_of("f", "p", "i")
+    one = decisions.launch_token("f", "p", "i")
     others = {
-        decisions.token_of(*each) for each in (("g", "p", "i"), ("f", "q", "i"), ("f", "p", "j"))
+        decisions.launch_token(*each)
+        for each in (("g", "p", "i"), ("f", "q", "i"), ("f", "p", "j"))
     }
-    assert one == decisions.token_of("f", "p", "i")
+    assert one == decisions.launch_token("f", "p", "i")
     assert len(one) == 32
     assert len(others | {one}) == 4
 
@@ -72,12 +73,12 @@ def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
 @pytest.mark.parametrize(
     ("state", "made", "expected"),
     [
-        ("intended", "i-1", decisions.Keep),
-        ("running", "i-1", decisions.Known),
-        ("running", "i-2", decisions.Surplus),
-        ("terminating", "i-1", decisions.Superseded),
-        ("leaked", "i-1", decisions.Superseded),
-        ("terminated", "i-1", decisions.Superseded),
+        ("intended", "i-1", decisions.RecordRunning),
+        ("running", "i-1", decisions.AlreadyRecorded),
+        ("running", "i-2", decisions.SurplusInstance),
+        ("terminating", "i-1", decisions.RemovedMeanwhile),
+        ("leaked", "i-1", decisions.RemovedMeanwhile),
+        ("terminated", "i-1", decisions.RemovedMeanwhile),
     ],
 )
 def test_what_becomes_of_a_launch(state: InstanceState, made: str, expected: type) -> None:
@@ -88,7 +89,7 @@ def test_what_becomes_of_a_launch(state: InstanceState, made: str, expected: typ
 def test_a_launch_that_was_overtaken_is_recorded_as_terminating_again() -> None:
     """An instance made after its absence was confirmed is not forgotten."""
     settled = decisions.settle(record("terminated"), instance("i-9"), NOW)
-    assert isinstance(settled, decisions.Superseded)
+    assert isinstance(settled, decisions.RemovedMeanwhile)
     assert (settled.record.state, settled.record.provider_id) == ("terminating", "i-9")
     assert settled.record.terminating_at == NOW
 
@@ -122,27 +123,27 @@ def test_what_proves_an_absence(
 @pytest.mark.parametrize(
     ("case", "records", "listed", "expected"),
     [
-        ("ours and unknown", {}, (instance(),), [decisions.Remove]),
+        ("ours and unknown", {}, (instance(),), [decisions.RemoveUnexpected]),
         ("another fleet's", {}, (instance(fleet="another"),), []),
         ("no fleet's", {}, (instance(fleet=""),), []),
         ("ours without a name", {}, (instance(name="No Name"),), [decisions.RemoveSurplus]),
         ("as recorded", {KEY: record("running")}, (instance(),), []),
-        ("unfinished launch", {KEY: record()}, (instance(),), [decisions.Adopt]),
+        ("unfinished launch", {KEY: record()}, (instance(),), [decisions.AdoptInstance]),
         ("beside the record's", {KEY: record("running")}, (instance(), instance("i-2")),
          [decisions.RemoveSurplus]),
-        ("said to be gone", {KEY: record("terminated")}, (instance(),), [decisions.Remove]),
-        ("should be gone", {KEY: record("terminating")}, (instance(),), [decisions.Again]),
-        ("leaked", {KEY: record("leaked")}, (instance(),), [decisions.Again]),
-        ("gone, unconfirmed", {KEY: record("terminating")}, (), [decisions.Again]),
-        ("vanished", {KEY: record("running")}, (), [decisions.Note]),
+        ("terminated", {KEY: record("terminated")}, (instance(),), [decisions.RemoveUnexpected]),
+        ("should be gone", {KEY: record("terminating")}, (instance(),), [decisions.RetryRemoval]),
+        ("leaked", {KEY: record("leaked")}, (instance(),), [decisions.RetryRemoval]),
+        ("gone, unconfirmed", {KEY: record("terminating")}, (), [decisions.RetryRemoval]),
+        ("vanished", {KEY: record("running")}, (), [decisions.UpdateListingError]),
         ("vanished, noted", {KEY: record("running", error=decisions.NOT_LISTED)}, (), []),
         ("back again", {KEY: record("running", error=decisions.NOT_LISTED)}, (instance(),),
-         [decisions.Note]),
+         [decisions.UpdateListingError]),
         ("where nobody can look", {KEY: record("running", provider_id="gpu-1:t")}, (DARK,), []),
         ("seen nowhere", {KEY: record("running", provider_id="gpu-2:t")}, (DARK,),
-         [decisions.Note]),
+         [decisions.UpdateListingError]),
         ("going, in the dark", {KEY: record("leaked", provider_id="gpu-1:t")}, (DARK,),
-         [decisions.Again]),
+         [decisions.RetryRemoval]),
         ("intended, not made", {KEY: record()}, (), []),
         ("gone", {KEY: record("terminated")}, (), []),
     ],
@@ -154,7 +155,9 @@ def test_what_a_sweep_does(
     expected: list[type],
 ) -> None:
     """Providers and records are compared both ways, and every difference has one answer."""
-    assert [type(each) for each in decisions.sweep(sighting(records, listed), 10)] == expected, case
+    assert [
+        type(each) for each in decisions.decide_sweep(sighting(records, listed), 10)
+    ] == expected, case
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_a_sweep_leaves_alone_what_is_young(
     records: dict[str, InstanceRecord], listed: tuple[Instance, ...]
 ) -> None:
     """Within the grace a difference belongs to whoever works on it."""
-    assert decisions.sweep(sighting(records, listed, seen=NOW), 10) == ()
+    assert decisions.decide_sweep(sighting(records, listed, seen=NOW), 10) == ()
 
 
 @pytest.mark.parametrize(
@@ -185,19 +188,19 @@ def test_two_providers_of_one_account_show_the_same_instances(
     theirs = record("running", provider="other", offering=offering, provider_id=provider_id)
 
     assert expected == [
-        type(each) for each in decisions.sweep(sighting({KEY: theirs}, (instance(),)), 9)
+        type(each) for each in decisions.decide_sweep(sighting({KEY: theirs}, (instance(),)), 9)
     ]
 
 
 def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
     """A lost record must not cost a node in service."""
     seen = sighting({}, (instance(),), living=frozenset({KEY}))
-    assert decisions.sweep(seen, 10) == (decisions.Restore(KEY, "fake", instance()),)
+    assert decisions.decide_sweep(seen, 10) == (decisions.RestoreRecord(KEY, "fake", instance()),)
 
 
 def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:
     """An absent list is not an empty one."""
-    seen = decisions.Sighting(
+    seen = decisions.SweepInput(
         fleet=FLEET,
         records={KEY: record("running")},
         listed={},
@@ -206,13 +209,13 @@ def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None
         now=NOW,
         grace=GRACE,
     )
-    assert decisions.sweep(seen, 10) == ()
+    assert decisions.decide_sweep(seen, 10) == ()
 
 
 def test_a_sweep_removes_so_many_unknown_instances_and_no_more() -> None:
     """A mistake stays small."""
     many = tuple(instance(f"i-{n}", name=f"web-{n}") for n in range(20))
-    assert len(decisions.sweep(sighting({}, many), 7)) == 7
+    assert len(decisions.decide_sweep(sighting({}, many), 7)) == 7
 
 
 states = st.sampled_from(["intended", "running", "terminating", "terminated", "leaked"])
@@ -234,8 +237,8 @@ def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
 ) -> None:
     """Whatever is listed: only our fleet's, and never a node that runs as recorded."""
     seen = sighting({KEY: record(state)}, tuple(listed), seen=LONG_AGO if old else NOW)
-    for action in decisions.sweep(seen, 100):
-        if isinstance(action, decisions.Remove | decisions.RemoveSurplus):
+    for action in decisions.decide_sweep(seen, 100):
+        if isinstance(action, decisions.RemoveUnexpected | decisions.RemoveSurplus):
             assert action.instance.fleet == FLEET
             if action.instance.name == "web-1":
                 assert state in {"running", "terminated"}

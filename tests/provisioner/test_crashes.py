@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.bus.nats.nats_bus import NatsBus
-from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
     Held,
@@ -144,7 +144,7 @@ async def test_an_undo_before_the_launch_keeps_it_from_happening(bus: NatsBus) -
 async def test_a_lost_answer_is_adopted(bus: NatsBus, kind: str) -> None:
     """A launch that took effect and failed is found by listing, not made again."""
     provider = fake(
-        idempotent=False, faults=(Order(call="provision", kind=kind, after_success=True),)
+        idempotent=False, faults=(FakeFault(call="provision", kind=kind, after_success=True),)
     )
     outputs = await steps(bus, provider).provision(provision("web-1"))
     assert await made(provider, "web-1") == [outputs.provider_id]
@@ -153,7 +153,7 @@ async def test_a_lost_answer_is_adopted(bus: NatsBus, kind: str) -> None:
 
 async def test_a_silent_provider_is_given_up_and_what_it_made_is_removed(bus: NatsBus) -> None:
     """Out of time and in doubt: the step fails, and nothing stands that nobody knows of."""
-    provider = fake(faults=(Order(call="provision", hang=True, after_success=True),))
+    provider = fake(faults=(FakeFault(call="provision", hang=True, after_success=True),))
     with pytest.raises(StepFailure) as failure:
         await steps(bus, provider).provision(provision("web-1", timeout_seconds=0.05))
     assert failure.value.error == "TRANSIENT"

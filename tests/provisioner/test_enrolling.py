@@ -28,8 +28,8 @@ from services.bus.port import Bus
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
-from services.provisioner.bootstrap.enrollment_endpoint import Enroller, refusal_id
-from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint, refusal_id
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from tests.support.inprocess import eventually
@@ -51,11 +51,11 @@ class World:
         self.agent = AgentSettings()
         self.signing = str(secured.directory / SIGNING_FILE)
         nats_settings = NatsSettings(url=secured.url, agent_signing_file=self.signing)
-        self.handover = Handover(nats_settings, self.agent, place)
+        self.templates = BootstrapTemplates(nats_settings, self.agent, place)
         self.launch = LaunchSpec(
             fleet="f", provider="aws", instance_type="t", gpu_count=0, user_data="auto"
         )
-        self.record = instance_decisions.intended(
+        self.record = instance_decisions.intended_record(
             "training", NODE, self.launch, "saga", datetime.now(UTC)
         )
         self.config = AgentConfig(
@@ -68,14 +68,14 @@ class World:
 
     async def start(self) -> None:
         """Record the node, and answer."""
-        enroller = Enroller(self.bus, SystemClock(), self.store, self.agent, self.signing)
+        enroller = EnrollmentEndpoint(self.bus, SystemClock(), self.store, self.agent, self.signing)
         await self.bus.serve("provisioner", "", {subjects.ENROLL: enroller.answer})
         await self.store.create(self.record)
 
     def hand_over(self) -> Path:
         """Leave the node its bootstrap credentials."""
         file = Path(self.config.nats_bootstrap_file)
-        file.write_text(self.handover.credentials(self.record))
+        file.write_text(self.templates.credentials(self.record))
         return file
 
     async def connect(self, file: Path) -> Bus:
@@ -184,7 +184,7 @@ async def test_they_end_with_their_time(world: World) -> None:
     """The server lets nobody in with them, and the provisioner would not answer either."""
     early = replace(world.record, intended_at=datetime.now(UTC) - timedelta(hours=2))
     file = Path(world.config.nats_bootstrap_file)
-    file.write_text(world.handover.credentials(early))
+    file.write_text(world.templates.credentials(early))
     settings = NatsSettings(url=world.secured.url, creds_file=str(file))
     client = Client()
     with pytest.raises(nats.errors.Error, match=r"(?i)auth"):
@@ -259,7 +259,7 @@ async def test_user_data_starts_an_agent_that_registers(world: World, tmp_path: 
     assert COMMAND.exists()
     root = tmp_path / "machine"
     root.mkdir()
-    script = installed(world.handover.user_data(world.record), root)
+    script = installed(world.templates.user_data(world.record), root)
     (root / "kmsg").touch()
     environment = {
         "PATH": f"{root / 'bin'}:{os.environ['PATH']}",

@@ -13,10 +13,10 @@ import pytest
 from msgspec import structs
 
 from services.bus.nats.nats_bus import NatsBus
-from services.provisioner.conformance.call_cancellation import driven
+from services.provisioner.conformance.call_cancellation import drive_call
 from services.provisioner.provider_client.provider import Provider
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.saga_step_handlers import Steps
+from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import Command
 from tests.provisioner.lossy import Lossy, lossy
 from tests.provisioner.rows import ROWS, Row
@@ -46,7 +46,7 @@ class Dying:
         async def call(*args: Any) -> Any:
             self._life.point()
             # Who dies there is not told: nothing more of the call runs.
-            given = await driven(found(*args), lambda _: self._life.point())
+            given = await drive_call(found(*args), lambda _: self._life.point())
             self._life.point()
             return given
 
@@ -104,14 +104,14 @@ class Cloud:
             for key, value in row.asks.items()
         }
 
-    def _steps(self, provider: Any) -> Steps:
+    def _steps(self, provider: Any) -> SagaStepHandlers:
         return steps(self._bus, Prompt(provider), PATIENT)
 
     def launch(self, node: str) -> Command:
         """The command to launch it."""
         return provision(node, timeout_seconds=SECONDS_MAX, **self._asks)
 
-    def process(self) -> Steps:
+    def process(self) -> SagaStepHandlers:
         """A process that nothing happens to."""
         return self._steps(self._calm)
 
@@ -120,7 +120,9 @@ class Cloud:
         listed = await self._calm.list()
         return [each.provider_id for each in listed if each.name == node]
 
-    async def killed_at(self, moment: int, work: Callable[[Steps], Awaitable[Any]]) -> bool:
+    async def killed_at(
+        self, moment: int, work: Callable[[SagaStepHandlers], Awaitable[Any]]
+    ) -> bool:
         """Do it in a process that dies at this moment; False where it was done before."""
         if self._way is None:
             try:
@@ -143,7 +145,7 @@ class Cloud:
         await process._providers.close()
         return True
 
-    async def losing(self, number: int, work: Callable[[Steps], Awaitable[Any]]) -> bool:
+    async def losing(self, number: int, work: Callable[[SagaStepHandlers], Awaitable[Any]]) -> bool:
         """Do it, and lose this answer; False where there are fewer."""
         if self._way is None:
             provider = Losing(self._make(), number)

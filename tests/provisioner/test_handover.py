@@ -14,7 +14,12 @@ from services.bus.nats.nats_accounts import claims_of
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.errors import SetupError
-from services.provisioner.bootstrap.user_data import REDACTED, Handover, HandoverError, redacted
+from services.provisioner.bootstrap.user_data import (
+    REDACTED,
+    BootstrapTemplates,
+    UserDataError,
+    redacted,
+)
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance, ProvisionRequest
@@ -30,10 +35,10 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nats_config(tmp_path_factory.mktemp("keys")) / SIGNING_FILE
 
 
-def handover(directory: Path, keys: Path | None = None, **agent: str) -> Handover:
+def templates(directory: Path, keys: Path | None = None, **agent: str) -> BootstrapTemplates:
     """What a provisioner hands over, with the signing key or on an open bus."""
     nats = NatsSettings(url="nats://bus:4222", agent_signing_file=str(keys or ""))
-    return Handover(nats, AgentSettings(**agent), directory)
+    return BootstrapTemplates(nats, AgentSettings(**agent), directory)
 
 
 def record(user_data: str = "auto", node: str = "web-1") -> InstanceRecord:
@@ -41,22 +46,22 @@ def record(user_data: str = "auto", node: str = "web-1") -> InstanceRecord:
     launch = LaunchSpec(
         fleet="f", provider="aws", instance_type="p5", region="r", gpu_count=8, user_data=user_data
     )
-    return instance_decisions.intended("web", node, launch, "saga", NOW)
+    return instance_decisions.intended_record("web", node, launch, "saga", NOW)
 
 
 def test_the_same_launch_is_told_the_same_words(tmp_path: Path, keys: Path) -> None:
     """A provider that is asked again with its token must be asked for the same machine."""
-    first = handover(tmp_path, keys).user_data(record())
+    first = templates(tmp_path, keys).user_data(record())
 
-    assert first == handover(tmp_path, keys).user_data(record())
-    assert first != handover(tmp_path, keys).user_data(record(node="web-2"))
+    assert first == templates(tmp_path, keys).user_data(record())
+    assert first != templates(tmp_path, keys).user_data(record(node="web-2"))
 
 
 def test_user_data_is_cloud_config_with_everything_an_agent_needs(
     tmp_path: Path, keys: Path
 ) -> None:
     """Its settings, credentials that end soon, its unit, and the command that starts it."""
-    told = handover(tmp_path, keys, package="https://example.com/navarch.whl").user_data(record())
+    told = templates(tmp_path, keys, package="https://example.com/navarch.whl").user_data(record())
     files = {each["path"]: each["content"] for each in yaml.safe_load(told)["write_files"]}
     claims = claims_of(files["/etc/navarch/bootstrap.creds"])
 
@@ -75,7 +80,7 @@ def test_user_data_is_cloud_config_with_everything_an_agent_needs(
 
 def test_on_an_open_bus_there_are_no_credentials(tmp_path: Path) -> None:
     """The file is empty, and the agent is not told to look for one."""
-    told = handover(tmp_path).user_data(record())
+    told = templates(tmp_path).user_data(record())
     files = {each["path"]: each["content"] for each in yaml.safe_load(told)["write_files"]}
 
     assert not files["/etc/navarch/bootstrap.creds"].strip()
@@ -96,25 +101,25 @@ def test_user_data_that_cannot_be_made_fails_the_launch(
     """As what people must mend; no machine is asked for."""
     if template is not None:
         (tmp_path / "own.yaml").write_text(template)
-    with pytest.raises(HandoverError, match=says):
-        handover(tmp_path).user_data(record("own.yaml"))
+    with pytest.raises(UserDataError, match=says):
+        templates(tmp_path).user_data(record("own.yaml"))
 
 
 def test_a_bus_that_asks_for_credentials_needs_the_signing_key(tmp_path: Path, keys: Path) -> None:
     """Without it, or with one of an older release, people are told what to do."""
     nats = NatsSettings(creds_file="provisioner.creds")
     with pytest.raises(SetupError, match=r"nats\.agent_signing_file is not set"):
-        Handover(nats, AgentSettings(), tmp_path).credentials(record())
+        BootstrapTemplates(nats, AgentSettings(), tmp_path).credentials(record())
     old = tmp_path / "old.json"
     known = msgspec.json.decode(keys.read_bytes())
     old.write_bytes(msgspec.json.encode({k: known[k] for k in ("account", "seed")}))
     with pytest.raises(SetupError, match="older release: run `navarch nats-config` again"):
-        handover(tmp_path, old).credentials(record())
+        templates(tmp_path, old).credentials(record())
 
 
 def test_credentials_are_redacted_wherever_they_stand(tmp_path: Path, keys: Path) -> None:
     """Token and seed, in the middle of other words too."""
-    secret = handover(tmp_path, keys).credentials(record())
+    secret = templates(tmp_path, keys).credentials(record())
     token, seed = (each for each in secret.splitlines() if each and not each.startswith("--"))
     text = f"+ printf {token}\nwrote '{seed}' to file"
 
@@ -143,8 +148,8 @@ async def test_a_launch_hands_over_what_its_record_says(
         return await ask(wanted)
 
     provider.provision = noting  # type: ignore[method-assign]
-    handing = handover(tmp_path, keys)
-    made = steps(bus, provider, handover=handing)
+    handing = templates(tmp_path, keys)
+    made = steps(bus, provider, templates=handing)
     await made.provision(provision("web-1", user_data="auto"))
     kept = await store.get("web.web-1")
     assert kept is not None
@@ -160,7 +165,7 @@ async def test_a_launch_that_cannot_hand_over_asks_no_provider(
 ) -> None:
     """It fails with the reason, and holds nothing against the provider."""
     provider = fake()
-    made = steps(bus, provider, handover=handover(tmp_path))
+    made = steps(bus, provider, templates=templates(tmp_path))
     with pytest.raises(StepFailure, match=r"user_data of pool web: .*none\.yaml") as failed:
         await made.provision(provision("web-1", user_data="none.yaml"))
     kept = await InstanceStore(bus).get("web.web-1")

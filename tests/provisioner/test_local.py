@@ -171,7 +171,7 @@ async def test_an_agent_that_will_not_end_is_killed(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the grace comes SIGKILL; the instance is gone only then."""
-    monkeypatch.setattr(process.Victim.end, "__defaults__", (0.1,))
+    monkeypatch.setattr(process.RunningProcess.end, "__defaults__", (0.1,))
     provider = make(STUBBORN)
     await provider.provision(wanted())
     place = tmp_path / "local" / "web-1"

@@ -19,8 +19,8 @@ from schemas.subjects import node_command
 from schemas.topology import HEALTH, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
-from services.provisioner.providers.fake import FakeProvider, Order
-from services.provisioner.saga_step_handlers import Steps
+from services.provisioner.providers.fake import FakeFault, FakeProvider
+from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import Command, StepFailure
 from tests.provisioner.support import QUICK, command, fake, provision, steps
 
@@ -67,7 +67,7 @@ def reboot(boot_id: str = "b1") -> Command:
     return command("reboot-1", "reboot", inputs)
 
 
-async def launched(bus: NatsBus, provider: FakeProvider) -> Steps:
+async def launched(bus: NatsBus, provider: FakeProvider) -> SagaStepHandlers:
     """A node whose agent speaks of boot b1."""
     made = steps(bus, provider, HASTY)
     await made.provision(provision("web-1"))
@@ -138,7 +138,7 @@ async def test_the_agent_reboots_and_the_provider_is_left_alone(bus: NatsBus) ->
 @pytest.mark.parametrize("there", [False, True])
 async def test_where_the_agent_cannot_the_provider_reboots(bus: NatsBus, there: bool) -> None:
     """An agent that is gone, or that has not the means; a redelivery asks for nothing more."""
-    provider = fake(faults=(Order(call="reboot", kind="TRANSIENT", times=2),))
+    provider = fake(faults=(FakeFault(call="reboot", kind="TRANSIENT", times=2),))
     made = await launched(bus, provider)
     if there:
         await Agent(bus, "reboot", ActionResult(ok=False, detail="not root")).listen()
@@ -199,7 +199,7 @@ async def test_a_provider_that_cannot_reboot_fails_the_step(bus: NatsBus) -> Non
 @pytest.mark.parametrize("kind", ["AUTH", "THROTTLE"])
 async def test_a_provider_that_does_not_do_it_fails_the_step(bus: NatsBus, kind: str) -> None:
     """At once where waiting is of no use, else after a few tries."""
-    provider = fake(faults=(Order(call="reboot", kind=kind, times=100),))
+    provider = fake(faults=(FakeFault(call="reboot", kind=kind, times=100),))
     made = await launched(bus, provider)
     failed = await failure(made.actions["reboot"], reboot())
     assert kind == failed.error

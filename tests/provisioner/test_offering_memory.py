@@ -11,27 +11,35 @@ from schemas.launch_offers import Offering
 from schemas.offering_records import BlockRecord
 from schemas.reasons import ProviderErrorKind
 from services.provisioner.offerings import offering_blocks
-from services.provisioner.offerings.offering_blocks import Blocked, Due, Failure, Free, Subject
+from services.provisioner.offerings.offering_blocks import (
+    Blocked,
+    BlockTarget,
+    Free,
+    LaunchFailure,
+    ProbeDue,
+)
 from services.provisioner.provider_client.provider_errors import RULES
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 KINDS = get_args(ProviderErrorKind)
 
 
-def subject(**changes: Any) -> Subject:
+def subject(**changes: Any) -> BlockTarget:
     """An offering of pool `web`, changed."""
     pool = changes.pop("pool", "web")
     configuration = changes.pop("configuration", "c1")
     model = changes.pop("model", "H100")
     plain = {"provider": "aws", "region": "r", "zone": "r-a", "instance_type": "p5.48xlarge"}
-    return Subject(
+    return BlockTarget(
         offering=Offering(**(plain | changes)), model=model, pool=pool, configuration=configuration
     )
 
 
-def failure(kind: Any = "CAPACITY", at: datetime = NOW, by: str = "web.1", **more: Any) -> Failure:
+def failure(
+    kind: Any = "CAPACITY", at: datetime = NOW, by: str = "web.1", **more: Any
+) -> LaunchFailure:
     """A call that failed at once."""
-    return Failure(kind=kind, reason="no", began=at, by=by, **more)
+    return LaunchFailure(kind=kind, reason="no", began=at, by=by, **more)
 
 
 OTHER_MARKET = {"market": "spot"}
@@ -58,13 +66,13 @@ BLOCKS: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
 def test_a_failure_blocks_as_much_as_its_kind_says(kind: Any) -> None:
     """Row by row of the taxonomy: what is blocked with it, and what is not."""
     about = subject()
-    key = offering_blocks.key_of(offering_blocks.scope_of(kind), about)
-    known = {key: offering_blocks.failed(None, about, failure(kind), NOW)}
+    key = offering_blocks.block_key(offering_blocks.block_scope(kind), about)
+    known = {key: offering_blocks.record_failure(None, about, failure(kind), NOW)}
     too, not_too = BLOCKS[kind]
-    assert [bool(offering_blocks.blocks(subject(**each), known)) for each in too] == [True] * len(
-        too
-    )
-    assert [bool(offering_blocks.blocks(subject(**each), known)) for each in not_too] == [
+    assert [bool(offering_blocks.find_blocks(subject(**each), known)) for each in too] == [
+        True
+    ] * len(too)
+    assert [bool(offering_blocks.find_blocks(subject(**each), known)) for each in not_too] == [
         False
     ] * len(not_too)
     assert RULES[kind].block_seconds <= RULES[kind].block_max_seconds
@@ -74,24 +82,30 @@ def test_the_wait_doubles_up_to_its_bound_and_begins_anew_for_another_kind() -> 
     """So a probe is never further away than the bound, and never closer than the first wait."""
     record, at, waits = None, NOW, []
     for _ in range(6):
-        record = offering_blocks.failed(record, subject(), failure(at=at), at)
+        record = offering_blocks.record_failure(record, subject(), failure(at=at), at)
         waits.append((record.probe_at - at).total_seconds())
         at = record.probe_at
     assert (waits, record.since if record else None) == ([5, 10, 20, 40, 45, 45], NOW)
-    again = offering_blocks.failed(record, subject(), failure("AUTH", at=at), at)
+    again = offering_blocks.record_failure(record, subject(), failure("AUTH", at=at), at)
     assert (again.failures, again.since) == (1, at)
 
 
 def test_calls_under_way_together_count_once() -> None:
     """Fifty launches that find the same thing out at once are one failure."""
-    first = offering_blocks.failed(None, subject(), failure(by="web.1"), NOW + timedelta(seconds=1))
-    same = offering_blocks.failed(first, subject(), failure(by="web.2"), NOW + timedelta(seconds=2))
+    first = offering_blocks.record_failure(
+        None, subject(), failure(by="web.1"), NOW + timedelta(seconds=1)
+    )
+    same = offering_blocks.record_failure(
+        first, subject(), failure(by="web.2"), NOW + timedelta(seconds=2)
+    )
     assert same is first
 
 
 def test_the_provider_s_own_wait_counts_where_it_is_longer() -> None:
     """It knows best."""
-    record = offering_blocks.failed(None, subject(), failure("THROTTLE", retry_after=90.0), NOW)
+    record = offering_blocks.record_failure(
+        None, subject(), failure("THROTTLE", retry_after=90.0), NOW
+    )
     assert record.probe_at == NOW + timedelta(seconds=90)
 
 
@@ -99,25 +113,25 @@ def test_of_two_blocks_the_longer_counts_and_both_are_tried() -> None:
     """One launch claims both, and finds out about both."""
     about = subject()
     known = {
-        offering_blocks.key_of(offering_blocks.scope_of(kind), about): offering_blocks.failed(
-            None, about, failure(kind), NOW
-        )
+        offering_blocks.block_key(
+            offering_blocks.block_scope(kind), about
+        ): offering_blocks.record_failure(None, about, failure(kind), NOW)
         for kind in ("CAPACITY", "AUTH")
     }
-    found = offering_blocks.blocks(about, known)
+    found = offering_blocks.find_blocks(about, known)
     at = NOW + timedelta(seconds=30)
-    standing = offering_blocks.standing(found, "web.1", at)
+    standing = offering_blocks.block_state(found, "web.1", at)
     assert isinstance(standing, Blocked)
     assert (standing.record.kind, standing.until) == ("AUTH", NOW + timedelta(seconds=60))
-    assert offering_blocks.standing(found, "web.1", standing.until) == Due(tuple(known))
-    assert offering_blocks.standing((), "web.1", NOW) == Free()
+    assert offering_blocks.block_state(found, "web.1", standing.until) == ProbeDue(tuple(known))
+    assert offering_blocks.block_state((), "web.1", NOW) == Free()
 
 
 def test_keys_are_keys_whatever_a_provider_calls_things() -> None:
     """Dots part tokens of a key and may not stand beside each other."""
     odd = subject(region="", zone="zone 1/a*", instance_type="..x>")
     for scope in offering_blocks.SCOPES:
-        key = offering_blocks.key_of(scope, odd)
+        key = offering_blocks.block_key(scope, odd)
         assert all(part and not set(part) & set(" *>/") for part in key.split("."))
 
 
@@ -135,9 +149,11 @@ class Ledger:
         """A launch would like to call; whether it may."""
         if self.record is None:
             return True
-        if not isinstance(offering_blocks.standing([("k", self.record)], by, self.now), Due):
+        if not isinstance(
+            offering_blocks.block_state([("k", self.record)], by, self.now), ProbeDue
+        ):
             return False
-        claimed = offering_blocks.claimed(self.record, by, self.now)
+        claimed = offering_blocks.claim_probe(self.record, by, self.now)
         assert claimed is not None
         self.record = claimed
         self.probes.append(self.now)
@@ -147,7 +163,7 @@ class Ledger:
     def fail(self, by: str) -> None:
         """Its call finds nothing."""
         began = self.trying.pop(by, self.now)
-        self.record = offering_blocks.failed(
+        self.record = offering_blocks.record_failure(
             self.record, subject(), failure(at=began, by=by), self.now
         )
 

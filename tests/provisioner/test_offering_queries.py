@@ -20,10 +20,10 @@ from services.bus.nats.nats_bus import NatsBus
 from services.cli.text.offering_text import offering_rows, price_words, state_words
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings.offering_catalogue import Catalogue
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_queries import answer_offerings
+from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
-from services.provisioner.offerings.scoring import Weigher
 from services.settings.provider_choices import choice_of
 from tests.provisioner.support import provision
 from tests.provisioner.test_chooser import TYPES, Market
@@ -43,8 +43,8 @@ POOL = PoolSpec(
 async def asked(bus: NatsBus, market: Market, query: OfferingsQuery) -> list[OfferingView]:
     """What a fresh replica answers."""
     store, clock = InstanceStore(bus), SystemClock()
-    sites = Catalogue(TYPES, market.sites())
-    weigher = Weigher(store, clock, sites)
+    sites = OfferingCatalogue(TYPES, market.traits())
+    weigher = OfferingScorer(store, clock, sites)
     answer = answer_offerings(bus, store, OfferingStore(bus, clock), weigher)
     found: list[OfferingView] = []
     while True:

@@ -20,7 +20,7 @@ from services.primitives.errors import NavarchError, Unavailable
 from services.provisioner.provider_client import request_slots
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.provider_client.rate_limit import LocalPacer, SharedPacer
+from services.provisioner.provider_client.rate_limit import LocalRateLimiter, SharedRateLimiter
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from tests.provisioner.lambda_server import KEY, serving
 from tests.provisioner.support import FLEET, request
@@ -35,7 +35,7 @@ ROUNDING = timedelta(microseconds=2)
 class Taker:
     """One replica, where it has got to with its turn."""
 
-    read: tuple[int, request_slots.Next] | None = None
+    read: tuple[int, request_slots.NextSlot] | None = None
     """Revision, and what may come next, as it read them."""
     kind: str = ""
     sent: datetime | None = None
@@ -47,7 +47,7 @@ class Taker:
 class Server:
     """The record, the server's clock, and what all replicas did."""
 
-    pace: request_slots.Pace
+    pace: request_slots.RequestRate
     now: datetime = START
     revision: int = 0
     record: RateLimitRecord = field(default_factory=RateLimitRecord)
@@ -57,9 +57,9 @@ class Server:
 
     def read(self, taker: Taker) -> None:
         """Read the record; a turn that it held is forgotten, as after a death."""
-        after = request_slots.Next()
+        after = request_slots.NextSlot()
         if self.revision:
-            after = request_slots.after(self.record, self.stored_at, self.pace)
+            after = request_slots.next_slot(self.record, self.stored_at, self.pace)
         taker.read, taker.sent = (self.revision, after), None
 
     def write(self, taker: Taker, kind: str, lag: float) -> None:
@@ -68,8 +68,8 @@ class Server:
             taker.read = None
             return
         self.revision += 1
-        self.record, self.stored_at = request_slots.taking(taker.read[1], kind), self.now
-        turn = request_slots.begins(self.record, self.stored_at)
+        self.record, self.stored_at = request_slots.slot_record(taker.read[1], kind), self.now
+        turn = request_slots.slot_start(self.record, self.stored_at)
         taker.kind = kind
         taker.sent = self.now - timedelta(seconds=lag)
         taker.known = self.now + timedelta(seconds=lag)
@@ -88,14 +88,16 @@ class Server:
         if taker.sent is None or self.now < taker.known + timedelta(seconds=taker.wait):
             return
         since_sent = (self.now - taker.sent).total_seconds()
-        if request_slots.in_time(since_sent, taker.wait, self.pace.interval_seconds):
+        if request_slots.is_in_time(since_sent, taker.wait, self.pace.interval_seconds):
             self.uses.append((self.now, taker.kind))
         taker.sent = None
 
 
-def pace(interval: float) -> request_slots.Pace:
+def pace(interval: float) -> request_slots.RequestRate:
     """Launches are twelve times as seldom, as at Lambda."""
-    return request_slots.Pace(interval_seconds=interval, slower_seconds={"launch": 12 * interval})
+    return request_slots.RequestRate(
+        interval_seconds=interval, slower_seconds={"launch": 12 * interval}
+    )
 
 
 def closest(moments: list[datetime]) -> timedelta:
@@ -175,12 +177,14 @@ async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
     """Four at once, each with several callers: one every interval, and all of them come."""
     interval, used = 0.05, []
     pacers = [
-        SharedPacer(bus, SystemClock(), "lab", request_slots.Pace(interval_seconds=interval))
+        SharedRateLimiter(
+            bus, SystemClock(), "lab", request_slots.RequestRate(interval_seconds=interval)
+        )
         for _ in range(4)
     ]
 
-    async def call(pacer: SharedPacer) -> None:
-        await pacer.turn()
+    async def call(rate_limiter: SharedRateLimiter) -> None:
+        await rate_limiter.wait_for_slot()
         used.append(asyncio.get_running_loop().time())
 
     async with asyncio.timeout(60):
@@ -192,9 +196,11 @@ async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
 
 async def test_a_caller_that_is_cancelled_costs_one_turn(bus: NatsBus) -> None:
     """Those who waited behind it in the same process had none taken for them."""
-    pacer = SharedPacer(bus, SystemClock(), "lab", request_slots.Pace(interval_seconds=20.0))
-    await pacer.turn()
-    waiting = [asyncio.create_task(pacer.turn()) for _ in range(10)]
+    rate_limiter = SharedRateLimiter(
+        bus, SystemClock(), "lab", request_slots.RequestRate(interval_seconds=20.0)
+    )
+    await rate_limiter.wait_for_slot()
+    waiting = [asyncio.create_task(rate_limiter.wait_for_slot()) for _ in range(10)]
     async with asyncio.timeout(60):
         while (await bus.get(LEASES, "pace-lab")).revision < 2:
             await asyncio.sleep(0)
@@ -225,10 +231,12 @@ async def test_a_turn_that_was_slept_through_is_not_used(
 ) -> None:
     """Another is taken; a process that always is late says so, and is tried again later."""
     clock = Late(times)
-    pacer = SharedPacer(bus, clock, "lab", request_slots.Pace(interval_seconds=0.1))
+    rate_limiter = SharedRateLimiter(
+        bus, clock, "lab", request_slots.RequestRate(interval_seconds=0.1)
+    )
     said = ""
     try:
-        await pacer.turn()
+        await rate_limiter.wait_for_slot()
     except ProviderError as error:
         said = error.message
     assert fails == ("over before it was used" in said)
@@ -245,29 +253,35 @@ class Away:
 async def test_without_a_bus_no_call_goes_out() -> None:
     """It is a passing error, and never a call beyond the rate."""
     with pytest.raises(ProviderError, match="no turn could be taken") as caught:
-        await SharedPacer(
-            Away(), SystemClock(), "lab", request_slots.Pace(interval_seconds=1.0)
-        ).turn()
+        await SharedRateLimiter(
+            Away(), SystemClock(), "lab", request_slots.RequestRate(interval_seconds=1.0)
+        ).wait_for_slot()
     assert "TRANSIENT" == caught.value.kind
-    await SharedPacer(Away(), SystemClock(), "lab", request_slots.Pace(interval_seconds=0.0)).turn()
+    await SharedRateLimiter(
+        Away(), SystemClock(), "lab", request_slots.RequestRate(interval_seconds=0.0)
+    ).wait_for_slot()
 
 
 @pytest.mark.parametrize(("name", "interval"), [("Lambda Key", 1.0), ("lab", 61.0)])
 def test_what_cannot_be_paced_is_refused(name: str, interval: float) -> None:
     """A name that is no key, and a pace that would outlive its record."""
     with pytest.raises(NavarchError):
-        SharedPacer(Away(), SystemClock(), name, request_slots.Pace(interval_seconds=interval))
+        SharedRateLimiter(
+            Away(), SystemClock(), name, request_slots.RequestRate(interval_seconds=interval)
+        )
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "local"])
 async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: bool) -> None:
     """Other calls go on at their own pace while launches wait for theirs."""
-    plan = request_slots.Pace(interval_seconds=0.05, slower_seconds={"launch": 0.5})
-    pacer = SharedPacer(bus, SystemClock(), "lab", plan) if shared else LocalPacer(plan)
+    plan = request_slots.RequestRate(interval_seconds=0.05, slower_seconds={"launch": 0.5})
+    rate_limiter = (
+        SharedRateLimiter(bus, SystemClock(), "lab", plan) if shared else LocalRateLimiter(plan)
+    )
     used: list[tuple[float, str]] = []
 
     async def call(kind: str) -> None:
-        await pacer.turn(kind)
+        await rate_limiter.wait_for_slot(kind)
         used.append((asyncio.get_running_loop().time(), kind))
 
     async with watched() as still, asyncio.timeout(60):
@@ -281,10 +295,10 @@ async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: b
 
 async def test_in_one_process_callers_go_in_order() -> None:
     """As they came, an interval apart."""
-    pacer, order = LocalPacer(request_slots.Pace(interval_seconds=0.01)), []
+    rate_limiter, order = LocalRateLimiter(request_slots.RequestRate(interval_seconds=0.01)), []
 
     async def call(number: int) -> None:
-        await pacer.turn()
+        await rate_limiter.wait_for_slot()
         order.append(number)
 
     await asyncio.gather(*(call(number) for number in range(5)))
@@ -296,8 +310,8 @@ async def replicas(bus: NatsBus, tmp_path: Path) -> AsyncIterator[tuple]:
     """Lambda's provider at two replicas with different names for one account."""
     (tmp_path / "key").write_text(KEY)
 
-    def pacer(name: str, pace: request_slots.Pace) -> SharedPacer:
-        return SharedPacer(bus, SystemClock(), name, pace)
+    def rate_limiter(name: str, pace: request_slots.RequestRate) -> SharedRateLimiter:
+        return SharedRateLimiter(bus, SystemClock(), name, pace)
 
     async with serving() as api:
         options = LambdaProvider.Options(
@@ -311,7 +325,11 @@ async def replicas(bus: NatsBus, tmp_path: Path) -> AsyncIterator[tuple]:
             LambdaProvider(
                 options=options,
                 environment=Environment(
-                    name=name, fleet=FLEET, nats_url="", data_dir=tmp_path, pacer=pacer
+                    name=name,
+                    fleet=FLEET,
+                    nats_url="",
+                    data_dir=tmp_path,
+                    rate_limiter=rate_limiter,
                 ),
             )
             for name in ("one", "two")

@@ -14,10 +14,10 @@ from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings.offering_catalogue import Catalogue
-from services.provisioner.offerings.offering_store import Known, OfferingStore
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
+from services.provisioner.offerings.offering_scorer import OfferingScorer
+from services.provisioner.offerings.offering_store import OfferingRecords, OfferingStore
 from services.provisioner.offerings.price_reader import PriceReader
-from services.provisioner.offerings.scoring import Weigher
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.aws import AwsProvider
@@ -57,7 +57,7 @@ async def test_the_last_good_prices_stay_with_their_age(bus: NatsBus) -> None:
     await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=pool, desired=0)))
     clock, provider = SystemClock(), Telling(fake())
     providers = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=60.0)})  # type: ignore[arg-type]
-    catalogue = Catalogue(InstanceTypes(), providers.sites())
+    catalogue = OfferingCatalogue(InstanceTypes(), providers.traits())
     store = OfferingStore(bus, clock)
     reader = PriceReader(bus, clock, store, providers, catalogue)
     provider.said = [KnownPrice(instance_type="big", dollars_per_hour=2.0)]
@@ -68,7 +68,7 @@ async def test_the_last_good_prices_stay_with_their_age(bus: NatsBus) -> None:
     record = known.prices["fake"]
     assert (record.prices, record.error) == (tuple(provider.said), "TRANSIENT: no answer")
     assert provider.asked == [("big",)] * 2
-    weigher = Weigher(InstanceStore(bus), clock, catalogue)
+    weigher = OfferingScorer(InstanceStore(bus), clock, catalogue)
     price = weigher.price(Offering(provider="fake", instance_type="big"), known)
     assert (price.dollars_per_hour, price.source, price.at) == (2.0, "provider", record.at)
 
@@ -102,8 +102,8 @@ def test_what_is_said_of_the_nearest_counts(
     """The zone before the region, the region before the type."""
     clock = SystemClock()
     record = PricesRecord(provider="p", at=clock.now(), prices=PRICES)
-    weigher = Weigher(None, clock, Catalogue(InstanceTypes(), {}))  # type: ignore[arg-type]
-    price = weigher.price(offering, Known(prices={"p": record}))
+    weigher = OfferingScorer(None, clock, OfferingCatalogue(InstanceTypes(), {}))  # type: ignore[arg-type]
+    price = weigher.price(offering, OfferingRecords(prices={"p": record}))
     assert (price.dollars_per_hour, price.reported_available) == (dollars, says)
 
 

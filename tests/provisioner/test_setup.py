@@ -23,8 +23,8 @@ from services.bus.nats.nats_bus import NatsBus
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap import setup_plan
-from services.provisioner.bootstrap.ssh_setup import Setup
-from services.provisioner.bootstrap.user_data import REDACTED, Handover
+from services.provisioner.bootstrap.ssh_setup import SshSetup
+from services.provisioner.bootstrap.user_data import REDACTED, BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeProvider
@@ -143,7 +143,7 @@ class World:
 
     bus: NatsBus
     store: InstanceStore
-    setup: Setup
+    setup: SshSetup
     provider: FakeProvider
 
     async def record(self) -> InstanceRecord:
@@ -168,13 +168,13 @@ async def world(bus: NatsBus) -> World:
     store, provider = InstanceStore(bus), fake()
     launch = LaunchSpec(fleet=FLEET, provider="fake", instance_type="h100", region="here")
     clock = SystemClock()
-    record = instance_decisions.intended("web", "web-1", launch, SAGA, clock.now())
+    record = instance_decisions.intended_record("web", "web-1", launch, SAGA, clock.now())
     await store.create(record)
     await store.change(
         "web.web-1", lambda now: now and replace(now, state="running", address="127.0.0.1")
     )
-    handover = Handover(NatsSettings(url="nats://bus:4222"), AgentSettings(), Path())
-    setup = Setup(bus, clock, store, providers(provider), handover, look_seconds=0.01)
+    templates = BootstrapTemplates(NatsSettings(url="nats://bus:4222"), AgentSettings(), Path())
+    setup = SshSetup(bus, clock, store, providers(provider), templates, look_seconds=0.01)
     return World(bus, store, setup, provider)
 
 
@@ -313,9 +313,13 @@ async def test_credentials_reach_the_node_and_nobody_else(
     root.handlers[:] = before
     place = nats_config(tmp_path / "bus")
     signing = str(place / SIGNING_FILE)
-    handover = Handover(NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path)
-    world.setup = Setup(world.bus, SystemClock(), world.store, providers(world.provider), handover)
-    secret = handover.credentials(await world.record())
+    templates = BootstrapTemplates(
+        NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path
+    )
+    world.setup = SshSetup(
+        world.bus, SystemClock(), world.store, providers(world.provider), templates
+    )
+    secret = templates.credentials(await world.record())
     token, seed = (each for each in secret.splitlines() if each and not each.startswith("--"))
     put = "cat > $HOME/creds << EOF\n{{.Credentials}}\nEOF"
     with caplog.at_level(logging.INFO), pytest.raises(StepFailure) as failed:

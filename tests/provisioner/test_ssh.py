@@ -12,8 +12,8 @@ from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh, ssh_claims
 from services.provisioner.providers.ssh import SshProvider
-from services.provisioner.providers.ssh_claims import Look
-from services.provisioner.providers.ssh_inventory import Machine
+from services.provisioner.providers.ssh_claims import ClaimReport
+from services.provisioner.providers.ssh_inventory import InventoryMachine
 from tests.provisioner.machines import Machines
 from tests.provisioner.support import FLEET, provision, request, steps, terminate, until
 
@@ -59,7 +59,7 @@ async def test_an_instance_is_a_machine_with_its_claim(owned: Machines, make: Ma
 )
 def test_a_machine_fits_or_does_not(place: Any, asked: Any, fits: bool) -> None:
     """By type, place and number of GPUs; what is not said is no condition."""
-    machine = Machine(**({"host": "gpu-7", "type": "h100"} | place))
+    machine = InventoryMachine(**({"host": "gpu-7", "type": "h100"} | place))
     assert fits == machine.fits(request(**({"gpu_count": 0} | asked)))
 
 
@@ -97,7 +97,9 @@ class Halting(SshProvider):
         self.halted = asyncio.Event()
         self.go_on = asyncio.Event()
 
-    async def _order(self, order: ssh_claims.Order, machine: Machine, **more: Any) -> Look:
+    async def _order(
+        self, order: ssh_claims.ClaimCommand, machine: InventoryMachine, **more: Any
+    ) -> ClaimReport:
         if order != "look":
             self.left -= 1
             if self.left == 0:
@@ -120,7 +122,7 @@ async def test_two_that_launch_one_token_make_one_instance(
         await asyncio.wait({launching, halt}, return_when=asyncio.FIRST_COMPLETED)
         halt.cancel()
         superseded = slow.halted.is_set()
-        blocked: list[Machine] = []
+        blocked: list[InventoryMachine] = []
         if elsewhere and superseded:
             # What the slower one will try first is somebody's for as long as the quicker one takes.
             for each in sorted(
@@ -146,9 +148,9 @@ async def test_two_that_launch_one_token_make_one_instance(
     pytest.fail("there are more orders than this test halts")
 
 
-def preference(machine: Machine, token: str) -> str:
+def preference(machine: InventoryMachine, token: str) -> str:
     """In which order a launch tries machines."""
-    return ssh._preference(ssh.Sight(machine, Look(state="free")), token)[1]
+    return ssh._preference(ssh.MachineReport(machine, ClaimReport(state="free")), token)[1]
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims, ssh_errors
 from services.provisioner.providers.ssh import SshProvider
-from services.provisioner.providers.ssh_claims import Look
-from services.provisioner.providers.ssh_inventory import Inventory, Machine
+from services.provisioner.providers.ssh_claims import ClaimReport
+from services.provisioner.providers.ssh_inventory import InventoryMachine, SshInventory
 from tests.provisioner.machines import Machines, written
 from tests.provisioner.support import request
 
@@ -127,7 +127,7 @@ async def test_a_machine_that_cannot_be_written_is_passed_over(owned: Machines, 
 def test_output_of_other_programs_is_overlooked() -> None:
     """Shells greet; an answer without its end is none."""
     greeting = "Welcome!\nnavarch: state free\nnavarch: end\n"
-    assert Look(state="free") == ssh_claims.read(greeting)
+    assert ClaimReport(state="free") == ssh_claims.read(greeting)
     assert ssh_claims.read("Welcome!\nnavarch: state free") is None
 
 
@@ -161,7 +161,7 @@ def test_what_is_wrong_in_an_inventory_is_said_with_its_place(
     file = tmp_path / "machines.yaml"
     file.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
-        Inventory("racks", (), str(file))
+        SshInventory("racks", (), str(file))
     assert f"{file}{says}" in str(refused.value)
 
 
@@ -169,17 +169,21 @@ def test_what_is_wrong_in_an_inventory_is_said_with_its_place(
     ("machines", "file", "says"),
     [
         ((), "", "either under `machines`, or in the file"),
-        ((Machine(host="a", type="x"),), "f", "either under `machines`, or in the file"),
-        ((Machine(host="a", type="x"),) * 2, "", "providers.racks.machines.1.name: a is machine 0"),
+        ((InventoryMachine(host="a", type="x"),), "f", "either under `machines`, or in the file"),
+        (
+            (InventoryMachine(host="a", type="x"),) * 2,
+            "",
+            "providers.racks.machines.1.name: a is machine 0",
+        ),
         ((), "/nowhere/machines.yaml", "providers.racks.inventory: /nowhere"),
     ],
 )
 def test_machines_are_named_in_one_place(
-    machines: tuple[Machine, ...], file: str, says: str
+    machines: tuple[InventoryMachine, ...], file: str, says: str
 ) -> None:
     """And once."""
     with pytest.raises(ConfigurationError, match=says):
-        Inventory("racks", machines, file)
+        SshInventory("racks", machines, file)
 
 
 async def test_an_inventory_that_is_broken_later_is_an_error_and_no_shorter_list(

@@ -10,7 +10,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.ssh import SshProvider
-from services.provisioner.removal.remover import Standing
+from services.provisioner.removal.remover import NotRemoved
 from tests.provisioner.machines import Machines, new_key, written
 from tests.provisioner.support import FLEET, provision, recorded, request, steps, terminate
 
@@ -44,9 +44,9 @@ async def test_one_dead_machine_does_not_blind_the_fleet(
     await steps(bus, provider).provision(provision("web-3"))
     one = steps(bus, provider)
     await InstanceStore(bus).change("web.web-1", lambda it: it and replace(it, state="terminating"))
-    assert not await one.remover.once("web.web-1")
+    assert not await one.remover.try_removal("web.web-1")
     standing = await one.remover._try(await recorded(bus, "web-1"))
-    assert isinstance(standing, Standing)
+    assert isinstance(standing, NotRemoved)
     assert f"{dead.name} cannot be reached" in standing.reason
 
     await owned.on(dead)

@@ -19,7 +19,7 @@ from schemas.topology import EVENTS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.providers.fake import Order
+from services.provisioner.providers.fake import FakeFault
 from services.provisioner.service import answer_instances
 from services.saga.participant import StepFailure
 from tests.provisioner.support import (
@@ -41,7 +41,7 @@ from tests.provisioner.support import (
 @pytest.mark.parametrize("kind", ["CAPACITY", "QUOTA", "UNSUPPORTED", "AUTH", "INVALID"])
 async def test_an_error_that_waiting_does_not_cure_fails_the_step(bus: NatsBus, kind: str) -> None:
     """The step fails at once with the kind; a redelivery fails the same way and asks no more."""
-    provider = fake(faults=(Order(call="provision", kind=kind),))
+    provider = fake(faults=(FakeFault(call="provision", kind=kind),))
     for _ in range(2):
         with pytest.raises(StepFailure) as failure:
             await steps(bus, provider).provision(provision("web-1"))
@@ -54,7 +54,7 @@ async def test_an_error_that_waiting_does_not_cure_fails_the_step(bus: NatsBus, 
 @pytest.mark.parametrize("kind", ["TRANSIENT", "THROTTLE", "NETWORK"])
 async def test_an_error_that_passes_is_tried_again(bus: NatsBus, kind: str) -> None:
     """The same token is used until it succeeds; the tries are counted in the record."""
-    provider = fake(faults=(Order(call="provision", kind=kind, times=3),))
+    provider = fake(faults=(FakeFault(call="provision", kind=kind, times=3),))
     outputs = await steps(bus, provider).provision(provision("web-1"))
     record = await recorded(bus, "web-1")
     assert record.provider_id == outputs.provider_id
@@ -63,7 +63,7 @@ async def test_an_error_that_passes_is_tried_again(bus: NatsBus, kind: str) -> N
 
 async def test_the_provider_s_own_wait_is_kept(bus: NatsBus) -> None:
     """A wait longer than the step has left ends the step instead of sleeping past it."""
-    provider = fake(faults=(Order(call="provision", kind="THROTTLE", retry_after=60.0),))
+    provider = fake(faults=(FakeFault(call="provision", kind="THROTTLE", retry_after=60.0),))
     with pytest.raises(StepFailure) as failure:
         await steps(bus, provider).provision(provision("web-1"))
     assert failure.value.error == "THROTTLE"
@@ -72,7 +72,7 @@ async def test_the_provider_s_own_wait_is_kept(bus: NatsBus) -> None:
 @pytest.mark.usefixtures("hopeless")
 async def test_a_zone_out_of_capacity_gives_way_to_the_next(bus: NatsBus) -> None:
     """Every zone is tried, in order, before the step fails for want of capacity."""
-    provider = fake(faults=(Order(call="provision", kind="CAPACITY", zone="a", times=2),))
+    provider = fake(faults=(FakeFault(call="provision", kind="CAPACITY", zone="a", times=2),))
     outputs = await steps(bus, provider).provision(provision("web-1", zones=("a", "b")))
     assert outputs.zone == "b"
     with pytest.raises(StepFailure):
@@ -112,7 +112,7 @@ async def test_a_list_that_lags_does_not_end_a_removal_too_soon(bus: NatsBus) ->
         idempotent=False,
         list_lag_calls=2,
         list_lag_seconds=0.2,
-        faults=(Order(call="provision", kind="TRANSIENT", after_success=True),),
+        faults=(FakeFault(call="provision", kind="TRANSIENT", after_success=True),),
     )
     await steps(bus, provider).provision_undo(terminate("web-0"))
     with pytest.raises(StepFailure):
@@ -125,7 +125,7 @@ async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> No
     """It is recorded as leaked and published once; the removal goes on until it succeeds."""
     provider = fake(dollars_per_hour=2.5)
     await steps(bus, provider).provision(provision("web-1"))
-    provider.order(Order(call="terminate", kind="TRANSIENT", times=1000))
+    provider.inject_fault(FakeFault(call="terminate", kind="TRANSIENT", times=1000))
     removing = asyncio.create_task(steps(bus, provider).terminate(terminate("web-1")))
 
     async def is_leaked() -> bool:
@@ -143,14 +143,14 @@ async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> No
     assert [type(each) for each in events] == [InstanceLeaked]
     assert isinstance(events[0], InstanceLeaked)
     assert (events[0].instance, events[0].dollars_per_hour) == ("web-1", 2.5)
-    provider.relent()
+    provider.clear_faults()
     await removing
     assert (await recorded(bus, "web-1")).state == "terminated"
 
 
 async def test_a_refused_termination_is_a_leak_at_once(bus: NatsBus) -> None:
     """Without the right to remove it, waiting is of no use: people are told now."""
-    provider = fake(faults=(Order(call="terminate", kind="AUTH"),))
+    provider = fake(faults=(FakeFault(call="terminate", kind="AUTH"),))
     await steps(bus, provider).provision(provision("web-1"))
     await steps(bus, provider).terminate(terminate("web-1"))
     stored = await bus.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
@@ -180,7 +180,7 @@ async def test_the_service_performs_the_steps_of_a_saga(bus: NatsBus) -> None:
 @pytest.mark.usefixtures("hopeless")
 async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
     """The undo's command is answered once nothing stands any more."""
-    provider = fake(faults=(Order(call="provision", kind="CAPACITY"),))
+    provider = fake(faults=(FakeFault(call="provision", kind="CAPACITY"),))
     async with running(bus, provider):
         sequence = await start_step(bus, provision("web-1", "s"))
         failed, sequence = await answer_to(bus, "s", sequence)
@@ -226,7 +226,7 @@ async def test_a_removal_that_its_saga_has_left_behind_ends(bus: NatsBus) -> Non
     """The step stops trying, so that the saga's next command is not held up; the sweep goes on."""
     provider = fake()
     await steps(bus, provider).provision(provision("web-1"))
-    provider.order(Order(call="terminate", kind="TRANSIENT", times=1000))
+    provider.inject_fault(FakeFault(call="terminate", kind="TRANSIENT", times=1000))
     wanted = terminate("web-1", "s")
     sequence = await start_step(bus, wanted)
     removing = asyncio.create_task(steps(bus, provider).terminate(wanted))

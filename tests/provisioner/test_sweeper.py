@@ -12,9 +12,9 @@ from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, BucketSpec
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Reject, Unavailable
-from services.provisioner.instances.instance_decisions import removing
+from services.provisioner.instances.instance_decisions import mark_terminating
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.providers.fake import FakeProvider, Order
+from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.removal.sweeper import Sweeper
 from tests.provisioner.support import (
     FLEET,
@@ -93,7 +93,7 @@ async def test_a_plan_touches_nothing(fleet: NatsBus) -> None:
     provider = fake()
     await provider.provision(request("web-2"))
     plan = await sweeper(fleet, provider).plan()
-    assert [type(each).__name__ for each in plan] == ["Remove"]
+    assert [type(each).__name__ for each in plan] == ["RemoveUnexpected"]
     assert await names(provider) == ["web-2"]
     assert await fleet.entries(INSTANCES) == []
 
@@ -116,9 +116,11 @@ async def test_a_sweep_finishes_a_removal_that_nobody_pursues(fleet: NatsBus) ->
     provider = fake()
     parts = steps(fleet, provider)
     await parts.provision(provision("web-1"))
-    provider.order(Order(call="terminate", kind="AUTH", times=3))
+    provider.inject_fault(FakeFault(call="terminate", kind="AUTH", times=3))
     store = InstanceStore(fleet)
-    await store.change("web.web-1", lambda each: each and removing(each, SystemClock().now()))
+    await store.change(
+        "web.web-1", lambda each: each and mark_terminating(each, SystemClock().now())
+    )
     sweeping = sweeper(fleet, provider)
     for _ in range(3):
         await sweeping.sweep()
@@ -146,7 +148,7 @@ async def test_an_instance_that_appears_after_its_removal_was_confirmed_goes(
 
 async def test_a_provider_that_cannot_be_listed_is_left_for_the_next_sweep(fleet: NatsBus) -> None:
     """Nothing is concluded from a list that failed."""
-    provider = fake(faults=(Order(call="list", kind="THROTTLE"),))
+    provider = fake(faults=(FakeFault(call="list", kind="THROTTLE"),))
     await provider.provision(request("web-2"))
     sweeping = sweeper(fleet, provider)
     assert await sweeping.sweep() == ()

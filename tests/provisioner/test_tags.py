@@ -1,6 +1,6 @@
 """The tags by which an instance is found again."""
 
-from services.provisioner.instances.instance_tags import tagged, tags_of
+from services.provisioner.instances.instance_tags import tags_of, with_tags
 from services.provisioner.provider_client.provider import Instance
 from tests.provisioner.support import FLEET, request
 
@@ -9,7 +9,7 @@ def test_what_is_tagged_comes_back() -> None:
     """Whose it is, and the pool's labels, which cannot hide it."""
     asked = request(labels={"team": "vision", "navarch-fleet": "another"})
     tags = tags_of(asked)
-    read = tagged(Instance(name="i-1", provider_id="i-1"), tags)
+    read = with_tags(Instance(name="i-1", provider_id="i-1"), tags)
     assert ("web-1", FLEET, "web", "token-of-web-1", "vision") == (
         *(read.name, read.fleet, read.pool, read.token),
         read.tags["team"],
@@ -18,5 +18,5 @@ def test_what_is_tagged_comes_back() -> None:
 
 def test_what_carries_no_tags_is_nobodys() -> None:
     """It keeps the provider's name, and its fleet is empty: not ours to touch."""
-    read = tagged(Instance(name="i-1", provider_id="i-1"), {"team": "vision"})
+    read = with_tags(Instance(name="i-1", provider_id="i-1"), {"team": "vision"})
     assert ("i-1", "", "", "") == (read.name, read.fleet, read.pool, read.token)

@@ -5,7 +5,11 @@ from datetime import UTC, datetime, timedelta
 from schemas.launch_offers import Offering
 from schemas.records import InstanceRecord
 from schemas.saga_log_entries import LaunchSpec
-from services.provisioner.instances.instance_decisions import RemoveSurplus, Sighting, sweep
+from services.provisioner.instances.instance_decisions import (
+    RemoveSurplus,
+    SweepInput,
+    decide_sweep,
+)
 from services.provisioner.provider_client.provider import Instance
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -38,7 +42,7 @@ def listed(provider_id: str) -> Instance:
 
 def swept(under: str, instance: Instance) -> tuple[object, ...]:
     """What a sweep does that finds the instance under another name too."""
-    seen = Sighting(
+    seen = SweepInput(
         fleet="acme",
         now=NOW,
         grace=timedelta(minutes=2),
@@ -47,7 +51,7 @@ def swept(under: str, instance: Instance) -> tuple[object, ...]:
         first_seen={("aws", "i-1"): LONG_AGO, (under, instance.provider_id): LONG_AGO},
         living=frozenset(),
     )
-    return sweep(seen, 10)
+    return decide_sweep(seen, 10)
 
 
 def test_a_running_node_is_not_removed_because_another_name_shows_it_too():

@@ -23,7 +23,7 @@ from services.provisioner.providers import (
     gcp_errors,
     lambda_errors,
 )
-from services.provisioner.providers.fake import Order
+from services.provisioner.providers.fake import FakeFault
 from tests.provisioner.support import fake
 
 TellerOf = Callable[[int, str], ProviderError]
@@ -143,7 +143,9 @@ async def test_each_code_is_told_once_by_whoever_meets_it(bus: NatsBus) -> None:
         for each in (first, second)
     ]
     for _ in range(5):
-        results = await asyncio.gather(*(each.listed() for each in calls), return_exceptions=True)
+        results = await asyncio.gather(
+            *(each.list_instances() for each in calls), return_exceptions=True
+        )
         assert [True, True] == [isinstance(each, ProviderError) for each in results]
     await UnknownErrors(bus, SystemClock()).tell(
         "odd", "list", ProviderError("TRANSIENT", "m", unknown="new")
@@ -165,7 +167,7 @@ async def test_a_bus_that_is_away_hides_no_error(bus: NatsBus) -> None:
     teller = UnknownErrors(Away(), SystemClock())
     calls = ProviderCalls(Odd("new"), call_timeout_seconds=60, tell=teller.tell)
     with pytest.raises(ProviderError, match="on hold"):
-        await calls.listed()
+        await calls.list_instances()
     teller._bus = bus
     await teller.tell("odd", "list", ProviderError("TRANSIENT", "m", unknown="new"))
     assert [("odd", "new", "list")] == await told(bus)
@@ -173,10 +175,10 @@ async def test_a_bus_that_is_away_hides_no_error(bus: NatsBus) -> None:
 
 async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
     """A fault that was ordered has its kind."""
-    provider = fake(faults=(Order(call="list", kind="THROTTLE"),))
+    provider = fake(faults=(FakeFault(call="list", kind="THROTTLE"),))
     teller = UnknownErrors(bus, SystemClock())
     with pytest.raises(ProviderError):
-        await ProviderCalls(provider, call_timeout_seconds=60, tell=teller.tell).listed()
+        await ProviderCalls(provider, call_timeout_seconds=60, tell=teller.tell).list_instances()
     assert [] == await told(bus)
 
 

@@ -10,7 +10,7 @@ import pytest
 from schemas.saga_log_entries import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from services.cli.nats_config_files import SIGNING_FILE
-from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from tests.support.secured import nats_config
 
@@ -26,11 +26,13 @@ def test_user_data_is_what_cloud_init_takes(tmp_path: Path, secured: bool) -> No
     """With credentials and on an open bus."""
     place = nats_config(tmp_path / "bus")
     signing = str(place / SIGNING_FILE) if secured else ""
-    handover = Handover(NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path)
+    templates = BootstrapTemplates(
+        NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path
+    )
     launch = LaunchSpec(fleet="f", provider="aws", instance_type="t", user_data="auto")
-    record = instance_decisions.intended("web", "web-1", launch, "saga", datetime.now(UTC))
+    record = instance_decisions.intended_record("web", "web-1", launch, "saga", datetime.now(UTC))
     file = tmp_path / "user-data"
-    file.write_text(handover.user_data(record))
+    file.write_text(templates.user_data(record))
     assert CLOUD_INIT is not None
     done = subprocess.run(
         [CLOUD_INIT, "schema", "--config-file", str(file)],

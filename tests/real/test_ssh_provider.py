@@ -16,7 +16,7 @@ from services.provisioner.conformance import ProviderConformance
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.ssh import SshProvider
-from services.provisioner.providers.ssh_inventory import Machine
+from services.provisioner.providers.ssh_inventory import InventoryMachine
 from tests.provisioner.support import request
 from tests.real.sshd import SSHD, new_key, real_sshd
 from tests.support.inprocess import eventually
@@ -34,7 +34,7 @@ class Racks:
     """All machines: their folders by name, and what an operator writes down of them."""
 
     folders: dict[str, Path]
-    inventory: tuple[Machine, ...]
+    inventory: tuple[InventoryMachine, ...]
     key: Path
 
     def claims(self) -> list[str]:
@@ -56,7 +56,7 @@ async def racks(tmp_path: Path) -> AsyncIterator[Racks]:
             folders[name] = tmp_path / name
             folders[name].mkdir()
             port = await stack.enter_async_context(real_sshd(folders[name], key))
-            machines.append(Machine(name=name, host="127.0.0.1", port=port, type="h100"))
+            machines.append(InventoryMachine(name=name, host="127.0.0.1", port=port, type="h100"))
         yield Racks(folders, tuple(machines), key)
 
 

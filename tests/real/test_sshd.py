@@ -13,8 +13,8 @@ from schemas.saga_log_entries import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
-from services.provisioner.bootstrap.ssh_setup import Setup
-from services.provisioner.bootstrap.user_data import Handover
+from services.provisioner.bootstrap.ssh_setup import SshSetup
+from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Environment
@@ -60,13 +60,13 @@ async def test_a_hundred_nodes_are_set_up_at_once(bus: NatsBus, sshd: int, tmp_p
     environment = Environment(name="fake", fleet="f", nats_url="", data_dir=tmp_path)
     provider = FakeProvider(options=FakeProvider.Options(), environment=environment)
     calls = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=5)})
-    handover = Handover(NatsSettings(url="nats://bus"), AgentSettings(), tmp_path)
-    setup = Setup(bus, clock, store, calls, handover, look_seconds=0.05)
+    templates = BootstrapTemplates(NatsSettings(url="nats://bus"), AgentSettings(), tmp_path)
+    setup = SshSetup(bus, clock, store, calls, templates, look_seconds=0.05)
 
     async def one(number: int) -> str:
         node = f"web-{number}"
         launch = LaunchSpec(fleet="f", provider="fake", instance_type="t")
-        record = instance_decisions.intended("web", node, launch, "saga", datetime.now(UTC))
+        record = instance_decisions.intended_record("web", node, launch, "saga", datetime.now(UTC))
         record = replace(record, state="running", address="127.0.0.1")
         await store.create(record)
         spec = SetupSpec(

@@ -17,7 +17,7 @@ from services.pool_manager.planner.safety import disruption_budget
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions
-from services.provisioner.launch.launch_lease import Claims
+from services.provisioner.launch.launch_lease import LaunchLeases
 from services.simulator.engine.virtual_time import TASK_OWNER
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -100,7 +100,7 @@ def launch_without_a_claim(patch: pytest.MonkeyPatch) -> None:
     async def alone(*_: Any) -> AsyncIterator[_Anybodys]:
         yield _Anybodys()
 
-    patch.setattr(Claims, "alone", alone)
+    patch.setattr(LaunchLeases, "alone", alone)
 
 
 async def _look_at_pools_alone(self: Any) -> None:

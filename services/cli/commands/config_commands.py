@@ -16,7 +16,10 @@ from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
     from schemas.settings import PluginSettings, Settings
-    from services.provisioner.provider_client.cloud_credentials import Kept, Source
+    from services.provisioner.provider_client.cloud_credentials import (
+        SecretSource,
+        StoredCredentials,
+    )
 
 CHECK_SECONDS_MAX: Final = 60.0
 
@@ -66,7 +69,11 @@ def set_credentials(
     Run it where the provisioner runs; it reads them when it starts.
     """
     from services.cli.fleet_discovery import settings_of  # noqa: PLC0415
-    from services.provisioner.provider_client.cloud_credentials import Kept, keep, secret_option  # noqa: PLC0415
+    from services.provisioner.provider_client.cloud_credentials import (  # noqa: PLC0415
+        StoredCredentials,
+        secret_option,
+        store_credentials,
+    )
 
     settings = settings_of(config)
     configured = _configured(settings, provider)
@@ -79,11 +86,11 @@ def set_credentials(
         "stored": "-" if key_stdin else "",
     }
     source, secret = _secret(provider, takes, ways, needed=not plain)
-    kept = Kept(options=plain, secret=source)
+    kept = StoredCredentials(options=plain, secret=source)
     if check:
         count = asyncio.run(_tried(provider, configured, kept, secret, settings, config))
         console.say(f"{provider} takes them: it lists {count} instances")
-    file = keep(Path(settings.data_dir), provider, kept, secret)
+    file = store_credentials(Path(settings.data_dir), provider, kept, secret)
     console.say(f"kept in {file}; they count before the configuration")
     console.say("The provisioner reads them when it starts: restart it (or navarch serve).")
 
@@ -119,9 +126,9 @@ def _plain(options: list[str], **named: str) -> dict[str, str]:
 
 def _secret(
     provider: str, takes: str, ways: dict[str, str], *, needed: bool
-) -> "tuple[Source | None, str]":
+) -> "tuple[SecretSource | None, str]":
     """Where the secret is, and itself where it is to be stored."""
-    from services.provisioner.provider_client.cloud_credentials import Source  # noqa: PLC0415
+    from services.provisioner.provider_client.cloud_credentials import SecretSource  # noqa: PLC0415
 
     said = [kind for kind, value in ways.items() if value]
     if len(said) > 1:
@@ -135,20 +142,20 @@ def _secret(
         return None, ""
     kind = said[0] if said else "stored"
     if kind != "stored":
-        return Source(kind=kind, where=ways[kind], option=takes), ""  # type: ignore[arg-type]
+        return SecretSource(kind=kind, where=ways[kind], option=takes), ""  # type: ignore[arg-type]
     if said or not sys.stdin.isatty():
         secret = sys.stdin.read()
     else:
         secret = getpass.getpass(f"{provider}'s secret (it is not shown): ")
     if not secret.strip():
         raise NavarchError("nothing was written: no secret to keep")
-    return Source(kind="stored", option=takes), secret.strip() + "\n"
+    return SecretSource(kind="stored", option=takes), secret.strip() + "\n"
 
 
 async def _tried(
     provider: str,
     configured: "PluginSettings",
-    kept: "Kept",
+    kept: "StoredCredentials",
     secret: str,
     settings: "Settings",
     config: Path | None,
@@ -157,7 +164,7 @@ async def _tried(
     import tempfile  # noqa: PLC0415
 
     from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
-    from services.provisioner.provider_client.cloud_credentials import applied  # noqa: PLC0415
+    from services.provisioner.provider_client.cloud_credentials import apply_credentials  # noqa: PLC0415
     from services.provisioner.provider_client.provider import Environment  # noqa: PLC0415
     from services.provisioner.provider_client.provider_errors import ProviderError  # noqa: PLC0415
     from services.settings.plugin_loader import load_plugin  # noqa: PLC0415
@@ -166,7 +173,7 @@ async def _tried(
         stored = Path(folder) / "key"
         if secret:
             write_secret(stored, secret)
-        told = applied(configured, kept, stored, os.environ)
+        told = apply_credentials(configured, kept, stored, os.environ)
         kind, options = load_plugin(PROVIDER_PLUGINS, told, config)
         environment = Environment(
             name=provider,

@@ -32,7 +32,7 @@ ALIVE = ("intended", "running")
 ID_CHARS = 8
 
 
-class Enroller:
+class EnrollmentEndpoint:
     """Answers new nodes."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Enroller:
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal refused
-            refused = may_not(record, key, now - self._within)
+            refused = why_refused(record, key, now - self._within)
             return replace(record, agent_key=key) if record is not None and not refused else None
 
         record = await self._store.change(node_key(pool, node), decide)
@@ -113,7 +113,7 @@ def refusal_id(node: str, reason: str, now: datetime) -> str:
     return f"credentials-refused-{node}-{about}-{now:%Y-%m-%d}"
 
 
-def may_not(record: InstanceRecord | None, key: str, oldest: datetime) -> str:
+def why_refused(record: InstanceRecord | None, key: str, oldest: datetime) -> str:
     """Why a key gets no credentials for a node; empty where it does. Pure."""
     if record is None or record.state not in ALIVE:
         return "there is no such instance any more"

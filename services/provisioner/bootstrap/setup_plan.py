@@ -22,16 +22,18 @@ TAIL_CHARS_MAX: Final = 500
 DONE_BEFORE: Final = "navarch: done before"
 
 
-class SetupError(ValueError):
+class SetupCommandError(ValueError):
     """A command that cannot be run as it is written."""
 
 
 def render(command: str, values: Mapping[str, str]) -> str:
     """A command with its variables filled in; SetupError where it asks for what there is not."""
     if len(command) > COMMAND_CHARS_MAX:
-        raise SetupError(f"is longer than {COMMAND_CHARS_MAX} characters; fetch a script instead")
+        raise SetupCommandError(
+            f"is longer than {COMMAND_CHARS_MAX} characters; fetch a script instead"
+        )
     if wrong := unknown(command, tuple(values)):
-        raise SetupError(f"asks for {wrong[1]}, which is none of {', '.join(values)}")
+        raise SetupCommandError(f"asks for {wrong[1]}, which is none of {', '.join(values)}")
     return fill(command, values)
 
 
@@ -64,7 +66,7 @@ def first_line(command: str) -> str:
     return lines[0][:TEXT_CHARS_MAX] + more
 
 
-def failure(number: int, of: int, text: str, status: int, output: str) -> str:
+def failure_message(number: int, of: int, text: str, status: int, output: str) -> str:
     """Why the setup ended, in a sentence with the end of what the command wrote."""
     said = " ".join(output.split())[-TAIL_CHARS_MAX:]
     tail = f"; it wrote: {said}" if said else ""

@@ -24,7 +24,7 @@ from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import SetupError
 from services.provisioner.bootstrap import setup_plan
-from services.provisioner.bootstrap.user_data import Handover, redacted
+from services.provisioner.bootstrap.user_data import BootstrapTemplates, redacted
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider_calls import Providers
 from services.runtime.tracing import current_headers
@@ -58,7 +58,7 @@ class _Job:
         return setup_plan.first_line(self.spec.commands[index])
 
 
-class Setup:
+class SshSetup:
     """Performs the SSH part of the bootstrap step."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Setup:
         clock: Clock,
         store: InstanceStore,
         providers: Providers,
-        handover: Handover,
+        templates: BootstrapTemplates,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """`handover`: what the commands may ask for."""
@@ -75,7 +75,7 @@ class Setup:
         self._clock = clock
         self._store = store
         self._providers = providers
-        self._handover = handover
+        self._templates = templates
         self._look_seconds = look_seconds
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
 
@@ -113,14 +113,14 @@ class Setup:
         """The commands filled in, and the credentials that they hold."""
         asked = placeholders.names_in("\n".join(spec.commands))
         try:
-            values = self._handover.values(record, asked)
+            values = self._templates.values(record, asked)
         except SetupError as error:
             raise StepFailure(str(error), error="INVALID") from error
         rendered = []
         for number, command in enumerate(spec.commands, 1):
             try:
                 rendered.append(setup_plan.render(command, values))
-            except setup_plan.SetupError as error:
+            except setup_plan.SetupCommandError as error:
                 raise StepFailure(
                     f"setup command {number} of pool {record.pool} {error}", error="INVALID"
                 ) from error
@@ -131,7 +131,7 @@ class Setup:
         until = self._clock.monotonic() + spec.address_seconds
         calls = self._providers.get(record.provider)
         while not record.address:
-            listed = await calls.listed()
+            listed = await calls.list_instances()
             found = next((each for each in listed if each.provider_id == record.provider_id), None)
             if found is not None and found.address:
                 return await self._noted(record, address=found.address)
@@ -220,7 +220,7 @@ class Setup:
             await self._tell(job, index, ended.exit_status, output, taken)
         if ended.exit_status != 0:
             raise StepFailure(
-                setup_plan.failure(number, of, job.text(index), ended.exit_status, output)
+                setup_plan.failure_message(number, of, job.text(index), ended.exit_status, output)
             )
 
     async def _tell(

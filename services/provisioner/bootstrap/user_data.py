@@ -24,11 +24,11 @@ CREDENTIALS_FILE: Final = "/var/lib/navarch-agent/nats.creds"
 """On the node; the second is written by `navarch-agent enroll`."""
 
 
-class HandoverError(NavarchError):
+class UserDataError(NavarchError):
     """What a machine is to be told cannot be made; no provider can help that."""
 
 
-class Handover:
+class BootstrapTemplates:
     """Fills in what pools' commands and user data ask for."""
 
     def __init__(self, nats: NatsSettings, agent: AgentSettings, directory: Path) -> None:
@@ -87,15 +87,15 @@ class Handover:
                 "AgentPackage": self._agent.package,
             }
         except (NavarchError, OSError, UnicodeDecodeError) as error:
-            raise HandoverError(f"user_data of pool {record.pool}: {error}") from error
+            raise UserDataError(f"user_data of pool {record.pool}: {error}") from error
         # Checked with the configuration, and again, because the file may have changed since.
         setting = f"user_data {file}"
         if wrong := placeholders.problem(setting, template, placeholders.USER_DATA_NAMES):
-            raise HandoverError(f"pool {record.pool}: {wrong}")
+            raise UserDataError(f"pool {record.pool}: {wrong}")
         told = placeholders.fill(template, values)
         size = len(told.encode())
         if size > placeholders.USER_DATA_BYTES_MAX:
-            raise HandoverError(
+            raise UserDataError(
                 f"user_data of pool {record.pool} is {size} bytes long when filled in, and may be "
                 f"{placeholders.USER_DATA_BYTES_MAX}: have it fetch what is long",
             )

@@ -19,8 +19,8 @@ restarted provisioner would. It needs pytest and pytest-asyncio (`navarch[confor
 from services.provisioner.conformance.provider_suite import (
     ProviderConformance as ProviderConformance,
 )
-from services.provisioner.conformance.suite_fixtures import Asking as Asking
-from services.provisioner.conformance.suite_fixtures import Make as Make
+from services.provisioner.conformance.suite_fixtures import MakeProvider as MakeProvider
+from services.provisioner.conformance.suite_fixtures import MakeRequest as MakeRequest
 from services.provisioner.conformance.suite_fixtures import Refusal as Refusal
-from services.provisioner.conformance.suite_fixtures import asking as asking
 from services.provisioner.conformance.suite_fixtures import environment as environment
+from services.provisioner.conformance.suite_fixtures import request_maker as request_maker

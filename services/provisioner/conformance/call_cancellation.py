@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
-class Cutting:
+class CallCancellation:
     """Drives a call from await to await, and cancels it at one of them."""
 
     def __init__(self, call: Coroutine[Any, Any, Any], point: int) -> None:
@@ -22,7 +22,7 @@ class Cutting:
 
     async def run(self) -> None:
         """Drive it, to the cut or to its end; in a task of its own, which is then cancelled."""
-        await driven(self._call, self._at)
+        await drive_call(self._call, self._at)
 
     def _at(self, awaits: int) -> None:
         task = asyncio.current_task()
@@ -32,7 +32,9 @@ class Cutting:
 
 
 @types.coroutine
-def driven(call: Coroutine[Any, Any, Any], at: Callable[[int], None]) -> Generator[Any, Any, Any]:
+def drive_call(
+    call: Coroutine[Any, Any, Any], at: Callable[[int], None]
+) -> Generator[Any, Any, Any]:
     """Pass on what a call awaits, and tell at each how many there were; what it returns."""
     awaits: int = 0
     error: BaseException | None = None

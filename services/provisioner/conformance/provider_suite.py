@@ -8,10 +8,10 @@ import pytest
 from services.provisioner.conformance.suite_fixtures import (
     FLEET,
     OTHER_FLEET,
-    Asking,
-    Asks,
-    Make,
+    MakeProvider,
+    MakeRequest,
     Refusal,
+    SuiteFixtures,
     record_of,
 )
 from services.provisioner.instances import instance_decisions
@@ -25,12 +25,12 @@ AT_ONCE: Final = 3
 ROUNDS: Final = 5
 
 
-class ProviderConformance(Asks):
+class ProviderConformance(SuiteFixtures):
     """Inherit, name the class `Test…`, and write the fixture `make`."""
 
     # --- what it says of itself ------------------------------------------------------------------
 
-    async def test_it_says_its_name_and_what_it_can(self, fresh: Make) -> None:
+    async def test_it_says_its_name_and_what_it_can(self, fresh: MakeProvider) -> None:
         """The name is the same for each one made; what is declared is what is there."""
         one, two = fresh(), fresh()
         assert one.name, "its name is empty"
@@ -42,7 +42,9 @@ class ProviderConformance(Asks):
             f"{'a' if isinstance(one, Reboots) else 'no'} method reboot"
         )
 
-    async def test_an_instance_says_what_it_was_made_for(self, fresh: Make, wanted: Asking) -> None:
+    async def test_an_instance_says_what_it_was_made_for(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
         """Name, fleet, pool, token, type and place come back from `provision` and from `list`."""
         provider, asked = fresh(), wanted()
         made = await self._bounded(provider.provision(asked))
@@ -60,7 +62,9 @@ class ProviderConformance(Asks):
         assert made.provider_id, "an instance without an id"
         assert made.provider_id == listed.provider_id, "provision and list name it differently"
 
-    async def test_a_new_instance_is_pending_or_running(self, fresh: Make, wanted: Asking) -> None:
+    async def test_a_new_instance_is_pending_or_running(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
         """And every status is one of the four: what is gone has none, for it is not listed."""
         provider = fresh()
         made = await self._bounded(provider.provision(wanted()))
@@ -73,7 +77,9 @@ class ProviderConformance(Asks):
 
     # --- launches --------------------------------------------------------------------------------
 
-    async def test_a_repeated_launch_makes_nothing_new(self, fresh: Make, wanted: Asking) -> None:
+    async def test_a_repeated_launch_makes_nothing_new(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
         """Also after a restart, and also while others repeat it."""
         first = await self._bounded(fresh().provision(wanted()))
         again = await self._again(fresh(), wanted())
@@ -84,7 +90,9 @@ class ProviderConformance(Asks):
         assert {first.provider_id} == ids, f"a repeated launch returned others: {ids}"
         assert len(await self._listed(fresh())) == 1, "a repeated launch made another instance"
 
-    async def test_launches_at_once_make_one_instance(self, fresh: Make, wanted: Asking) -> None:
+    async def test_launches_at_once_make_one_instance(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
         """Where the provider declares a token, it holds between replicas that never met."""
         providers = [fresh() for _ in range(AT_ONCE)]
         if not providers[0].capabilities.idempotency_token:
@@ -97,7 +105,7 @@ class ProviderConformance(Asks):
         assert len(await self._listed(fresh())) == 1, f"{AT_ONCE} launches at once made several"
 
     async def test_a_launch_whose_answer_was_lost_is_found_and_not_made_again(
-        self, fresh: Make, wanted: Asking
+        self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """Without a token of the cloud's own, its list must show it once its lag is over."""
         asked = wanted()
@@ -105,7 +113,7 @@ class ProviderConformance(Asks):
         await self._bounded(provider.provision(asked))
         can = provider.capabilities
         await asyncio.sleep(0.0 if can.idempotency_token else can.list_lag_seconds)
-        found = instance_decisions.adoptable(record_of(asked), await self._listed(provider))
+        found = instance_decisions.find_adoptable(record_of(asked), await self._listed(provider))
         if found is None:
             assert can.idempotency_token, f"the list does not show {asked.name}, which was launched"
         else:
@@ -115,7 +123,7 @@ class ProviderConformance(Asks):
         assert again.provider_id == standing.provider_id, "asked again, it made another"
 
     async def test_a_launch_cancelled_at_any_await_makes_one_instance_at_most(
-        self, fresh: Make, wanted: Asking
+        self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """Whatever it had done by then: asked again it makes one, and its removal leaves none."""
         provider = fresh()
@@ -134,7 +142,7 @@ class ProviderConformance(Asks):
     # --- removals --------------------------------------------------------------------------------
 
     async def test_a_removal_repeated_or_of_nothing_is_a_success(
-        self, fresh: Make, wanted: Asking
+        self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """What is gone, and what never was, can be removed again."""
         provider = fresh()
@@ -145,7 +153,9 @@ class ProviderConformance(Asks):
         await self._bounded(provider.terminate(NEVER_WAS))
         await self._until_gone(provider)
 
-    async def test_removals_at_once_are_a_success(self, fresh: Make, wanted: Asking) -> None:
+    async def test_removals_at_once_are_a_success(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
         """None fails because of another."""
         made = await self._bounded(fresh().provision(wanted()))
         await asyncio.gather(
@@ -154,7 +164,7 @@ class ProviderConformance(Asks):
         await self._until_gone(fresh())
 
     async def test_a_launch_and_a_removal_at_once_leave_one_or_none(
-        self, fresh: Make, wanted: Asking
+        self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """Whichever comes last, the list says what stands, and it can be removed."""
         one, two = fresh(), fresh()
@@ -172,7 +182,7 @@ class ProviderConformance(Asks):
         await self._until_gone(two)
 
     async def test_a_removal_cancelled_at_any_await_can_be_asked_again(
-        self, fresh: Make, wanted: Asking
+        self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """It is done or it is not; asked once more, it is."""
         provider = fresh()
@@ -186,7 +196,7 @@ class ProviderConformance(Asks):
 
     # --- the list --------------------------------------------------------------------------------
 
-    async def test_the_list_is_whole(self, fresh: Make, wanted: Asking) -> None:
+    async def test_the_list_is_whole(self, fresh: MakeProvider, wanted: MakeRequest) -> None:
         """Every instance that was made and not removed is listed, once, however many there are."""
         provider = fresh()
         made = [
@@ -199,7 +209,7 @@ class ProviderConformance(Asks):
         assert expected == actual, f"{len(expected)} stand, and {len(actual)} are listed: {actual}"
 
     async def test_another_fleets_instances_are_told_apart(
-        self, fresh: Make, wanted: Asking
+        self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """They share the account: each says whose it is, and none is taken for another's."""
         provider = fresh()
@@ -210,7 +220,7 @@ class ProviderConformance(Asks):
         assert expected == actual, f"the list says other fleets: {actual}"
 
     async def test_a_list_cancelled_at_any_await_is_whole_the_next_time(
-        self, fresh: Make, wanted: Asking
+        self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """Nothing of the first is left over in the second."""
         provider = fresh()
@@ -226,9 +236,9 @@ class ProviderConformance(Asks):
 
     async def test_what_cannot_be_is_refused_by_its_kind(
         self,
-        fresh: Make,
+        fresh: MakeProvider,
         refused: tuple[Refusal, ...],
-        wanted: Asking,
+        wanted: MakeRequest,
     ) -> None:
         """As a ProviderError whose message a person can read; and nothing stands afterwards."""
         for changes, kind in refused:
@@ -239,7 +249,7 @@ class ProviderConformance(Asks):
         assert await self._listed(fresh()) == [], "what was refused stands"
 
     async def test_silence_is_an_error_that_allows_another_try(
-        self, fresh: Make, make_unreachable: Make | None, wanted: Asking
+        self, fresh: MakeProvider, make_unreachable: MakeProvider | None, wanted: MakeRequest
     ) -> None:
         """Where nothing answers, every call says so, and none pretends: above all not `list`."""
         if make_unreachable is None:
@@ -264,7 +274,9 @@ class ProviderConformance(Asks):
 
     # --- what only some can ----------------------------------------------------------------------
 
-    async def test_a_reboot_keeps_the_instance(self, fresh: Make, wanted: Asking) -> None:
+    async def test_a_reboot_keeps_the_instance(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
         """Once, twice or at the same time: it stands as it stood."""
         provider = fresh()
         if not isinstance(provider, Reboots):
@@ -277,7 +289,9 @@ class ProviderConformance(Asks):
         expected, actual = (made.provider_id, made.token), (listed.provider_id, listed.token)
         assert expected == actual, f"after a reboot it is another: {actual}"
 
-    async def test_a_reboot_of_nothing_is_refused(self, fresh: Make, wanted: Asking) -> None:
+    async def test_a_reboot_of_nothing_is_refused(
+        self, fresh: MakeProvider, wanted: MakeRequest
+    ) -> None:
         """What was removed is not brought back by it."""
         provider = fresh()
         if not isinstance(provider, Reboots):
@@ -289,7 +303,7 @@ class ProviderConformance(Asks):
         assert caught.value.kind == "INVALID", str(caught.value)
         assert await self._listed(provider) == [], "a reboot brought back what was removed"
 
-    async def test_it_can_be_closed_twice(self, fresh: Make, wanted: Asking) -> None:
+    async def test_it_can_be_closed_twice(self, fresh: MakeProvider, wanted: MakeRequest) -> None:
         """Instances stay when the one who made them goes."""
         provider = fresh()
         await self._bounded(provider.provision(wanted()))

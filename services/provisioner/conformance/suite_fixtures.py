@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from schemas.reasons import ProviderErrorKind
 from schemas.saga_log_entries import LaunchSpec
-from services.provisioner.conformance.call_cancellation import Cutting
+from services.provisioner.conformance.call_cancellation import CallCancellation
 from services.provisioner.instances import instance_decisions
 from services.provisioner.provider_client.provider import (
     Environment,
@@ -20,8 +20,8 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 
-Make = Callable[[], Provider]
-Asking = Callable[..., ProvisionRequest]
+MakeProvider = Callable[[], Provider]
+MakeRequest = Callable[..., ProvisionRequest]
 """Makes a request: for a node, with changes."""
 Refusal = tuple[Mapping[str, Any], ProviderErrorKind]
 
@@ -38,7 +38,7 @@ def environment(data_dir: Path, name: str = "acme") -> Environment:
     return Environment(name=name, fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=data_dir)
 
 
-def asking(asks: Mapping[str, Any]) -> Asking:
+def request_maker(asks: Mapping[str, Any]) -> MakeRequest:
     """Makes requests that say this: for a node, with changes."""
 
     def request(name: str = "web-1", **changes: Any) -> ProvisionRequest:
@@ -47,7 +47,7 @@ def asking(asks: Mapping[str, Any]) -> Asking:
             "fleet": FLEET,
             "pool": POOL,
             "node": name,
-            "token": instance_decisions.token_of(str(changes.get("fleet", FLEET)), POOL, name),
+            "token": instance_decisions.launch_token(str(changes.get("fleet", FLEET)), POOL, name),
             "instance_type": "h100",
         }
         return ProvisionRequest(**(plain | dict(asks) | changes))
@@ -55,7 +55,7 @@ def asking(asks: Mapping[str, Any]) -> Asking:
     return request
 
 
-class Asks:
+class SuiteFixtures:
     """What the author of a suite may set, and how its tests ask."""
 
     pytestmark: ClassVar[Any] = pytest.mark.asyncio
@@ -68,7 +68,7 @@ class Asks:
     """How long what was removed may still be listed; a local server needs none."""
 
     @pytest.fixture
-    def make(self) -> Make:
+    def make(self) -> MakeProvider:
         """Makes the provider anew, on the same account: this one is yours to write."""
         raise NotImplementedError("write a fixture `make` that returns what makes the provider")
 
@@ -83,12 +83,12 @@ class Asks:
         return ()
 
     @pytest.fixture
-    def make_unreachable(self) -> Make | None:
+    def make_unreachable(self) -> MakeProvider | None:
         """Makes the provider where nothing answers; None: it has nothing that must answer."""
         return None
 
     @pytest_asyncio.fixture
-    async def fresh(self, make: Make) -> AsyncIterator[Make]:
+    async def fresh(self, make: MakeProvider) -> AsyncIterator[MakeProvider]:
         """As `make`, and what it has made is closed at the end."""
         made: list[Provider] = []
 
@@ -101,9 +101,9 @@ class Asks:
             await each.close()
 
     @pytest.fixture
-    def wanted(self, asks: Mapping[str, Any]) -> Asking:
+    def wanted(self, asks: Mapping[str, Any]) -> MakeRequest:
         """Makes a request: for this node, with these changes."""
-        return asking(asks)
+        return request_maker(asks)
 
     async def _bounded(self, call: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wait_for(call, self.seconds_max)
@@ -117,7 +117,9 @@ class Asks:
         """Ask after a doubt, as the provisioner does: it waits until a list would show it."""
         if not provider.capabilities.idempotency_token:
             await asyncio.sleep(provider.capabilities.list_lag_seconds)
-            found = instance_decisions.adoptable(record_of(asked), await self._listed(provider))
+            found = instance_decisions.find_adoptable(
+                record_of(asked), await self._listed(provider)
+            )
             if found is not None:
                 return found
         return await self._bounded(provider.provision(asked))
@@ -139,7 +141,7 @@ class Asks:
 
     async def _cut(self, call: Coroutine[Any, Any, Any], point: int) -> bool:
         """Cancel a call at its n-th await; False where it has fewer, and so has ended."""
-        cutting = Cutting(call, point)
+        cutting = CallCancellation(call, point)
         task = asyncio.ensure_future(cutting.run())
         done, _ = await asyncio.wait({task}, timeout=self.seconds_max)
         assert done, f"still runs {self.seconds_max:g} s after it was cancelled at await {point}"
@@ -153,4 +155,4 @@ class Asks:
 def record_of(asked: ProvisionRequest) -> Any:
     """What the provisioner has recorded before it asked."""
     launch = LaunchSpec(fleet=asked.fleet, provider="", instance_type=asked.instance_type)
-    return instance_decisions.intended(asked.pool, asked.name, launch, "", datetime.now(UTC))
+    return instance_decisions.intended_record(asked.pool, asked.name, launch, "", datetime.now(UTC))

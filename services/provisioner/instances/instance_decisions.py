@@ -19,18 +19,22 @@ from schemas.names import TOKEN
 from schemas.reasons import NOT_LISTED, ProviderErrorKind
 from schemas.records import InstanceRecord, node_key
 from schemas.saga_log_entries import LaunchSpec
-from services.provisioner.instances.visibility import hidden, may_stand, out_of_sight
+from services.provisioner.instances.visibility import (
+    hidden_prefixes,
+    may_be_hidden,
+    why_out_of_region,
+)
 from services.provisioner.provider_client.provider import Capabilities, Instance
 from services.provisioner.provider_client.provider_errors import RULES
 
 TOKEN_CHARS: Final = 32
 ERROR_CHARS_MAX: Final = 500
 
-GOING: Final = ("terminating", "leaked")
+TERMINATING_STATES: Final = ("terminating", "leaked")
 ADOPTABLE_STATUSES: Final = ("pending", "running")
 
 
-def token_of(fleet: str, pool: str, instance: str) -> str:
+def launch_token(fleet: str, pool: str, instance: str) -> str:
     """The idempotency token of an intention: the same for every try, whoever makes it."""
     return hashlib.sha256(f"{fleet}/{pool}/{instance}".encode()).hexdigest()[:TOKEN_CHARS]
 
@@ -38,7 +42,7 @@ def token_of(fleet: str, pool: str, instance: str) -> str:
 # --- one instance --------------------------------------------------------------------------------
 
 
-def intended(
+def intended_record(
     pool: str, instance: str, launch: LaunchSpec, saga: str, now: datetime
 ) -> InstanceRecord:
     """The record that must stand before a provider is asked for anything."""
@@ -46,17 +50,17 @@ def intended(
         pool=pool,
         instance=instance,
         provider=launch.provider,
-        token=token_of(launch.fleet, pool, instance),
+        token=launch_token(launch.fleet, pool, instance),
         launch=launch,
         saga=saga,
         intended_at=now,
     )
 
 
-def never_launched(pool: str, instance: str, saga: str, now: datetime) -> InstanceRecord:
+def cancelled_record(pool: str, instance: str, saga: str, now: datetime) -> InstanceRecord:
     """The record that keeps a launch from happening after its undo."""
     launch = LaunchSpec(fleet="", provider="", instance_type="")
-    record = intended(pool, instance, launch, saga, now)
+    record = intended_record(pool, instance, launch, saga, now)
     return replace(record, state="terminated", error="undone before it began", terminated_at=now)
 
 
@@ -81,7 +85,7 @@ def type_of(record: InstanceRecord) -> str:
     return record.offering.instance_type if record.offering else record.launch.instance_type
 
 
-def is_of(record: InstanceRecord, instance: Instance) -> bool:
+def belongs_to(record: InstanceRecord, instance: Instance) -> bool:
     """Whether a listed instance was made for this record."""
     if record.provider_id and instance.provider_id == record.provider_id:
         return True
@@ -89,42 +93,42 @@ def is_of(record: InstanceRecord, instance: Instance) -> bool:
     return same_name and instance.fleet == record.launch.fleet
 
 
-def adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
+def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
     """The instance that an earlier try has made, if it is there; every caller picks the same."""
-    found = (each for each in listed if is_of(record, each))
+    found = (each for each in listed if belongs_to(record, each))
     alive = (each for each in found if each.status in ADOPTABLE_STATUSES)
     return min(alive, key=lambda each: each.provider_id, default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class RecordRunning:
     """Write this record: the instance runs."""
 
     record: InstanceRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AlreadyRecorded:
     """The record already says that this very instance runs."""
 
     record: InstanceRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Surplus:
+class SurplusInstance:
     """Another instance was recorded for this intention: remove the one just made."""
 
     record: InstanceRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Superseded:
+class RemovedMeanwhile:
     """It was to be removed meanwhile: write this record and remove what was made."""
 
     record: InstanceRecord
 
 
-Settlement = Keep | Known | Surplus | Superseded
+Settlement = RecordRunning | AlreadyRecorded | SurplusInstance | RemovedMeanwhile
 
 
 def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str = "") -> Settlement:
@@ -133,9 +137,9 @@ def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str 
     `provider`: who made it; another than the record names by now has made one too many.
     """
     if provider and record.offering is not None and record.provider != provider:
-        return Surplus(record)
+        return SurplusInstance(record)
     if record.state == "intended":
-        return Keep(
+        return RecordRunning(
             replace(
                 record,
                 state="running",
@@ -152,11 +156,15 @@ def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str 
             )
         )
     if record.state != "running":
-        return Superseded(standing(record, made, now))
-    return Known(record) if record.provider_id == made.provider_id else Surplus(record)
+        return RemovedMeanwhile(mark_listed(record, made, now))
+    return (
+        AlreadyRecorded(record)
+        if record.provider_id == made.provider_id
+        else SurplusInstance(record)
+    )
 
 
-def removing(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:
+def mark_terminating(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:
     """The record of an instance that is to go; one that is going or gone stays as it is."""
     if record.state in {"terminating", "leaked", "terminated"}:
         return record
@@ -169,10 +177,10 @@ def removing(record: InstanceRecord, now: datetime, error: str = "") -> Instance
     )
 
 
-def standing(record: InstanceRecord, instance: Instance, now: datetime) -> InstanceRecord:
+def mark_listed(record: InstanceRecord, instance: Instance, now: datetime) -> InstanceRecord:
     """The record of an instance that is to go, now that it is known to stand at its provider."""
     if record.state == "terminated":
-        record = removing(replace(record, state="running"), now)
+        record = mark_terminating(replace(record, state="running"), now)
     known = record.running_at if record.provider_id == instance.provider_id else None
     return replace(
         record,
@@ -183,14 +191,16 @@ def standing(record: InstanceRecord, instance: Instance, now: datetime) -> Insta
     )
 
 
-def gone(record: InstanceRecord, now: datetime) -> InstanceRecord:
+def mark_terminated(record: InstanceRecord, now: datetime) -> InstanceRecord:
     """The record of an instance whose absence the provider has confirmed."""
     return replace(record, state="terminated", terminated_at=now)
 
 
-def tried(record: InstanceRecord, reason: str, now: datetime, *, leak: bool) -> InstanceRecord:
+def count_removal_attempt(
+    record: InstanceRecord, reason: str, now: datetime, *, leak: bool
+) -> InstanceRecord:
     """The record of an instance that was to be removed, once more in vain."""
-    if record.state not in GOING:
+    if record.state not in TERMINATING_STATES:
         return record
     return replace(
         record,
@@ -211,9 +221,9 @@ def is_leak(
     return hopeless or now - (record.terminating_at or record.intended_at) >= after
 
 
-def to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
+def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
     """Every provider id that stands for this record, the one it names first."""
-    found = sorted(each.provider_id for each in listed if is_of(record, each))
+    found = sorted(each.provider_id for each in listed if belongs_to(record, each))
     first = (record.provider_id,) if record.provider_id else ()
     return tuple(dict.fromkeys((*first, *found)))
 
@@ -227,7 +237,9 @@ def is_absent(
     and where that never was, from when it was given up.
     """
     listed = tuple(listed)
-    if any(is_of(record, each) for each in listed) or may_stand(record, hidden(listed)):
+    if any(belongs_to(record, each) for each in listed) or may_be_hidden(
+        record, hidden_prefixes(listed)
+    ):
         return False
     known_at = record.running_at if record.provider_id else None
     return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag
@@ -237,7 +249,7 @@ def is_absent(
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveUnexpected:
     """An instance of our fleet that should not be: record it as terminating and remove it."""
 
     key: str
@@ -256,7 +268,7 @@ class RemoveSurplus:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class AdoptInstance:
     """A launch that nobody finished: record what it has made."""
 
     key: str
@@ -264,7 +276,7 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class RestoreRecord:
     """A living node whose instance has no record: write one, touch nothing."""
 
     key: str
@@ -273,25 +285,32 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryRemoval:
     """It should be gone by now: try again to remove it, or confirm that it is."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class UpdateListingError:
     """A running instance's record is to say this about its listing."""
 
     key: str
     error: str
 
 
-SweepAction = Remove | RemoveSurplus | Adopt | Restore | Again | Note
+SweepAction = (
+    RemoveUnexpected
+    | RemoveSurplus
+    | AdoptInstance
+    | RestoreRecord
+    | RetryRemoval
+    | UpdateListingError
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class SweepInput:
     """What the sweep has before it.
 
     The providers were listed *before* the records were read: as an intention is recorded before its
@@ -312,7 +331,7 @@ class Sighting:
     grace: timedelta
 
 
-def sweep(seen: Sighting, removals_max: int) -> tuple[SweepAction, ...]:
+def decide_sweep(seen: SweepInput, removals_max: int) -> tuple[SweepAction, ...]:
     """Compare providers and records both ways."""
     actions: list[SweepAction] = []
     shown: set[tuple[str, str]] = set()
@@ -321,24 +340,24 @@ def sweep(seen: Sighting, removals_max: int) -> tuple[SweepAction, ...]:
             if instance.fleet != seen.fleet:
                 continue
             shown.add((provider, node_key(instance.pool, instance.name)))
-            action = _judge(seen, provider, instance)
+            action = _decide_instance(seen, provider, instance)
             if action is not None:
                 actions.append(action)
-    unseen = {provider: hidden(instances) for provider, instances in seen.listed.items()}
+    unseen = {provider: hidden_prefixes(instances) for provider, instances in seen.listed.items()}
     for key, record in seen.records.items():
         can = seen.can.get(record.provider, Capabilities())
         listed = (
             (record.provider, key) in shown
-            or may_stand(record, unseen.get(record.provider, ()))
-            or bool(out_of_sight(record, can))
+            or may_be_hidden(record, unseen.get(record.provider, ()))
+            or bool(why_out_of_region(record, can))
         )
-        action = _judge_record(seen, key, record, listed=listed)
+        action = _decide_record(seen, key, record, listed=listed)
         if action is not None:
             actions.append(action)
-    return _bounded(actions, removals_max)
+    return _limit_removals(actions, removals_max)
 
 
-def _judge(seen: Sighting, provider: str, instance: Instance) -> SweepAction | None:
+def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
     key = node_key(instance.pool, instance.name)
     record = seen.records.get(key)
     seen_at = seen.first_seen.get((provider, instance.provider_id), seen.now)
@@ -355,41 +374,41 @@ def _judge(seen: Sighting, provider: str, instance: Instance) -> SweepAction | N
         if not old:
             return None
         if key in seen.living:
-            return Restore(key, provider, instance)
-        return Remove(key, provider, instance, "no record of it")
+            return RestoreRecord(key, provider, instance)
+        return RemoveUnexpected(key, provider, instance, "no record of it")
     if record.state == "terminated":
-        return Remove(key, provider, instance, "its record says that it is gone")
+        return RemoveUnexpected(key, provider, instance, "its record says that it is gone")
     if record.state == "intended":
-        made = adoptable(record, seen.listed[provider])
-        return Adopt(key, instance) if old and made == instance else None
+        made = find_adoptable(record, seen.listed[provider])
+        return AdoptInstance(key, instance) if old and made == instance else None
     if record.state == "running" and record.provider_id != instance.provider_id and old:
         return RemoveSurplus(provider, instance, f"its record names {record.provider_id}")
     return None
 
 
-def _judge_record(
-    seen: Sighting, key: str, record: InstanceRecord, *, listed: bool
+def _decide_record(
+    seen: SweepInput, key: str, record: InstanceRecord, *, listed: bool
 ) -> SweepAction | None:
-    if record.state in GOING:
+    if record.state in TERMINATING_STATES:
         since = record.terminating_at or record.intended_at
         due = record.state == "leaked" or seen.now - since >= seen.grace
-        return Again(key) if due else None
+        return RetryRemoval(key) if due else None
     if record.state != "running" or record.provider not in seen.listed:
         return None
     since = record.running_at or record.intended_at
     if listed and record.error == NOT_LISTED:
-        return Note(key, "")
+        return UpdateListingError(key, "")
     if not listed and not record.error and seen.now - since >= seen.grace:
-        return Note(key, NOT_LISTED)
+        return UpdateListingError(key, NOT_LISTED)
     return None
 
 
-def _bounded(actions: list[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
+def _limit_removals(actions: list[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
     """Keep a mistake small: so many unexpected instances at most are removed in one sweep."""
     kept: list[SweepAction] = []
     removals = 0
     for action in actions:
-        if isinstance(action, Remove | RemoveSurplus):
+        if isinstance(action, RemoveUnexpected | RemoveSurplus):
             removals += 1
             if removals > removals_max:
                 continue

@@ -31,7 +31,7 @@ def tags_of(request: ProvisionRequest) -> dict[str, str]:
     }
 
 
-def name_for(request: ProvisionRequest) -> str:
+def unique_name(request: ProvisionRequest) -> str:
     """A name that people recognise the node by, and that no other intention has, of any fleet."""
     about = f"{request.fleet}/{request.token}".encode()
     digest = hashlib.sha256(about).hexdigest()[:DIGEST_CHARS]
@@ -43,7 +43,7 @@ def short_name(request: ProvisionRequest) -> str:
     return request.name[:NODE_CHARS_MAX].strip("-")
 
 
-def made_for(request: ProvisionRequest, provider_id: str) -> Instance:
+def instance_for(request: ProvisionRequest, provider_id: str) -> Instance:
     """The instance that was made for a request, as far as it is what was asked for."""
     return Instance(
         name=request.name,
@@ -58,7 +58,7 @@ def made_for(request: ProvisionRequest, provider_id: str) -> Instance:
     )
 
 
-def tagged(instance: Instance, tags: Mapping[str, str]) -> Instance:
+def with_tags(instance: Instance, tags: Mapping[str, str]) -> Instance:
     """The instance with what its tags say; without a node's tag it keeps its name."""
     return replace(
         instance,

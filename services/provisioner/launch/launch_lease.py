@@ -25,7 +25,7 @@ PREFIX: Final = "launch-"
 T = TypeVar("T")
 
 
-class Claim:
+class LaunchLease:
     """A launch that nobody else asks for meanwhile."""
 
     def __init__(self, lease: Lease, keeping: "asyncio.Task[None]") -> None:
@@ -69,7 +69,7 @@ class Claim:
             self._keeping.result()
 
 
-class Claims:
+class LaunchLeases:
     """Claims of one replica."""
 
     def __init__(self, bus: Bus, clock: Clock, replica: str) -> None:
@@ -79,11 +79,11 @@ class Claims:
         self._replica = replica
 
     @asynccontextmanager
-    async def alone(self, launch: str, seconds_max: float) -> AsyncIterator[Claim]:
+    async def alone(self, launch: str, seconds_max: float) -> AsyncIterator[LaunchLease]:
         """Be the only one who may ask for a launch; TRANSIENT where another is for so long."""
         lease = Lease(self._bus, self._clock, f"{PREFIX}{launch}", self._replica)
         keeping = asyncio.create_task(lease.keep())
-        claim = Claim(lease, keeping)
+        claim = LaunchLease(lease, keeping)
         try:
             await claim.gained(seconds_max)
             yield claim

@@ -20,17 +20,22 @@ from schemas.reasons import LaunchRefusal
 from schemas.records import InstanceRecord, node_key
 from schemas.saga_log_entries import ProvisionInputs, ProvisionOutputs
 from services.primitives.clock import Clock
-from services.provisioner.bootstrap.user_data import HandoverError
+from services.provisioner.bootstrap.user_data import UserDataError
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_claim import alone, asking, may_ask
-from services.provisioner.launch.launch_lease import Claims
-from services.provisioner.offerings.offering_allocator import Chooser, LaunchRefusedError, Taken
+from services.provisioner.launch.launch_lease import LaunchLeases
+from services.provisioner.offerings.offering_allocator import (
+    Allocation,
+    LaunchRefusedError,
+    OfferingAllocator,
+)
 from services.provisioner.offerings.provision_request import request_for
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import RULES, ProviderError
-from services.provisioner.removal.remover import Remover, Timing
+from services.provisioner.removal.remover import Remover
+from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import StepFailure
 
 log = logging.getLogger(__name__)
@@ -52,7 +57,7 @@ class _Tries:
     """By the same: what comes later is not worth asking for, as its answer might come too late."""
     in_doubt: bool
     """An earlier try may have made it."""
-    taken: Taken | None = None
+    taken: Allocation | None = None
     """The offering that is asked for; None: one is to be chosen."""
     count: int = 0
     asks: int = 0
@@ -68,10 +73,10 @@ class Launcher:
         store: InstanceStore,
         providers: Providers,
         remover: Remover,
-        timing: Timing,
+        timing: TimeLimits,
         user_data: Callable[[InstanceRecord], str],
-        chooser: Chooser,
-        claims: Claims,
+        chooser: OfferingAllocator,
+        claims: LaunchLeases,
     ) -> None:
         """Work with these; `user_data` makes what a machine is told at its first boot."""
         self._claims = claims
@@ -88,7 +93,7 @@ class Launcher:
     ) -> ProvisionOutputs:
         """Bring about the one instance of this intention, or raise StepFailure."""
         launch = inputs.launch
-        record = instance_decisions.intended(
+        record = instance_decisions.intended_record(
             inputs.pool, inputs.node, launch, saga, self._clock.now()
         )
         key = node_key(record.pool, record.instance)
@@ -108,7 +113,7 @@ class Launcher:
             tries.taken = self._chooser.standing(record)
         try:
             return await self._keep_trying(key, tries, superseded)
-        except HandoverError as error:
+        except UserDataError as error:
             # Whoever was to be asked is not at fault.
             if tries.taken is not None:
                 await self._chooser.abandon(tries.taken)
@@ -247,7 +252,7 @@ class Launcher:
         if tries.in_doubt:
             if not can.idempotency_token:
                 await self._clock.sleep(can.list_lag_seconds)
-            found = instance_decisions.adoptable(tries.record, await calls.listed())
+            found = instance_decisions.find_adoptable(tries.record, await calls.list_instances())
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
                 return found
@@ -265,7 +270,7 @@ class Launcher:
 
         None: another replica has taken the launch elsewhere meanwhile; follow it there.
         """
-        settled: instance_decisions.Settlement = instance_decisions.Known(tries.record)
+        settled: instance_decisions.Settlement = instance_decisions.AlreadyRecorded(tries.record)
         provider = tries.record.provider
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
@@ -277,18 +282,20 @@ class Launcher:
 
         await self._store.change(key, decide)
         match settled:
-            case instance_decisions.Keep(record) | instance_decisions.Known(record):
+            case instance_decisions.RecordRunning(record) | instance_decisions.AlreadyRecorded(
+                record
+            ):
                 return _outputs(record)
-            case instance_decisions.Surplus(record):
-                await self._remover.at_once(provider, made.provider_id)
+            case instance_decisions.SurplusInstance(record):
+                await self._remover.remove_unrecorded(provider, made.provider_id)
                 if record.state != "intended":
                     return _outcome(record)
                 tries.record, tries.in_doubt = record, True
                 tries.taken = self._chooser.standing(record)
                 return None
-            case instance_decisions.Superseded(record):
+            case instance_decisions.RemovedMeanwhile(record):
                 log.info("undone while it was launched", extra={"instance": record.instance})
-                await self._remover.once(key)
+                await self._remover.try_removal(key)
                 return _outcome(record)
 
     async def _give_up(self, key: str, error: ProviderError, *, in_doubt: bool) -> StepFailure:
@@ -307,11 +314,15 @@ class Launcher:
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             if record is None or record.state != "intended":
                 return None
-            ending = instance_decisions.removing(record, self._clock.now(), why)
-            return ending if in_doubt else instance_decisions.gone(ending, self._clock.now())
+            ending = instance_decisions.mark_terminating(record, self._clock.now(), why)
+            return (
+                ending
+                if in_doubt
+                else instance_decisions.mark_terminated(ending, self._clock.now())
+            )
 
         if await self._store.change(key, decide) is not None and in_doubt:
-            await self._remover.once(key)
+            await self._remover.try_removal(key)
 
 
 def _noting(

@@ -29,7 +29,7 @@ SECONDS_MAX: Final = 86_400.0
 """For a command without a deadline."""
 DETAIL_CHARS_MAX: Final = 1_000
 
-RISING: Final[tuple[Action, ...]] = (
+ACTIONS_BY_SEVERITY: Final[tuple[Action, ...]] = (
     *("none", "restart_app", "inspect", "reset_gpu", "reboot", "replace"),
 )
 """What verdicts call for, the gentlest first."""
@@ -39,7 +39,7 @@ _nodes = decoder(NodeRecord)
 _diagnosis: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(Diagnosis)
 
 
-class Checker:
+class DiagnosticStep:
     """Asks agents."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
@@ -74,7 +74,12 @@ class Checker:
         found = await self._bus.get(NODES, key)
         node: NodeRecord | None = _nodes.decode(found.value) if found else None
         sick = node is not None and node.health == "unhealthy"
-        if node and sick and RISING.index(node.health_action) > RISING.index(asked.action):
+        if (
+            node
+            and sick
+            and ACTIONS_BY_SEVERITY.index(node.health_action)
+            > ACTIONS_BY_SEVERITY.index(asked.action)
+        ):
             reason = f"it is worse by now, and calls for {node.health_action}"
             raise StepFailure(f"{reason}: {node.health_reason}", error=NOT_ADMITTED)
         entry = await self._bus.get(HEALTH, key)

@@ -24,7 +24,7 @@ from services.provisioner.instances.instance_decisions import instance_of
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.removal.remover import Timing
+from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,11 @@ I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - inputs
 _nodes = decoder(NodeRecord)
 
 
-class Mender:
+class NodeRecovery:
     """Performs them."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: Timing
+        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: TimeLimits
     ) -> None:
         """Work with these."""
         self._bus = bus

@@ -27,9 +27,9 @@ from services.primitives.errors import NavarchError
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks, offering_choice, spend
 from services.provisioner.offerings.offering_catalogue import Candidate, candidates, choice_of
+from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.scheduler_plugins import Schedulers
-from services.provisioner.offerings.scoring import Weigher
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.runtime.tracing import current_headers
 
@@ -53,11 +53,11 @@ class LaunchRefusedError(NavarchError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Allocation:
     """A launch's offering, as its record has it."""
 
     record: InstanceRecord
-    about: offering_blocks.Subject
+    about: offering_blocks.BlockTarget
     claims: tuple[str, ...] = ()
     """Keys of what this launch alone tries now."""
     followed: bool = False
@@ -65,7 +65,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _LaunchQueue:
     """Launches that may take the same."""
 
     candidates: tuple[Candidate, ...]
@@ -77,7 +77,7 @@ class _Lane:
     blocked: tuple[BlockRecord, ...] = ()
 
 
-class Chooser:
+class OfferingAllocator:
     """Chooses for every launch of one replica."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Chooser:
         clock: Clock,
         store: InstanceStore,
         offerings: OfferingStore,
-        weigher: Weigher,
+        weigher: OfferingScorer,
         schedulers: Schedulers,
         fleet_cap: float = 0.0,
     ) -> None:
@@ -99,13 +99,13 @@ class Chooser:
         self._schedulers = schedulers
         self._fleet_cap = fleet_cap
         self._catalogue = weigher.catalogue
-        self._lanes: dict[tuple[str, bytes], _Lane] = {}
-        self._paces: dict[Offering, offering_choice.Pace] = {}
+        self._lanes: dict[tuple[str, bytes], _LaunchQueue] = {}
+        self._paces: dict[Offering, offering_choice.LaunchPace] = {}
         self._changed = asyncio.Event()
 
     # --- taking -------------------------------------------------------------------------------
 
-    async def take(self, record: InstanceRecord, until: float) -> Taken:
+    async def take(self, record: InstanceRecord, until: float) -> Allocation:
         """Choose an offering and record it, waiting for one until then by the monotonic clock.
 
         ProviderError, or LaunchRefusedError, where there is none.
@@ -118,52 +118,54 @@ class Chooser:
                 async with lane.turn:
                     return await self._take(key, record, lane, until)
         except TimeoutError:
-            raise _nothing(lane.blocked) from None
+            raise _capacity_error(lane.blocked) from None
         finally:
             lane.waiting.pop(key, None)
             lane.told.discard(key)
 
-    async def _take(self, key: str, record: InstanceRecord, lane: _Lane, until: float) -> Taken:
+    async def _take(
+        self, key: str, record: InstanceRecord, lane: _LaunchQueue, until: float
+    ) -> Allocation:
         while True:
             # Whatever changes from here on is not missed.
             changed = self._changed
             decision, rooms = await self._decide(key, record, lane)
             match decision:
-                case offering_choice.Take(weighed, claims):
+                case offering_choice.TakeOffering(weighed, claims):
                     lane.blocked = ()
                     taken = await self._took(key, record, lane, weighed, claims, capped=rooms)
                     if taken is not None:
                         return taken
-                case offering_choice.Hold(None):
+                case offering_choice.WaitForOffering(None):
                     await _wait(changed, PACE_LOOK_SECONDS)
-                case offering_choice.Hold(at, blocked):
+                case offering_choice.WaitForOffering(at, blocked):
                     assert at is not None
                     lane.blocked = blocked
                     seconds = (at - self._clock.now()).total_seconds()
                     # What somebody tries just now may be there any moment.
                     tried = any(each.probe for each in blocked)
                     if self._clock.monotonic() + seconds >= until and not tried:
-                        raise _nothing(blocked)
+                        raise _capacity_error(blocked)
                     for each in list(lane.waiting.values()):
                         await self._tell_waiting(each, lane, decision)
                     await _wait(changed, min(seconds, LOOK_SECONDS))
-                case offering_choice.Fail(kind, reason):
+                case offering_choice.FailLaunch(kind, reason):
                     raise ProviderError(kind, reason)
-                case offering_choice.Refuse(refusal, reason):
+                case offering_choice.RefuseLaunch(refusal, reason):
                     await self._tell_refused(record, refusal, reason)
                     raise LaunchRefusedError(refusal, reason)
 
     async def _decide(
-        self, key: str, record: InstanceRecord, lane: _Lane
+        self, key: str, record: InstanceRecord, lane: _LaunchQueue
     ) -> tuple[offering_choice.Decision, bool]:
         choice, now = lane.choice, self._clock.now()
         known = await self._offerings.known()
         capped = bool(choice.spend_cap or self._fleet_cap)
-        rooms: tuple[offering_choice.Room, ...] = ()
+        rooms: tuple[offering_choice.PriceLimit, ...] = ()
         if capped:
             reserved, _ = await self._offerings.spend(SPEND_KEY)
-            costs = spend.spent(await self._weigher.records(), reserved.reserved, key)
-            rooms = spend.rooms(costs, record.pool, choice.spend_cap, self._fleet_cap)
+            costs = spend.sum_costs(await self._weigher.records(), reserved.reserved, key)
+            rooms = spend.price_limits(costs, record.pool, choice.spend_cap, self._fleet_cap)
         scheduler = self._schedulers.of(choice)
         weighed = [
             await self._weigher.weigh(each, self._about(record, each.offering, lane), key, known,
@@ -180,20 +182,20 @@ class Chooser:
         ), capped
 
     def _may_begin(self, offering: Offering) -> bool:
-        pace = self._paces.get(offering, offering_choice.Pace())
-        self._paces[offering] = pace = offering_choice.turned(pace, self._clock.monotonic())
-        return pace.begun < pace.allowed
+        pace = self._paces.get(offering, offering_choice.LaunchPace())
+        self._paces[offering] = pace = offering_choice.refresh_pace(pace, self._clock.monotonic())
+        return pace.started < pace.allowed
 
     async def _took(
         self,
         key: str,
         record: InstanceRecord,
-        lane: _Lane,
-        weighed: offering_choice.Weighed,
+        lane: _LaunchQueue,
+        weighed: offering_choice.ScoredCandidate,
         claims: tuple[str, ...],
         *,
         capped: bool,
-    ) -> Taken | None:
+    ) -> Allocation | None:
         """Make a decision true: what is tried is claimed, what it costs reserved, all recorded."""
         if claims and not await self._offerings.claim(claims, key):
             return None
@@ -216,43 +218,47 @@ class Chooser:
             claims = ()
         else:
             self._weigher.wrote(key, written)
-            self._paces[offering] = offering_choice.begun(
-                self._paces.get(offering, offering_choice.Pace())
+            self._paces[offering] = offering_choice.count_call(
+                self._paces.get(offering, offering_choice.LaunchPace())
             )
         about = self._about(record, written.offering or offering, lane)
-        return Taken(record=written, about=about, claims=claims, followed=followed)
+        return Allocation(record=written, about=about, claims=claims, followed=followed)
 
-    async def _reserved(self, key: str, record: InstanceRecord, lane: _Lane, price: float) -> bool:
+    async def _reserved(
+        self, key: str, record: InstanceRecord, lane: _LaunchQueue, price: float
+    ) -> bool:
         """Take the price from the caps; False where another launch was quicker: decide again."""
         reserved, revision = await self._offerings.spend(SPEND_KEY)
-        costs = spend.spent(await self._weigher.records(), reserved.reserved, key)
-        left = spend.rooms(costs, record.pool, lane.choice.spend_cap, self._fleet_cap)
+        costs = spend.sum_costs(await self._weigher.records(), reserved.reserved, key)
+        left = spend.price_limits(costs, record.pool, lane.choice.spend_cap, self._fleet_cap)
         if any(price > room.dollars for room in left):
             return False
-        after = spend.reserve(reserved, key, price, self._clock.now())
+        after = spend.add_reservation(reserved, key, price, self._clock.now())
         return await self._offerings.reserve(SPEND_KEY, after, revision)
 
-    def standing(self, record: InstanceRecord) -> Taken:
+    def standing(self, record: InstanceRecord) -> Allocation:
         """The offering that a record names already."""
         assert record.offering is not None
         about = self._about(record, record.offering, self._lane(record))
-        return Taken(record=record, about=about)
+        return Allocation(record=record, about=about)
 
     # --- what came of it ----------------------------------------------------------------------
 
-    async def came(self, taken: Taken) -> None:
+    async def came(self, taken: Allocation) -> None:
         """It was launched: whatever this launch tried is there again."""
         offering = taken.about.offering
-        pace = self._paces.get(offering, offering_choice.Pace())
-        self._paces[offering] = offering_choice.succeeded(pace)
+        pace = self._paces.get(offering, offering_choice.LaunchPace())
+        self._paces[offering] = offering_choice.count_success(pace)
         await self._offerings.clear(taken.claims)
         self._notify()
 
-    async def failed(self, taken: Taken, error: ProviderError, began_seconds_ago: float) -> None:
+    async def failed(
+        self, taken: Allocation, error: ProviderError, began_seconds_ago: float
+    ) -> None:
         """It was not launched: remember what that blocks, for all."""
         record, now = taken.record, self._clock.now()
         key = node_key(record.pool, record.instance)
-        failure = offering_blocks.Failure(
+        failure = offering_blocks.LaunchFailure(
             kind=error.kind,
             reason=error.message,
             scope=error.scope,
@@ -267,10 +273,10 @@ class Chooser:
         await self._offerings.release(tuple(each for each in taken.claims if each != failed), key)
         if error.rule.passes:
             offering = taken.about.offering
-            self._paces[offering] = offering_choice.exhausted(self._clock.monotonic())
+            self._paces[offering] = offering_choice.restart_pace(self._clock.monotonic())
         self._notify()
 
-    async def abandon(self, taken: Taken) -> None:
+    async def abandon(self, taken: Allocation) -> None:
         """Nothing was found out: others may try what this launch had claimed."""
         key = node_key(taken.record.pool, taken.record.instance)
         await self._offerings.release(taken.claims, key)
@@ -278,7 +284,7 @@ class Chooser:
 
     # --- parts --------------------------------------------------------------------------------
 
-    def _lane(self, record: InstanceRecord) -> _Lane:
+    def _lane(self, record: InstanceRecord) -> _LaunchQueue:
         choice = choice_of(record.launch)
         text = msgspec.json.encode(choice, order="deterministic")
         name = (record.pool, text)
@@ -288,13 +294,15 @@ class Chooser:
                     break
                 del self._lanes[old]
             found = candidates(choice, self._catalogue)
-            self._lanes[name] = _Lane(found, choice, offering_blocks.configuration_of(text))
+            self._lanes[name] = _LaunchQueue(
+                found, choice, offering_blocks.configuration_digest(text)
+            )
         return self._lanes[name]
 
     def _about(
-        self, record: InstanceRecord, offering: Offering, lane: _Lane
-    ) -> offering_blocks.Subject:
-        return offering_blocks.Subject(
+        self, record: InstanceRecord, offering: Offering, lane: _LaunchQueue
+    ) -> offering_blocks.BlockTarget:
+        return offering_blocks.BlockTarget(
             offering=offering,
             model=self._catalogue.model(offering.provider, offering.instance_type),
             pool=record.pool,
@@ -308,7 +316,7 @@ class Chooser:
     # --- telling ------------------------------------------------------------------------------
 
     async def _tell_waiting(
-        self, record: InstanceRecord, lane: _Lane, hold: offering_choice.Hold
+        self, record: InstanceRecord, lane: _LaunchQueue, hold: offering_choice.WaitForOffering
     ) -> None:
         key = node_key(record.pool, record.instance)
         if key in lane.told or not hold.blocked:
@@ -322,7 +330,7 @@ class Chooser:
                 pool=record.pool,
                 node=record.instance,
                 saga=record.saga,
-                reason=offering_choice.sentence(hold.blocked),
+                reason=offering_choice.describe_blocks(hold.blocked),
                 until=hold.until,
             )
         )
@@ -373,7 +381,7 @@ async def _wait(changed: asyncio.Event, seconds: float) -> None:
         waiting.cancel()
 
 
-def _nothing(blocked: tuple[BlockRecord, ...]) -> ProviderError:
+def _capacity_error(blocked: tuple[BlockRecord, ...]) -> ProviderError:
     kind = blocked[0].kind if blocked else "CAPACITY"
-    waits = offering_choice.sentence(blocked) if blocked else "others wait before it"
+    waits = offering_choice.describe_blocks(blocked) if blocked else "others wait before it"
     return ProviderError(kind, f"nothing could be had in time: {waits}")

@@ -28,7 +28,7 @@ CONFIGURATION_CHARS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class BlockTarget:
     """An offering, and whatever else a failure may block it by."""
 
     offering: Offering
@@ -45,7 +45,7 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class ProbeDue:
     """It is blocked, and may be tried again by whoever claims these keys."""
 
     keys: tuple[str, ...]
@@ -60,15 +60,15 @@ class Blocked:
     """What blocks it longest."""
 
 
-Standing = Free | Due | Blocked
+BlockState = Free | ProbeDue | Blocked
 
 
-def configuration_of(text: bytes) -> str:
+def configuration_digest(text: bytes) -> str:
     """Short for a configuration as it is written out."""
     return hashlib.sha256(text).hexdigest()[:CONFIGURATION_CHARS]
 
 
-def scope_of(kind: ProviderErrorKind, told: str = "") -> BlockScope:
+def block_scope(kind: ProviderErrorKind, told: str = "") -> BlockScope:
     """What a failure blocks: what it says itself, else what its kind does."""
     scope = told or RULES[kind].scope
     match scope:
@@ -79,13 +79,13 @@ def scope_of(kind: ProviderErrorKind, told: str = "") -> BlockScope:
             return "account"
 
 
-def key_of(scope: BlockScope, about: Subject) -> str:
+def block_key(scope: BlockScope, about: BlockTarget) -> str:
     """The key in OFFERINGS of what a scope blocks of an offering."""
     parts = _parts(scope, about)
     return ".".join(("blocked", scope, *(_UNFIT.sub("-", part) or "_" for part in parts)))
 
 
-def _parts(scope: BlockScope, about: Subject) -> tuple[str, ...]:
+def _parts(scope: BlockScope, about: BlockTarget) -> tuple[str, ...]:
     of = about.offering
     match scope:
         case "offering":
@@ -113,15 +113,15 @@ SCOPES: Final[tuple[BlockScope, ...]] = (
 )
 
 
-def blocks(
-    about: Subject, memory: Mapping[str, BlockRecord]
+def find_blocks(
+    about: BlockTarget, memory: Mapping[str, BlockRecord]
 ) -> tuple[tuple[str, BlockRecord], ...]:
     """Whatever blocks an offering, with its keys."""
-    keys = (key_of(scope, about) for scope in SCOPES)
+    keys = (block_key(scope, about) for scope in SCOPES)
     return tuple((key, memory[key]) for key in keys if key in memory)
 
 
-def standing(found: Iterable[tuple[str, BlockRecord]], by: str, now: datetime) -> Standing:
+def block_state(found: Iterable[tuple[str, BlockRecord]], by: str, now: datetime) -> BlockState:
     """How an offering with these blocks stands for a launch; `by`: its key."""
     found = tuple(found)
     if not found:
@@ -131,7 +131,7 @@ def standing(found: Iterable[tuple[str, BlockRecord]], by: str, now: datetime) -
     )
     if until > now:
         return Blocked(until, record)
-    return Due(tuple(key for key, _ in found))
+    return ProbeDue(tuple(key for key, _ in found))
 
 
 def _until(record: BlockRecord, by: str, now: datetime) -> datetime:
@@ -141,20 +141,20 @@ def _until(record: BlockRecord, by: str, now: datetime) -> datetime:
     return record.probe_at
 
 
-def claimed(record: BlockRecord, by: str, now: datetime) -> BlockRecord | None:
+def claim_probe(record: BlockRecord, by: str, now: datetime) -> BlockRecord | None:
     """The record once a launch tries what it blocks; None where another does, or it is too soon."""
     if _until(record, by, now) > now:
         return None
     return replace(record, probe=by, probe_until=now + timedelta(seconds=PROBE_SECONDS))
 
 
-def released(record: BlockRecord, by: str) -> BlockRecord:
+def release_probe(record: BlockRecord, by: str) -> BlockRecord:
     """The record once a launch has found out nothing about what it blocks."""
     return replace(record, probe="", probe_until=None) if record.probe == by else record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class LaunchFailure:
     """A call that failed."""
 
     kind: ProviderErrorKind
@@ -167,7 +167,9 @@ class Failure:
     """Key of the launch that called."""
 
 
-def failed(old: BlockRecord | None, about: Subject, failure: Failure, now: datetime) -> BlockRecord:
+def record_failure(
+    old: BlockRecord | None, about: BlockTarget, failure: LaunchFailure, now: datetime
+) -> BlockRecord:
     """The record once a call has failed; calls that were under way together count once."""
     if old is not None and old.probe != failure.by and old.failed_at >= failure.began:
         return old
@@ -175,7 +177,7 @@ def failed(old: BlockRecord | None, about: Subject, failure: Failure, now: datet
     failures = old.failures + 1 if old is not None and again else 1
     rule = RULES[failure.kind]
     wait = min(rule.block_seconds * 2.0 ** min(failures - 1, 30), rule.block_max_seconds)
-    scope = scope_of(failure.kind, failure.scope)
+    scope = block_scope(failure.kind, failure.scope)
     of = about.offering
     narrow = scope in ("offering", "type", "configuration")
     return BlockRecord(

@@ -11,26 +11,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
-from schemas.launch_offers import Choice, Market, Offer, Offering
+from schemas.launch_offers import Choice, Offer, Offering
 from schemas.saga_log_entries import LaunchSpec
+from services.provisioner.provider_client.provider_calls import ProviderTraits
 
 OTHERS: Final = "*"
 OFFERINGS_MAX: Final = 512
 """Of one launch; what comes after that is left out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """What the choice must know of a configured provider."""
-
-    kind: str
-    """Its plugin: `aws`."""
-    region: str = ""
-    """The only one it serves; empty: several, or none."""
-    market: Market = "on-demand"
-    """Of a launch that names none."""
-    spot: bool = False
-    """Whether it has a spot market."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +33,11 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class OfferingCatalogue:
     """Instance types by the providers that are configured."""
 
     types: InstanceTypes
-    sites: Mapping[str, Site]
+    sites: Mapping[str, ProviderTraits]
 
     def kind(self, provider: str) -> str:
         """The plugin behind a provider's name."""
@@ -110,7 +97,7 @@ def choice_of(launch: LaunchSpec) -> Choice:
     return Choice(offers=(only,))
 
 
-def candidates(choice: Choice, catalogue: Catalogue) -> tuple[Candidate, ...]:
+def candidates(choice: Choice, catalogue: OfferingCatalogue) -> tuple[Candidate, ...]:
     """What a launch may take, in order; on-demand instead of spot comes after all of spot."""
     laid_out = [each for offer in choice.offers for each in _of(offer, catalogue)]
     if choice.fallback_seconds:
@@ -128,8 +115,8 @@ def candidates(choice: Choice, catalogue: Catalogue) -> tuple[Candidate, ...]:
     return tuple(seen.values())
 
 
-def _of(offer: Offer, catalogue: Catalogue) -> Iterator[tuple[Offering, float, bool]]:
-    site = catalogue.sites.get(offer.provider, Site(kind=offer.provider))
+def _of(offer: Offer, catalogue: OfferingCatalogue) -> Iterator[tuple[Offering, float, bool]]:
+    site = catalogue.sites.get(offer.provider, ProviderTraits(kind=offer.provider))
     market = offer.market or site.market
     if market == "spot" and not site.spot:
         return

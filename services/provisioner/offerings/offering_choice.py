@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 from schemas.offering_records import BlockRecord
 from schemas.reasons import LaunchRefusal, ProviderErrorKind
-from services.provisioner.offerings.offering_blocks import Blocked, Due, Free, Standing
+from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
 from services.provisioner.offerings.offering_catalogue import Candidate
 from services.provisioner.provider_client.provider_errors import RULES
 
@@ -25,20 +25,20 @@ PACE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class ScoredCandidate:
     """A candidate with what decides about it."""
 
     candidate: Candidate
     score: float
     near: int
     """How many of the pool's instances are where it would be."""
-    standing: Standing
+    standing: BlockState
     price: float | None
     """Dollars per hour; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class PriceLimit:
     """What a launch may cost, and the word and the sentence for one that costs more."""
 
     dollars: float
@@ -47,15 +47,15 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class TakeOffering:
     """Launch this; `claims`: keys of the blocks that are tried with it."""
 
-    weighed: Weighed
+    weighed: ScoredCandidate
     claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class WaitForOffering:
     """Look again then, or when something changes."""
 
     until: datetime | None
@@ -64,7 +64,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseLaunch:
     """Nothing is within what the launch may cost, or nothing is offered."""
 
     refusal: LaunchRefusal
@@ -72,19 +72,19 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailLaunch:
     """Whatever there is is blocked by something that does not pass by itself."""
 
     kind: ProviderErrorKind
     reason: str
 
 
-Decision = Take | Hold | Refuse | Fail
+Decision = TakeOffering | WaitForOffering | RefuseLaunch | FailLaunch
 
 
 def choose(
-    weighed: Iterable[Weighed],
-    rooms: Sequence[Room],
+    weighed: Iterable[ScoredCandidate],
+    rooms: Sequence[PriceLimit],
     fallback_at: datetime | None,
     may_begin: Sequence[Candidate],
     now: datetime,
@@ -94,8 +94,8 @@ def choose(
     final: list[BlockRecord] = []
     dear: list[tuple[LaunchRefusal, str]] = []
     untils: list[datetime] = []
-    for each in sorted(weighed, key=_order):
-        if (why := _too_dear(each, rooms)) is not None:
+    for each in sorted(weighed, key=_preference):
+        if (why := _why_too_expensive(each, rooms)) is not None:
             dear.append(why)
             continue
         if each.candidate.fallback and (fallback_at is None or now < fallback_at):
@@ -103,9 +103,9 @@ def choose(
             continue
         match each.standing:
             case Free():
-                return Take(each) if each.candidate in may_begin else Hold(None)
-            case Due(keys):
-                return Take(each, keys)
+                return TakeOffering(each) if each.candidate in may_begin else WaitForOffering(None)
+            case ProbeDue(keys):
+                return TakeOffering(each, keys)
             case Blocked(until, record):
                 passes = RULES[record.kind].passes
                 (blocked if passes else final).append(record)
@@ -113,26 +113,28 @@ def choose(
             case _:
                 assert_never(each.standing)
     if untils:
-        return Hold(min(untils), tuple(dict.fromkeys(blocked)))
+        return WaitForOffering(min(untils), tuple(dict.fromkeys(blocked)))
     if final:
-        return Fail(final[0].kind, sentence(final))
+        return FailLaunch(final[0].kind, describe_blocks(final))
     if dear:
-        return Refuse(*dear[0])
-    return Refuse(
+        return RefuseLaunch(*dear[0])
+    return RefuseLaunch(
         "nothing-offered",
         "none of the pool's providers has the instance type on the market that it asks for",
     )
 
 
-def _order(each: Weighed) -> tuple[bool, int, float, int]:
+def _preference(each: ScoredCandidate) -> tuple[bool, int, float, int]:
     return (each.candidate.fallback, -each.near, -each.score, each.candidate.position)
 
 
-def _too_dear(each: Weighed, rooms: Sequence[Room]) -> tuple[LaunchRefusal, str] | None:
+def _why_too_expensive(
+    each: ScoredCandidate, rooms: Sequence[PriceLimit]
+) -> tuple[LaunchRefusal, str] | None:
     limits = list(rooms)
     if each.candidate.max_price:
         because = f"more than its max_price of ${each.candidate.max_price:g}"
-        limits.insert(0, Room(
+        limits.insert(0, PriceLimit(
             dollars=each.candidate.max_price, refusal="above-max-price", because=because
         ))  # fmt: skip
     of = each.candidate.offering
@@ -147,11 +149,11 @@ def _too_dear(each: Weighed, rooms: Sequence[Room]) -> tuple[LaunchRefusal, str]
     return None
 
 
-def sentence(records: Sequence[BlockRecord]) -> str:
+def describe_blocks(records: Sequence[BlockRecord]) -> str:
     """What is blocked and why, in one sentence."""
     told: dict[str, list[str]] = {}
     for each in records:
-        told.setdefault(f"{each.kind}: {each.reason}", []).append(where(each))
+        told.setdefault(f"{each.kind}: {each.reason}", []).append(describe_scope(each))
     parts = []
     for why, places in told.items():
         more = f" and {len(places) - NAMED_MAX} more" if len(places) > NAMED_MAX else ""
@@ -159,7 +161,7 @@ def sentence(records: Sequence[BlockRecord]) -> str:
     return "; ".join(parts)
 
 
-def where(record: BlockRecord) -> str:
+def describe_scope(record: BlockRecord) -> str:
     """What a record speaks of, as people read it."""
     words = (record.provider, record.zone or record.region, record.instance_type or record.model)
     return " ".join(each for each in (*words, record.market) if each)
@@ -169,7 +171,7 @@ def where(record: BlockRecord) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LaunchPace:
     """How many calls to one offering may begin within a moment.
 
     Few at first, so that many launches do not all find out at once that there is nothing; twice as
@@ -177,30 +179,30 @@ class Pace:
     """
 
     allowed: int = PACE_FIRST
-    begun: int = 0
+    started: int = 0
     since: float = 0.0
     """By the monotonic clock."""
 
 
-def turned(pace: Pace, now: float) -> Pace:
+def refresh_pace(pace: LaunchPace, now: float) -> LaunchPace:
     """The pace as it is now: a moment that has passed without a failure lets more begin."""
     if now - pace.since < PACE_SECONDS:
         return pace
-    full = pace.begun >= pace.allowed
+    full = pace.started >= pace.allowed
     allowed = min(pace.allowed * 2, PACE_MAX) if full else pace.allowed
-    return Pace(allowed, 0, now)
+    return LaunchPace(allowed, 0, now)
 
 
-def begun(pace: Pace) -> Pace:
+def count_call(pace: LaunchPace) -> LaunchPace:
     """After one more call has begun."""
-    return replace(pace, begun=pace.begun + 1)
+    return replace(pace, started=pace.started + 1)
 
 
-def succeeded(pace: Pace) -> Pace:
+def count_success(pace: LaunchPace) -> LaunchPace:
     """After a call has succeeded."""
-    return replace(pace, allowed=min(pace.allowed + 1, PACE_MAX), begun=max(pace.begun - 1, 0))
+    return replace(pace, allowed=min(pace.allowed + 1, PACE_MAX), started=max(pace.started - 1, 0))
 
 
-def exhausted(now: float) -> Pace:
+def restart_pace(now: float) -> LaunchPace:
     """After a call has found nothing: the next time one begins."""
-    return Pace(1, 0, now)
+    return LaunchPace(1, 0, now)

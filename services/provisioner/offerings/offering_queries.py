@@ -15,21 +15,21 @@ from schemas.topology import POOLS
 from services.bus.port import Bus, Endpoint, Headers
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks
-from services.provisioner.offerings.offering_catalogue import OTHERS, Catalogue, candidates
-from services.provisioner.offerings.offering_store import Known, OfferingStore
-from services.provisioner.offerings.scoring import Weigher
+from services.provisioner.offerings.offering_catalogue import OTHERS, OfferingCatalogue, candidates
+from services.provisioner.offerings.offering_scorer import OfferingScorer
+from services.provisioner.offerings.offering_store import OfferingRecords, OfferingStore
 from services.settings.provider_choices import choice_of
 
 SHOWN_MAX: Final = 5000
 
 _pool: "msgspec.json.Decoder[Any]" = decoder(PoolRecord)
 
-Uses = dict[Offering, dict[str, offering_blocks.Subject]]
+Uses = dict[Offering, dict[str, offering_blocks.BlockTarget]]
 """Offering -> pool that may launch it -> what may block it there."""
 
 
 def answer_offerings(
-    bus: Bus, store: InstanceStore, offerings: OfferingStore, weigher: Weigher
+    bus: Bus, store: InstanceStore, offerings: OfferingStore, weigher: OfferingScorer
 ) -> Endpoint:
     """The question which offerings there are, those that pools name first."""
 
@@ -37,16 +37,23 @@ def answer_offerings(
         del headers
         query = msgspec.json.decode(data or b"{}", type=OfferingsQuery)
         entries = await bus.entries(POOLS, pool_key("*"))
-        uses = named_by([_pool.decode(each.value) for each in entries], weigher.catalogue)
+        uses = launchable_offerings(
+            [_pool.decode(each.value) for each in entries], weigher.catalogue
+        )
         if query.everything:
-            uses |= {each: {} for each in _catalogued(weigher.catalogue) if each not in uses}
+            uses |= {
+                each: {} for each in _catalogue_offerings(weigher.catalogue) if each not in uses
+            }
         known = await offerings.known()
         records = await store.all()
         for record in records.values():
             if record.offering is not None and record.state != "terminated":
                 uses.setdefault(record.offering, {})
-        views = [view(offering, pools, known, records, weigher) for offering, pools in uses.items()]
-        wanted = [each for each in views if _wanted(each, query, weigher.catalogue)][:SHOWN_MAX]
+        views = [
+            offering_view(offering, pools, known, records, weigher)
+            for offering, pools in uses.items()
+        ]
+        wanted = [each for each in views if _matches(each, query, weigher.catalogue)][:SHOWN_MAX]
         begin = int(query.after or 0)
         page = wanted[begin : begin + query.limit]
         more = begin + len(page) < len(wanted)
@@ -56,17 +63,17 @@ def answer_offerings(
     return answer
 
 
-def named_by(pools: Iterable[PoolRecord], catalogue: Catalogue) -> Uses:
+def launchable_offerings(pools: Iterable[PoolRecord], catalogue: OfferingCatalogue) -> Uses:
     """What the pools may launch, in their own order."""
     found: Uses = {}
     for pool in pools:
         choice = choice_of(pool.spec)
-        configuration = offering_blocks.configuration_of(
+        configuration = offering_blocks.configuration_digest(
             msgspec.json.encode(choice, order="deterministic")
         )
         for each in candidates(choice, catalogue):
             of = each.offering
-            found.setdefault(of, {})[pool.name] = offering_blocks.Subject(
+            found.setdefault(of, {})[pool.name] = offering_blocks.BlockTarget(
                 offering=of,
                 model=catalogue.model(of.provider, of.instance_type),
                 pool=pool.name,
@@ -75,21 +82,23 @@ def named_by(pools: Iterable[PoolRecord], catalogue: Catalogue) -> Uses:
     return found
 
 
-def view(
+def offering_view(
     offering: Offering,
-    pools: Mapping[str, offering_blocks.Subject],
-    known: Known,
+    pools: Mapping[str, offering_blocks.BlockTarget],
+    known: OfferingRecords,
     records: Mapping[str, InstanceRecord],
-    weigher: Weigher,
+    weigher: OfferingScorer,
 ) -> OfferingView:
     """One offering as people see it."""
     catalogue = weigher.catalogue
     model = catalogue.model(offering.provider, offering.instance_type)
     subjects = list(pools.values()) or [
-        offering_blocks.Subject(offering=offering, model=model, pool="")
+        offering_blocks.BlockTarget(offering=offering, model=model, pool="")
     ]
     blocks = {
-        key: each for about in subjects for key, each in offering_blocks.blocks(about, known.blocks)
+        key: each
+        for about in subjects
+        for key, each in offering_blocks.find_blocks(about, known.blocks)
     }
     spec = catalogue.spec(offering.provider, offering.instance_type)
     price = weigher.price(offering, known)
@@ -117,10 +126,10 @@ def view(
         reported_available=price.reported_available,
         used_by=tuple(uses),
     )
-    return _blocked(found, list(blocks.values()))
+    return _with_block(found, list(blocks.values()))
 
 
-def _blocked(found: OfferingView, blocks: list[BlockRecord]) -> OfferingView:
+def _with_block(found: OfferingView, blocks: list[BlockRecord]) -> OfferingView:
     if not blocks:
         return found
     worst = max(blocks, key=lambda each: each.probe_at)
@@ -136,7 +145,7 @@ def _blocked(found: OfferingView, blocks: list[BlockRecord]) -> OfferingView:
     )
 
 
-def _catalogued(catalogue: Catalogue) -> Iterable[Offering]:
+def _catalogue_offerings(catalogue: OfferingCatalogue) -> Iterable[Offering]:
     for provider, site in catalogue.sites.items():
         types = {
             **catalogue.types.types.get(site.kind, {}),
@@ -152,7 +161,7 @@ def _catalogued(catalogue: Catalogue) -> Iterable[Offering]:
                 )
 
 
-def _wanted(each: OfferingView, query: OfferingsQuery, catalogue: Catalogue) -> bool:
+def _matches(each: OfferingView, query: OfferingsQuery, catalogue: OfferingCatalogue) -> bool:
     return (
         query.provider in ("", each.provider, catalogue.kind(each.provider))
         and query.instance_type in ("", each.instance_type, *each.abstract)

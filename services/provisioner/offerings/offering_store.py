@@ -28,7 +28,7 @@ _spend: "msgspec.json.Decoder[Any]" = decoder(SpendRecord)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OfferingRecords:
     """What OFFERINGS holds."""
 
     blocks: dict[str, BlockRecord] = field(default_factory=dict)
@@ -42,10 +42,10 @@ class OfferingStore:
         """Read and write the bucket OFFERINGS of this bus."""
         self._bus = bus
         self._clock = clock
-        self._known = Known()
+        self._known = OfferingRecords()
         self._read_at: float | None = None
 
-    async def known(self) -> Known:
+    async def known(self) -> OfferingRecords:
         """What stood there a moment ago at most."""
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= FRESH_SECONDS:
@@ -57,8 +57,8 @@ class OfferingStore:
         """Read again before the next answer."""
         self._read_at = None
 
-    async def _read(self) -> Known:
-        found = Known()
+    async def _read(self) -> OfferingRecords:
+        found = OfferingRecords()
         for entry in await self._bus.entries(OFFERINGS):
             kind = entry.key.partition(".")[0]
             if kind == "blocked":
@@ -79,7 +79,9 @@ class OfferingStore:
             def decide(old: BlockRecord | None) -> BlockRecord | None:
                 nonlocal won
                 claimed = (
-                    offering_blocks.claimed(old, by, self._clock.now()) if old is not None else None
+                    offering_blocks.claim_probe(old, by, self._clock.now())
+                    if old is not None
+                    else None
                 )
                 won = claimed is not None or old is None
                 return claimed
@@ -95,13 +97,21 @@ class OfferingStore:
     async def release(self, keys: tuple[str, ...], by: str) -> None:
         """Let others try these."""
         for key in keys:
-            await self._change(key, lambda old: offering_blocks.released(old, by) if old else None)
+            await self._change(
+                key, lambda old: offering_blocks.release_probe(old, by) if old else None
+            )
 
-    async def fail(self, about: offering_blocks.Subject, failure: offering_blocks.Failure) -> str:
+    async def fail(
+        self, about: offering_blocks.BlockTarget, failure: offering_blocks.LaunchFailure
+    ) -> str:
         """Remember a failure; the key of what it blocks."""
-        key = offering_blocks.key_of(offering_blocks.scope_of(failure.kind, failure.scope), about)
+        key = offering_blocks.block_key(
+            offering_blocks.block_scope(failure.kind, failure.scope), about
+        )
         now = self._clock.now()
-        await self._change(key, lambda old: offering_blocks.failed(old, about, failure, now))
+        await self._change(
+            key, lambda old: offering_blocks.record_failure(old, about, failure, now)
+        )
         return key
 
     async def clear(self, keys: tuple[str, ...]) -> None:

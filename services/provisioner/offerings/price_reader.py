@@ -17,7 +17,7 @@ from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
-from services.provisioner.offerings.offering_catalogue import Catalogue
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -41,7 +41,7 @@ class PriceReader:
         clock: Clock,
         offerings: OfferingStore,
         providers: Providers,
-        catalogue: Catalogue,
+        catalogue: OfferingCatalogue,
     ) -> None:
         """Ask these providers, for what the pools name."""
         self._bus = bus
@@ -53,7 +53,7 @@ class PriceReader:
     async def run(self, lease: Lease) -> None:
         """Ask whenever it is due and the lease is ours, for ever."""
         due = 0.0
-        telling = [name for name, each in self._providers.calls.items() if each.tells_prices]
+        telling = [name for name, each in self._providers.calls.items() if each.has_prices]
         while True:
             if lease.held and telling and self._clock.monotonic() >= due:
                 due = self._clock.monotonic() + ASK_SECONDS
@@ -83,7 +83,7 @@ class PriceReader:
         """The types of a provider that pools may launch."""
         found: dict[str, None] = {}
         for pool in pools:
-            for provider, instance_type in named(pool):
+            for provider, instance_type in provider_types(pool):
                 if provider == name:
                     found.update(dict.fromkeys(self._catalogue.concrete(name, instance_type)))
         return tuple(found)[:TYPES_MAX]
@@ -93,7 +93,7 @@ class PriceReader:
         return [_pool.decode(each.value) for each in entries]
 
 
-def named(pool: PoolRecord) -> Iterable[tuple[str, str]]:
+def provider_types(pool: PoolRecord) -> Iterable[tuple[str, str]]:
     """Each provider that a pool names, with its type there."""
     spec = pool.spec
     if not spec.providers:

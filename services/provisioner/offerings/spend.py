@@ -12,13 +12,13 @@ from typing import Final
 from schemas.offering_records import Reservation, SpendRecord
 from schemas.reasons import LaunchRefusal
 from schemas.records import InstanceRecord
-from services.provisioner.offerings.offering_choice import Room
+from services.provisioner.offerings.offering_choice import PriceLimit
 
 KEPT_SECONDS: Final = 120.0
 """Longer than records may take to be seen by every replica."""
 
 
-def spent(
+def sum_costs(
     records: Mapping[str, InstanceRecord], reserved: Mapping[str, Reservation], besides: str
 ) -> dict[str, float]:
     """Dollars per hour of each pool; `besides`: the instance that is being decided about."""
@@ -35,11 +35,11 @@ def spent(
     return found
 
 
-def rooms(
+def price_limits(
     costs: Mapping[str, float], pool: str, pool_cap: float, fleet_cap: float
-) -> tuple[Room, ...]:
+) -> tuple[PriceLimit, ...]:
     """What is left of each cap; a cap of 0 is none."""
-    found: list[Room] = []
+    found: list[PriceLimit] = []
     of_pool, of_all = costs.get(pool, 0.0), sum(costs.values())
     caps: tuple[tuple[float, float, LaunchRefusal, str], ...] = (
         (pool_cap, of_pool, "above-pool-cap", f"pool {pool}"),
@@ -48,11 +48,11 @@ def rooms(
     for cap, now, refusal, whose in caps:
         if cap:
             because = f"and {whose} costs ${now:g} of its spend_cap of ${cap:g}"
-            found.append(Room(dollars=cap - now, refusal=refusal, because=because))
+            found.append(PriceLimit(dollars=cap - now, refusal=refusal, because=because))
     return tuple(found)
 
 
-def reserve(record: SpendRecord, key: str, dollars: float, now: datetime) -> SpendRecord:
+def add_reservation(record: SpendRecord, key: str, dollars: float, now: datetime) -> SpendRecord:
     """The record with one more launch in it, and without those that count by themselves by now."""
     oldest = now - timedelta(seconds=KEPT_SECONDS)
     kept = {name: each for name, each in record.reserved.items() if each.at > oldest}

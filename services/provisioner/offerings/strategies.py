@@ -9,7 +9,7 @@ from typing import Any, Final
 from schemas.settings import Setting
 from services.provisioner.offerings.scheduler import LaunchOption
 
-DEAR: Final = 1e9
+UNKNOWN_PRICE: Final = 1e9
 """What is not known to cost less comes last."""
 
 
@@ -43,7 +43,7 @@ class Cost:
     async def score(self, option: LaunchOption) -> float:
         """The cheaper the better."""
         if option.dollars_per_hour is None:
-            return -DEAR
+            return -UNKNOWN_PRICE
         return -option.dollars_per_hour / (max(option.gpus, 1) if self._per_gpu else 1)
 
 

@@ -36,7 +36,7 @@ SECRET_OPTIONS: Final = (
 SourceKind = Literal["stored", "file", "env", "command"]
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SecretSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a secret is."""
 
     kind: SourceKind
@@ -46,19 +46,19 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The provider's option that takes a file with it."""
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoredCredentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is kept of one provider."""
 
     options: dict[str, str] = {}
-    secret: Source | None = None
+    secret: SecretSource | None = None
 
 
-def kept_file(data_dir: Path, provider: str) -> Path:
+def credentials_file(data_dir: Path, provider: str) -> Path:
     """Where it stands."""
     return data_dir / FOLDER / f"{token(provider, 'provider')}.json"
 
 
-def stored_file(data_dir: Path, provider: str) -> Path:
+def secret_file(data_dir: Path, provider: str) -> Path:
     """Where a stored secret stands."""
     return data_dir / FOLDER / f"{token(provider, 'provider')}.key"
 
@@ -73,11 +73,11 @@ def secret_option(kind: type[Any], named: str) -> str:
     return next((each for each in SECRET_OPTIONS if each in there), "")
 
 
-def with_kept(name: str, settings: PluginSettings, data_dir: Path) -> PluginSettings:
+def add_stored_credentials(name: str, settings: PluginSettings, data_dir: Path) -> PluginSettings:
     """A provider's settings with what is kept for it, which counts before the configuration."""
-    file = kept_file(data_dir, name)
+    file = credentials_file(data_dir, name)
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(file.read_bytes(), type=StoredCredentials)
     except FileNotFoundError:
         return settings
     except (OSError, msgspec.DecodeError) as error:
@@ -85,20 +85,20 @@ def with_kept(name: str, settings: PluginSettings, data_dir: Path) -> PluginSett
             f"{file} cannot be used ({error}): write it anew with "
             f"`navarch config set-credentials {name}`"
         ) from error
-    return applied(settings, kept, stored_file(data_dir, name), os.environ)
+    return apply_credentials(settings, kept, secret_file(data_dir, name), os.environ)
 
 
-def applied(
-    settings: PluginSettings, kept: Kept, stored: Path, environment: Mapping[str, str]
+def apply_credentials(
+    settings: PluginSettings, kept: StoredCredentials, stored: Path, environment: Mapping[str, str]
 ) -> PluginSettings:
     """The settings with these credentials; `stored`: the file of a stored secret."""
     options: dict[str, Any] = {**settings.options, **kept.options}
     if kept.secret is not None:
-        options[kept.secret.option] = _followed(kept.secret, stored, environment)
+        options[kept.secret.option] = _resolve_secret(kept.secret, stored, environment)
     return msgspec.structs.replace(settings, options=options)
 
 
-def _followed(source: Source, stored: Path, environment: Mapping[str, str]) -> str:
+def _resolve_secret(source: SecretSource, stored: Path, environment: Mapping[str, str]) -> str:
     """A file with the secret in it."""
     match source.kind:
         case "stored":
@@ -111,12 +111,12 @@ def _followed(source: Source, stored: Path, environment: Mapping[str, str]) -> s
                     f"the environment variable {source.where}, which holds a provider's "
                     "credentials, is not set"
                 )
-            return _in_memory(environment[source.where].encode())
+            return _write_memory_file(environment[source.where].encode())
         case "command":
-            return _in_memory(_said(source.where))
+            return _write_memory_file(_run_secret_command(source.where))
 
 
-def _said(command: str) -> bytes:
+def _run_secret_command(command: str) -> bytes:
     """What a secret manager's command prints; no word of it in an error."""
     try:
         done = subprocess.run(
@@ -134,19 +134,19 @@ def _said(command: str) -> bytes:
     return done.stdout
 
 
-def _in_memory(secret: bytes) -> str:
+def _write_memory_file(secret: bytes) -> str:
     """A file that is no file; it lives as long as this process."""
     handle = os.memfd_create("credentials")
     os.write(handle, secret)
     return f"/proc/self/fd/{handle}"
 
 
-def keep(data_dir: Path, provider: str, kept: Kept, secret: str) -> Path:
+def store_credentials(data_dir: Path, provider: str, kept: StoredCredentials, secret: str) -> Path:
     """Write it for its owner alone; `secret` is stored where the source says so."""
-    file = kept_file(data_dir, provider)
+    file = credentials_file(data_dir, provider)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.parent.chmod(0o700)
-    stored = stored_file(data_dir, provider)
+    stored = secret_file(data_dir, provider)
     if kept.secret is not None and kept.secret.kind == "stored":
         write_secret(stored, secret)
     else:

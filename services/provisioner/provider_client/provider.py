@@ -31,7 +31,7 @@ import msgspec
 from schemas.launch_offers import Market
 from schemas.offering_records import KnownPrice
 from schemas.settings import AgentSettings
-from services.provisioner.provider_client.rate_limit import MakePacer, local_pacer
+from services.provisioner.provider_client.rate_limit import MakeRateLimiter, local_rate_limiter
 
 InstanceStatus = Literal["pending", "running", "stopping", "stopped"]
 """As the provider sees it. What is finally gone has no status: it is not listed."""
@@ -188,5 +188,5 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentSettings = AgentSettings()
     agent_signing_file: str = ""
     """Signs each node's credentials (`services.bus.nats.nats_accounts`); empty: none are issued."""
-    pacer: MakePacer = local_pacer
+    rate_limiter: MakeRateLimiter = local_rate_limiter
     """Keeps calls apart over all replicas, where a cloud counts an account's requests."""

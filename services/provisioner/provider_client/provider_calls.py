@@ -8,10 +8,11 @@ one is under way all get the next one, which began after each of them asked.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
+from schemas.launch_offers import Market
 from schemas.offering_records import KnownPrice
-from services.provisioner.offerings.offering_catalogue import Site
 from services.provisioner.provider_client.provider import (
     Bootstraps,
     Instance,
@@ -27,11 +28,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Tell = Callable[[str, str, ProviderError], Awaitable[None]]
+ReportUnknownError = Callable[[str, str, ProviderError], Awaitable[None]]
 """Tells people of an error without a row: of which provider, in which call."""
 
 
-async def tell_nobody(provider: str, call: str, error: ProviderError) -> None:
+async def ignore_unknown_error(provider: str, call: str, error: ProviderError) -> None:
     """For whoever has nobody to tell."""
     del provider, call, error
 
@@ -40,7 +41,11 @@ class ProviderCalls:
     """One provider, called with time-outs."""
 
     def __init__(
-        self, provider: Provider, *, call_timeout_seconds: float, tell: Tell = tell_nobody
+        self,
+        provider: Provider,
+        *,
+        call_timeout_seconds: float,
+        tell: ReportUnknownError = ignore_unknown_error,
     ) -> None:
         """Give `terminate` and `list` so long; `provision` is told how long it has."""
         self.provider = provider
@@ -79,7 +84,7 @@ class ProviderCalls:
             await self._bounded("resume", self.provider.resume(), self._timeout)
 
     @property
-    def tells_prices(self) -> bool:
+    def has_prices(self) -> bool:
         """Whether its API tells prices, or where there is capacity."""
         return isinstance(self.provider, Prices)
 
@@ -89,7 +94,7 @@ class ProviderCalls:
             return ()
         return await self._bounded("prices", self.provider.prices(instance_types), self._timeout)
 
-    async def listed(self) -> list[Instance]:
+    async def list_instances(self) -> list[Instance]:
         """What the provider lists in a call that began no earlier than this one."""
         if self._next is None:
             self._next = asyncio.create_task(self._list_after(self._running))
@@ -133,6 +138,20 @@ class ProviderCalls:
             raise failed from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderTraits:
+    """What an allocation must know of a configured provider."""
+
+    kind: str
+    """Its plugin: `aws`."""
+    region: str = ""
+    """The only one it serves; empty: several, or none."""
+    market: Market = "on-demand"
+    """Of a launch that names none."""
+    spot: bool = False
+    """Whether it has a spot market."""
+
+
 class Providers:
     """The configured providers, by name."""
 
@@ -143,10 +162,10 @@ class Providers:
         self.calls = dict(calls)
         self._kinds = dict(kinds or {})
 
-    def sites(self) -> dict[str, Site]:
+    def traits(self) -> dict[str, ProviderTraits]:
         """What choosing between them must know."""
         return {
-            name: Site(
+            name: ProviderTraits(
                 kind=self._kinds.get(name, name),
                 region=each.provider.capabilities.region,
                 market=each.provider.capabilities.market,

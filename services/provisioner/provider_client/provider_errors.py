@@ -18,7 +18,7 @@ family of types, everything of the account, or the pool until its configuration 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ErrorRule:
     """What one kind of error allows."""
 
     scope: Scope
@@ -49,8 +49,8 @@ mean, each provider says of itself."""
 TEXT_CHARS_MAX: Final = 300
 """Of a provider's own words in an error."""
 
-RULES: Final[dict[ProviderErrorKind, Rule]] = {
-    "CAPACITY": Rule(
+RULES: Final[dict[ProviderErrorKind, ErrorRule]] = {
+    "CAPACITY": ErrorRule(
         scope="offering",
         retry_in_step=False,
         in_doubt=False,
@@ -58,7 +58,7 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_max_seconds=45,
         passes=True,
     ),
-    "QUOTA": Rule(
+    "QUOTA": ErrorRule(
         scope="quota",
         retry_in_step=False,
         in_doubt=False,
@@ -66,7 +66,7 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_max_seconds=3600,
         passes=False,
     ),
-    "UNSUPPORTED": Rule(
+    "UNSUPPORTED": ErrorRule(
         scope="type",
         retry_in_step=False,
         in_doubt=False,
@@ -74,7 +74,7 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_max_seconds=86_400,
         passes=False,
     ),
-    "NETWORK": Rule(
+    "NETWORK": ErrorRule(
         scope="subnet",
         retry_in_step=True,
         in_doubt=True,
@@ -82,7 +82,7 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_max_seconds=600,
         passes=True,
     ),
-    "THROTTLE": Rule(
+    "THROTTLE": ErrorRule(
         scope="account",
         retry_in_step=True,
         in_doubt=False,
@@ -90,7 +90,7 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_max_seconds=60,
         passes=True,
     ),
-    "TRANSIENT": Rule(
+    "TRANSIENT": ErrorRule(
         scope="call",
         retry_in_step=True,
         in_doubt=True,
@@ -98,7 +98,7 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_max_seconds=300,
         passes=True,
     ),
-    "AUTH": Rule(
+    "AUTH": ErrorRule(
         scope="account",
         retry_in_step=False,
         in_doubt=False,
@@ -106,7 +106,7 @@ RULES: Final[dict[ProviderErrorKind, Rule]] = {
         block_max_seconds=600,
         passes=False,
     ),
-    "INVALID": Rule(
+    "INVALID": ErrorRule(
         scope="configuration",
         retry_in_step=False,
         in_doubt=False,
@@ -143,12 +143,12 @@ class ProviderError(NavarchError):
         """Seconds; None where the provider names none."""
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ErrorRule:
         """What this kind of error allows."""
         return RULES[self.kind]
 
 
-def unknown_of(code: str, status: int, *, known: bool) -> str:
+def unknown_code(code: str, status: int, *, known: bool) -> str:
     """The code that people are told of; empty where there is a row, or a server just failed.
 
     What a code without a row means is guessed from the status, and must not pass for known.

@@ -18,7 +18,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, NavarchError
 from services.provisioner.provider_client import request_slots
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.provider_client.request_slots import Next, Pace
+from services.provisioner.provider_client.request_slots import NextSlot, RequestRate
 
 TRIES_MAX: Final = 100
 """To write one turn, and to use one: others are quicker, or this process stands still."""
@@ -29,28 +29,28 @@ INTERVAL_SECONDS_MAX: Final = 60.0
 _pace = decoder(RateLimitRecord)
 
 
-class Pacer(Protocol):
+class RateLimiter(Protocol):
     """Lets one caller at a time go on."""
 
-    async def turn(self, kind: str = "") -> None:
+    async def wait_for_slot(self, kind: str = "") -> None:
         """Return when it is the caller's turn, and of its kind's; who is cancelled delays none."""
         ...
 
 
-MakePacer = Callable[[str, Pace], Pacer]
+MakeRateLimiter = Callable[[str, RequestRate], RateLimiter]
 """Makes a pacer for what is counted: an account's requests, and some kinds of them apart."""
 
 
-class LocalPacer:
+class LocalRateLimiter:
     """Turns in this process alone."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: RequestRate) -> None:
         """Let the first go at once."""
         self._pace = pace
         self._free_at: defaultdict[str, float] = defaultdict(float)
         self._lines: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def turn(self, kind: str = "") -> None:
+    async def wait_for_slot(self, kind: str = "") -> None:
         """Return when it is the caller's turn; a turn that is cancelled is lost to nobody else."""
         now = asyncio.get_running_loop().time
         if kind:
@@ -67,16 +67,16 @@ class LocalPacer:
         await asyncio.sleep(at - now())
 
 
-def local_pacer(name: str, pace: Pace) -> Pacer:
+def local_rate_limiter(name: str, pace: RequestRate) -> RateLimiter:
     """For whoever shares the count with nobody."""
     del name
-    return LocalPacer(pace)
+    return LocalRateLimiter(pace)
 
 
-class SharedPacer:
+class SharedRateLimiter:
     """Turns over all processes that use the same name on the same bus."""
 
-    def __init__(self, bus: Bus, clock: Clock, name: str, pace: Pace) -> None:
+    def __init__(self, bus: Bus, clock: Clock, name: str, pace: RequestRate) -> None:
         """Keep the record under `pace-<name>` in LEASES; an interval of 0 paces nothing."""
         if not TOKEN.match(f"pace-{name}"):
             raise NavarchError(f"{name!r} cannot name what is paced")
@@ -90,7 +90,7 @@ class SharedPacer:
         self._line = asyncio.Lock()
         self._lines: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def turn(self, kind: str = "") -> None:
+    async def wait_for_slot(self, kind: str = "") -> None:
         """Return when it is the caller's turn; TRANSIENT where none could be had."""
         slower = self._pace.slower_seconds.get(kind, 0.0)
         if not (self._pace.interval_seconds or slower):
@@ -136,7 +136,9 @@ class SharedPacer:
     async def _taken(self, kind: str) -> bool:
         """Take a turn and wait for it; False where it could not be used, and is lost."""
         before = await self._bus.get(LEASES, self._key)
-        value = encode(request_slots.taking(self._after(before) if before else Next(), kind))
+        value = encode(
+            request_slots.slot_record(self._after(before) if before else NextSlot(), kind)
+        )
         sent = self._clock.monotonic()
         try:
             revision = await self._write(value, before)
@@ -147,14 +149,14 @@ class SharedPacer:
         if stored is None or stored.revision != revision:
             # Somebody wrote the next one already, and when ours was stored is not known any more.
             return False
-        turn = request_slots.begins(_pace.decode(stored.value), stored.time)
+        turn = request_slots.slot_start(_pace.decode(stored.value), stored.time)
         wait = request_slots.wait_seconds(turn, stored.time)
         await self._clock.sleep(max(known + wait - self._clock.monotonic(), 0.0))
         since_sent = self._clock.monotonic() - sent
-        return request_slots.in_time(since_sent, wait, self._pace.interval_seconds)
+        return request_slots.is_in_time(since_sent, wait, self._pace.interval_seconds)
 
-    def _after(self, entry: Entry) -> Next:
-        return request_slots.after(_pace.decode(entry.value), entry.time, self._pace)
+    def _after(self, entry: Entry) -> NextSlot:
+        return request_slots.next_slot(_pace.decode(entry.value), entry.time, self._pace)
 
     async def _write(self, value: bytes, before: Entry | None) -> int:
         if before is None:

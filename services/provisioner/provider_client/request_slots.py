@@ -27,7 +27,7 @@ def slack_seconds(interval_seconds: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RequestRate:
     """How often turns may be had: all of them, and those of some kinds."""
 
     interval_seconds: float
@@ -35,7 +35,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Next:
+class NextSlot:
     """From when on the next turn may be, and the next of each kind; absent: at once."""
 
     not_before: datetime | None = None
@@ -47,28 +47,28 @@ class Next:
         return max(both, default=None)
 
 
-def begins(record: RateLimitRecord, stored_at: datetime) -> datetime:
+def slot_start(record: RateLimitRecord, stored_at: datetime) -> datetime:
     """When the turn that a record stands for begins."""
     return stored_at if record.not_before is None else max(stored_at, record.not_before)
 
 
-def after(record: RateLimitRecord, stored_at: datetime, pace: Pace) -> Next:
+def next_slot(record: RateLimitRecord, stored_at: datetime, pace: RequestRate) -> NextSlot:
     """What may come after a record's turn."""
-    turn = begins(record, stored_at)
+    turn = slot_start(record, stored_at)
     slower = {kind: at for kind, at in record.slower.items() if at > turn}
     if record.kind in pace.slower_seconds:
-        slower[record.kind] = turn + _apart(pace.slower_seconds[record.kind])
-    return Next(not_before=turn + _apart(pace.interval_seconds), slower=slower)
+        slower[record.kind] = turn + _spacing(pace.slower_seconds[record.kind])
+    return NextSlot(not_before=turn + _spacing(pace.interval_seconds), slower=slower)
 
 
-def taking(after_last: Next, kind: str) -> RateLimitRecord:
+def slot_record(after_last: NextSlot, kind: str) -> RateLimitRecord:
     """What whoever takes the next turn writes, for one of this kind."""
     return RateLimitRecord(
         not_before=after_last.of(kind), kind=kind, slower=dict(after_last.slower)
     )
 
 
-def _apart(interval_seconds: float) -> timedelta:
+def _spacing(interval_seconds: float) -> timedelta:
     return timedelta(seconds=interval_seconds + slack_seconds(interval_seconds))
 
 
@@ -77,6 +77,6 @@ def wait_seconds(turn: datetime, stored_at: datetime) -> float:
     return (turn - stored_at).total_seconds()
 
 
-def in_time(since_sent_seconds: float, wait: float, interval_seconds: float) -> bool:
+def is_in_time(since_sent_seconds: float, wait: float, interval_seconds: float) -> bool:
     """Whether a turn may still be used, so long after its record was sent to be stored."""
     return since_sent_seconds - wait <= slack_seconds(interval_seconds)

@@ -21,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from schemas.duration import Duration
 from schemas.offering_records import KnownPrice
 from schemas.settings import Setting
-from services.provisioner.instances.instance_tags import FLEET_TAG, tagged, tags_of
+from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -322,4 +322,4 @@ def _instance(made: Any, region: str) -> Instance:
         address=made.get("PublicIpAddress") or made.get("PrivateIpAddress", ""),
         created_at=made.get("LaunchTime"),
     )
-    return tagged(instance, tags)
+    return with_tags(instance, tags)

@@ -10,7 +10,7 @@ from services.provisioner.provider_client.provider_errors import (
     SERVER_ERROR,
     TEXT_CHARS_MAX,
     ProviderError,
-    unknown_of,
+    unknown_code,
 )
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
@@ -84,5 +84,5 @@ def error_of(answer: Any) -> ProviderError:
     return ProviderError(
         KINDS.get(code, "TRANSIENT"),
         f"{code}: {text}{note}",
-        unknown=unknown_of(code, status, known=code in KINDS),
+        unknown=unknown_code(code, status, known=code in KINDS),
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 
 from schemas.offering_records import KnownPrice
-from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, name_for
+from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -99,7 +99,7 @@ class AzureProvider:
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch a machine and read the operation to its end; or adopt the one that stands."""
         vm.check(request, self.options, self._name)
-        name = name_for(request)
+        name = unique_name(request)
         for _ in range(TRIES_MAX):
             machine = await self._settled(name, request) or await self._launched(name, request)
             if machine is not None:

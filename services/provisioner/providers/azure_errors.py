@@ -18,7 +18,7 @@ from services.provisioner.provider_client.provider_errors import (
     TEXT_CHARS_MAX,
     THROTTLED,
     ProviderError,
-    unknown_of,
+    unknown_code,
 )
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
@@ -170,7 +170,7 @@ def error_of(
         status=status,
         code=code,
         retry_after=retry_after,
-        unknown=unknown_of(code, status, known=known or status == THROTTLED or by_status),
+        unknown=unknown_code(code, status, known=known or status == THROTTLED or by_status),
     )
 
 

@@ -17,10 +17,10 @@ from schemas.launch_offers import Market
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import (
     FLEET_TAG,
-    name_for,
     short_name,
-    tagged,
     tags_of,
+    unique_name,
+    with_tags,
 )
 from services.provisioner.provider_client.provider import Instance, InstanceStatus, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -116,7 +116,7 @@ def check(request: ProvisionRequest, options: AzureOptions, provider: str) -> No
         raise ProviderError(
             "INVALID", f"zone {request.zone!r} of pool {request.pool}: at Azure write 1, 2 or 3"
         )
-    if not NAME.fullmatch(name_for(request)):
+    if not NAME.fullmatch(unique_name(request)):
         raise ProviderError("INVALID", f"{request.name!r} is no name at Azure; rename the pool")
     if not _keys(request, options):
         raise ProviderError(
@@ -166,7 +166,7 @@ def nic_body(request: ProvisionRequest, options: AzureOptions, address_id: str) 
 
 def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) -> dict[str, Any]:
     """The machine."""
-    name = name_for(request)
+    name = unique_name(request)
     disk: dict[str, Any] = {
         "name": f"{name}{DISK}",
         "createOption": "FromImage",
@@ -284,7 +284,7 @@ def instances(
             name = each["name"].lower()
             machine = name.removesuffix(suffix)
             if name.endswith(suffix) and machine not in found:
-                found[machine] = tagged(
+                found[machine] = with_tags(
                     Instance(
                         name=machine,
                         provider_id=machine,
@@ -310,7 +310,7 @@ def instance(machine: Any, nics: dict[str, Any], addresses: dict[str, Any]) -> I
         address=_address(properties, nics, addresses),
         created_at=_moment(created) if created else None,
     )
-    return tagged(made, machine.get("tags") or {})
+    return with_tags(made, machine.get("tags") or {})
 
 
 def _status(machine: Any) -> InstanceStatus:

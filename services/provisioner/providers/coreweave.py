@@ -17,7 +17,7 @@ from schemas.duration import Duration
 from schemas.launch_offers import Market
 from schemas.settings import Setting
 from services.primitives.errors import ConfigurationError
-from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, name_for
+from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -123,7 +123,7 @@ class CoreWeaveProvider:
         market = request.market or self.options.market
         body = pools.body(request, market, self.options.taints, self.options.gpu_driver)
         for _ in range(TRIES_MAX):
-            pool = await self._made(name_for(request), body)
+            pool = await self._made(unique_name(request), body)
             pool = pool and await self._judged(pool, request)
             if pool is not None:
                 its = f"{pools.POOL_LABEL}={pool['metadata']['name']}"

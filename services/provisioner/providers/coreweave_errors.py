@@ -15,7 +15,7 @@ from services.provisioner.provider_client.provider_errors import (
     TEXT_CHARS_MAX,
     THROTTLED,
     ProviderError,
-    unknown_of,
+    unknown_code,
 )
 
 REASONS: Final[dict[str, ProviderErrorKind]] = {
@@ -109,7 +109,7 @@ def error_of(status: int, body: Any, retry_after: float | None = None) -> Kubern
         f"{f'HTTP {status} {reason}'.strip()}: {text[:TEXT_CHARS_MAX]}{note}",
         status=status,
         retry_after=float(asked) if asked else retry_after,
-        unknown=unknown_of(
+        unknown=unknown_code(
             reason,
             status,
             known=reason in REASONS or status == THROTTLED or (status in STATUSES and not reason),

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from schemas.launch_offers import Market
-from services.provisioner.instances.instance_tags import name_for, tagged, tags_of
+from services.provisioner.instances.instance_tags import tags_of, unique_name, with_tags
 from services.provisioner.provider_client.provider import Instance, InstanceStatus, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
 
@@ -42,7 +42,7 @@ def check(request: ProvisionRequest, provider: str, zone: str) -> None:
             f"pool {pool} asks for a place and provider {provider} is one cluster in zone "
             f"{zone or '(not said)'}; take `region` and `zones` out, or add a provider for it",
         )
-    if not NAME.fullmatch(name_for(request)):
+    if not NAME.fullmatch(unique_name(request)):
         raise ProviderError("INVALID", f"{request.name!r} is no name in Kubernetes; rename {pool}")
     if request.placement_group:
         raise ProviderError(
@@ -85,7 +85,7 @@ def body(
     return {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "NodePool",
-        "metadata": {"name": name_for(request), "labels": labels},
+        "metadata": {"name": unique_name(request), "labels": labels},
         "spec": spec,
     }
 
@@ -116,7 +116,7 @@ def instances(found: Iterable[Any], nodes: Iterable[Any], zone: str) -> list[Ins
                 address=_address(node),
                 host=node["metadata"]["name"],
             )
-            left[name] = tagged(shown, node["metadata"].get("labels") or {})
+            left[name] = with_tags(shown, node["metadata"].get("labels") or {})
     return [*made.values(), *left.values()]
 
 
@@ -135,7 +135,7 @@ def instance(pool: Any, nodes: Iterable[Any], zone: str) -> Instance:
         host=node["metadata"]["name"] if node else "",
         created_at=datetime.fromisoformat(created) if created else None,
     )
-    return tagged(made, about.get("labels") or {})
+    return with_tags(made, about.get("labels") or {})
 
 
 def _status(pool: Any) -> InstanceStatus:

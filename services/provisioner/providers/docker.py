@@ -24,7 +24,7 @@ import msgspec
 from schemas.duration import Duration
 from schemas.settings import Setting
 from services.primitives.errors import ConfigurationError
-from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, tagged, tags_of
+from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -303,7 +303,7 @@ class DockerProvider:
 
     def _instance(self, listed: Container) -> Instance:
         labels = listed.labels or {}
-        return tagged(
+        return with_tags(
             Instance(
                 name=next(iter(listed.names), listed.id).removeprefix("/"),
                 provider_id=listed.id,

@@ -15,7 +15,7 @@ from services.provisioner.provider_client.provider_errors import (
     SERVER_ERROR,
     TEXT_CHARS_MAX,
     ProviderError,
-    unknown_of,
+    unknown_code,
 )
 
 PHRASES: Final[dict[str, ProviderErrorKind]] = {
@@ -62,5 +62,5 @@ def error_of(status: int, body: bytes) -> ProviderError:
     known = said is not None or status in STATUSES or status >= SERVER_ERROR
     note = "" if known else " (a status that is not known here)"
     # The engine has no codes: a status stands for one.
-    unknown = unknown_of("", status, known=known)
+    unknown = unknown_code("", status, known=known)
     return ProviderError(kind, f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}", unknown=unknown)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
-from services.provisioner.instances.instance_tags import made_for
+from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -35,7 +35,7 @@ BUSY_SECONDS_MAX: Final = 30.0
 """How long a call may wait for the file while another process writes to it."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FakeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault to order."""
 
     call: Call
@@ -69,7 +69,7 @@ TABLES: Final = """
 of the provider."""
 
 
-_fault: Final = msgspec.json.Decoder(Order)
+_fault: Final = msgspec.json.Decoder(FakeFault)
 
 
 class FakeProvider:
@@ -92,7 +92,7 @@ class FakeProvider:
         dollars_per_hour: float = 0.0
         latency_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
         """How long a launch and a termination take: half before their effect, half after."""
-        faults: tuple[Order, ...] = ()
+        faults: tuple[FakeFault, ...] = ()
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
         """Begin with nothing, or with what the file holds."""
@@ -117,12 +117,12 @@ class FakeProvider:
             spot=True,
         )
 
-    def order(self, fault: Order) -> None:
+    def inject_fault(self, fault: FakeFault) -> None:
         """Order one more fault."""
         with self._changing() as database:
             _order(database, fault)
 
-    def relent(self) -> None:
+    def clear_faults(self) -> None:
         """Take back every fault that was ordered and has not come yet."""
         with self._changing() as database:
             database.execute("DELETE FROM orders")
@@ -155,7 +155,7 @@ class FakeProvider:
         fresh = "INSERT INTO made (name, token, hidden) VALUES (?, ?, ?)"
         serial = database.execute(fresh, (request.name, request.token, hidden)).lastrowid
         instance = replace(
-            made_for(request, f"{self._name}-{serial:06d}"),
+            instance_for(request, f"{self._name}-{serial:06d}"),
             status="running",
             created_at=datetime.now(UTC),
             dollars_per_hour=self._options.dollars_per_hour,
@@ -209,7 +209,7 @@ class FakeProvider:
         if self._options.latency_seconds:
             await asyncio.sleep(self._options.latency_seconds / 2)
 
-    async def _fail(self, order: Order | None) -> None:
+    async def _fail(self, order: FakeFault | None) -> None:
         if order is None:
             return
         if order.hang:
@@ -259,14 +259,14 @@ def _log(database: sqlite3.Connection, call: Call, about: str) -> None:
     database.execute(kept, ((number.lastrowid or 0) - CALLS_KEPT_MAX,))
 
 
-def _order(database: sqlite3.Connection, fault: Order) -> None:
+def _order(database: sqlite3.Connection, fault: FakeFault) -> None:
     database.execute(
         "INSERT INTO orders (call, instance, zone, times, fault) VALUES (?, ?, ?, ?, ?)",
         (fault.call, fault.instance, fault.zone, fault.times, msgspec.json.encode(fault)),
     )
 
 
-def _take(database: sqlite3.Connection, call: Call, instance: str, zone: str) -> Order | None:
+def _take(database: sqlite3.Connection, call: Call, instance: str, zone: str) -> FakeFault | None:
     """The first fault ordered for this call, used up by one."""
     row = database.execute(
         "SELECT number, fault FROM orders WHERE times > 0 AND call = ?"

@@ -17,7 +17,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
-from services.provisioner.instances.instance_tags import FLEET_TAG, tagged, tags_of
+from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -326,7 +326,7 @@ def _instance(made: Any) -> Instance:
         host=made.get("resourceStatus", {}).get("physicalHost", ""),
         created_at=datetime.fromisoformat(created) if created else None,
     )
-    return tagged(instance, made.get("labels", {}))
+    return with_tags(instance, made.get("labels", {}))
 
 
 def _last(url: str) -> str:

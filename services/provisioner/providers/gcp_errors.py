@@ -14,7 +14,7 @@ from services.provisioner.provider_client.provider_errors import (
     SERVER_ERROR,
     TEXT_CHARS_MAX,
     ProviderError,
-    unknown_of,
+    unknown_code,
 )
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
@@ -76,7 +76,7 @@ def error_of(status: int, body: Any) -> ProviderError:
     return ProviderError(
         kind,
         _said(f"HTTP {status} {reason}".strip(), text, known=known),
-        unknown=unknown_of(reason, status, known=reason in KINDS or by_status),
+        unknown=unknown_code(reason, status, known=reason in KINDS or by_status),
     )
 
 

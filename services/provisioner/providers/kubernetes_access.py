@@ -16,7 +16,7 @@ from services.primitives.errors import ConfigurationError
 from services.provisioner.providers.provider_secret import read_secret, read_text
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What a request needs."""
 
     server: str
@@ -74,15 +74,17 @@ LOGIN: Final = (
 )
 
 
-def by_settings(name: str, *, server: str, token_env: str, token_file: str, ca_file: str) -> Access:
+def by_settings(
+    name: str, *, server: str, token_env: str, token_file: str, ca_file: str
+) -> ClusterAccess:
     """Access by settings that name everything."""
     where = f"providers.{name}"
     token = read_secret(name, "token", "an API token", env=token_env, file=token_file)
     authority = read_text(ca_file, f"{where}.ca_file") if ca_file else ""
-    return _checked(Access(server=server, token=token, authority=authority), where)
+    return _checked(ClusterAccess(server=server, token=token, authority=authority), where)
 
 
-def by_kubeconfig(name: str, file: str, context: str) -> Access:
+def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
     """Access as a kubeconfig file says; its current context where none is named."""
     where = f"providers.{name}.kubeconfig: {file}"
     text = read_text(file, f"providers.{name}.kubeconfig")
@@ -112,10 +114,10 @@ def by_kubeconfig(name: str, file: str, context: str) -> Access:
         authority = _decoded(cluster.certificate_authority_data, where)
     elif cluster.certificate_authority:
         authority = read_text(str(folder / cluster.certificate_authority), where)
-    return _checked(Access(server=cluster.server, token=token, authority=authority), where)
+    return _checked(ClusterAccess(server=cluster.server, token=token, authority=authority), where)
 
 
-def _checked(access: Access, where: str) -> Access:
+def _checked(access: ClusterAccess, where: str) -> ClusterAccess:
     if not access.server.startswith(("https://", "http://127.0.0.1:")):
         raise ConfigurationError(f"{where}: {access.server!r} is no https:// address")
     try:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from schemas.duration import Duration
 from schemas.offering_records import KnownPrice
 from schemas.settings import Setting
-from services.provisioner.instances.instance_tags import made_for, tagged, tags_of
+from services.provisioner.instances.instance_tags import instance_for, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -27,7 +27,7 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.provider_client.request_slots import Pace
+from services.provisioner.provider_client.request_slots import RequestRate
 from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.provider_secret import read_secret
 
@@ -139,11 +139,11 @@ class LambdaProvider:
         )
         # What is counted is the account's key, whatever the provider is called here.
         account = hashlib.sha256(key.encode()).hexdigest()[:ACCOUNT_CHARS]
-        pace = Pace(
+        pace = RequestRate(
             interval_seconds=float(options.request_interval),
             slower_seconds={LAUNCH: float(options.launch_interval)},
         )
-        self._pacer = environment.pacer(f"lambda-{account}", pace)
+        self._rate_limiter = environment.rate_limiter(f"lambda-{account}", pace)
         self._client = httpx.AsyncClient(
             base_url=options.base_url,
             timeout=float(options.timeout),
@@ -179,7 +179,7 @@ class LambdaProvider:
         if not answer.data.instance_ids:
             raise ProviderError("TRANSIENT", "the launch was accepted and names no instance")
         # Lambda has no zones.
-        return replace(made_for(request, answer.data.instance_ids[0]), zone="")
+        return replace(instance_for(request, answer.data.instance_ids[0]), zone="")
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that Lambda does not know is gone."""
@@ -272,7 +272,7 @@ class LambdaProvider:
         kind_of_turn: str = "",
     ) -> T:
         """One request in its turn; anything but a good answer is a ProviderError."""
-        await self._pacer.turn(kind_of_turn)
+        await self._rate_limiter.wait_for_slot(kind_of_turn)
         try:
             answer = await self._client.request(
                 method, path, json=body, follow_redirects=method == "GET"
@@ -306,7 +306,7 @@ def _instance(listed: _Listed) -> Instance:
         address=listed.ip or "",
         dollars_per_hour=listed.instance_type.price_cents_per_hour / CENTS,
     )
-    return tagged(instance, {each.key: each.value for each in listed.tags or ()})
+    return with_tags(instance, {each.key: each.value for each in listed.tags or ()})
 
 
 def _retry_after(answer: httpx.Response) -> float | None:

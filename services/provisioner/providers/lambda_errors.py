@@ -15,7 +15,7 @@ from services.provisioner.provider_client.provider_errors import (
     TEXT_CHARS_MAX,
     THROTTLED,
     ProviderError,
-    unknown_of,
+    unknown_code,
 )
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
@@ -64,5 +64,5 @@ def error_of(status: int, body: bytes, retry_after: float | None = None) -> Prov
         kind,
         f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}",
         retry_after=retry_after,
-        unknown=unknown_of(said.code, status, known=said.code in KINDS or by_status),
+        unknown=unknown_code(said.code, status, known=said.code in KINDS or by_status),
     )

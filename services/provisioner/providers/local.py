@@ -26,7 +26,7 @@ from schemas.messages import UtcTime, encode
 from schemas.settings import Setting
 from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
 from services.primitives.errors import SetupError
-from services.provisioner.instances.instance_tags import made_for
+from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -44,9 +44,9 @@ from services.provisioner.providers.local_host import (
     LOCKS,
     MUTEX_SECONDS_MAX,
     NVML_STATE,
-    Start,
-    boot_anew,
-    keep_start,
+    AgentStart,
+    start_new_boot,
+    write_agent_start,
 )
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ PASSED_ON: Final = (
 """What an agent inherits of the provisioner's environment: nothing that may be secret."""
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _InstanceFile(msgspec.Struct, frozen=True, kw_only=True):
     """What an instance's directory says of it."""
 
     provider: str
@@ -80,7 +80,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     created_at: UtcTime
 
 
-_kept = msgspec.json.Decoder(_Kept)
+_kept = msgspec.json.Decoder(_InstanceFile)
 
 
 class LocalProvider:
@@ -175,10 +175,10 @@ class LocalProvider:
             self._start(place, kept)
             return _instance(kept, "running")
 
-    def _make(self, place: Path, request: ProvisionRequest) -> _Kept:
+    def _make(self, place: Path, request: ProvisionRequest) -> _InstanceFile:
         """Make the directory elsewhere and move it, so that it is never seen half made."""
         told = msgspec.structs.replace(request, user_data="")  # it may hold credentials
-        kept = _Kept(provider=self.name, request=told, created_at=datetime.now(UTC))
+        kept = _InstanceFile(provider=self.name, request=told, created_at=datetime.now(UTC))
         fresh = place.with_name(f"{NEW}{place.name}")
         shutil.rmtree(fresh, ignore_errors=True)
         (fresh / STATE).mkdir(parents=True)
@@ -192,11 +192,11 @@ class LocalProvider:
     def _gpus(self, request: ProvisionRequest) -> int:
         return request.gpu_count or self._options.gpu_count
 
-    def _start(self, place: Path, kept: _Kept) -> None:
+    def _start(self, place: Path, kept: _InstanceFile) -> None:
         if process.is_alive(place):
             return
         variables = self._variables(place, kept.request)
-        keep_start(place, Start(command=self._command, environment=variables))
+        write_agent_start(place, AgentStart(command=self._command, environment=variables))
         pid = process.spawn(place, self._command, variables)
         self._reap()
         if pid:
@@ -262,7 +262,7 @@ class LocalProvider:
             if kept is None:
                 raise ProviderError("INVALID", f"there is no instance {name}")
             process.stop(place)
-            boot_anew(place)
+            start_new_boot(place)
             self._start(place, kept)
 
     def _forget_old(self) -> None:
@@ -300,7 +300,7 @@ class LocalProvider:
                 continue
             with self._alone(place.name):
                 if (place / HALTED).exists():
-                    boot_anew(place)
+                    start_new_boot(place)
                     self._start(place, kept)
 
     def _reap(self) -> None:
@@ -323,7 +323,7 @@ def stop_all(directory: Path) -> int:
     The instances stay: they were stopped with their host, and `resume` starts them again.
     """
     places = instance_directories(directory)
-    victims = [(place, process.Victim(place)) for place in places]
+    victims = [(place, process.RunningProcess(place)) for place in places]
     living = [(place, victim) for place, victim in victims if victim.found]
     for place, victim in living:
         (place / HALTED).touch()
@@ -333,7 +333,7 @@ def stop_all(directory: Path) -> int:
     return len(living)
 
 
-def _read(place: Path) -> _Kept | None:
+def _read(place: Path) -> _InstanceFile | None:
     """What the directory says; None where there is none."""
     try:
         return _kept.decode((place / INSTANCE_FILE).read_bytes())
@@ -351,6 +351,6 @@ def _status(place: Path) -> InstanceStatus:
     return "stopped" if process.has_lived(place) else "pending"
 
 
-def _instance(kept: _Kept, status: InstanceStatus) -> Instance:
-    made = made_for(kept.request, kept.request.name)
+def _instance(kept: _InstanceFile, status: InstanceStatus) -> Instance:
+    made = instance_for(kept.request, kept.request.name)
     return replace(made, status=status, address="127.0.0.1", created_at=kept.created_at)

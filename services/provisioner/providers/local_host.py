@@ -34,7 +34,7 @@ MUTEX_SECONDS_MAX: Final = 15.0
 FAILED: Final = 1
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     """How the instance's agent is started; only its owner may read the file."""
 
     command: tuple[str, ...]
@@ -71,15 +71,15 @@ def _reboot(place: Path) -> int:
     with process.mutex(place.parent / LOCKS / place.name, MUTEX_SECONDS_MAX):
         if not place.exists():
             return FAILED
-        start = msgspec.json.decode((place / START).read_bytes(), type=Start)
+        start = msgspec.json.decode((place / START).read_bytes(), type=AgentStart)
         process.stop(place)
-        boot_id = boot_anew(place)
+        boot_id = start_new_boot(place)
         environment = start.environment | {"NAVARCH_BOOT_ID": boot_id}
         process.spawn(place, start.command, environment)
     return 0
 
 
-def boot_anew(place: Path) -> str:
+def start_new_boot(place: Path) -> str:
     """Do to an instance what its host's start does: another boot, and an empty kernel log."""
     boot_id = str(uuid.uuid4())
     (place / BOOT_ID).write_text(boot_id, encoding="ascii")
@@ -89,7 +89,7 @@ def boot_anew(place: Path) -> str:
     return boot_id
 
 
-def keep_start(place: Path, start: Start) -> None:
+def write_agent_start(place: Path, start: AgentStart) -> None:
     """Write down how the agent is started, before it is."""
     new = place / f"{START}.new"
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

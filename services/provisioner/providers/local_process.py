@@ -106,7 +106,7 @@ def spawn(directory: Path, command: Sequence[str], environment: Mapping[str, str
         os.close(descriptor)
 
 
-class Victim:
+class RunningProcess:
     """A process that is to end: told apart from any later one of the same number."""
 
     def __init__(self, directory: Path) -> None:
@@ -166,7 +166,7 @@ class Victim:
 
 def stop(directory: Path) -> None:
     """End the directory's process; to be called under the mutex."""
-    victim = Victim(directory)
+    victim = RunningProcess(directory)
     victim.ask()
     victim.end()
 

@@ -33,9 +33,9 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims
-from services.provisioner.providers.ssh_claims import Claim, Look
-from services.provisioner.providers.ssh_connections import Access, Links
-from services.provisioner.providers.ssh_inventory import Inventory, Machine
+from services.provisioner.providers.ssh_claims import ClaimReport, MachineClaim
+from services.provisioner.providers.ssh_connections import SshConnections, SshLogin
+from services.provisioner.providers.ssh_inventory import InventoryMachine, SshInventory
 
 AT_ONCE_MAX: Final = 64
 """Machines that are asked at the same time."""
@@ -44,7 +44,7 @@ REST_SECONDS: Final = 3_600
 """One that was given back less than so long ago comes last: it may have been given back as bad."""
 NAMED_MAX: Final = 3
 
-STATUSES: Final[dict[ssh_claims.State, InstanceStatus]] = {
+STATUSES: Final[dict[ssh_claims.ClaimState, InstanceStatus]] = {
     "taken": "stopped",
     "held": "running",
     "going": "stopping",
@@ -53,23 +53,27 @@ STATUSES: Final[dict[ssh_claims.State, InstanceStatus]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MachineReport:
     """A machine, and what it says of itself, or why it says nothing."""
 
-    machine: Machine
-    answer: Look | ProviderError
+    machine: InventoryMachine
+    answer: ClaimReport | ProviderError
 
     @property
     def state(self) -> str:
         """Of its claim; empty: not known."""
-        return self.answer.state if isinstance(self.answer, Look) else ""
+        return self.answer.state if isinstance(self.answer, ClaimReport) else ""
 
-    def has(self, token: str, state: ssh_claims.State) -> bool:
+    def has(self, token: str, state: ssh_claims.ClaimState) -> bool:
         """Whether this token has it so."""
-        return self.state == state and isinstance(self.answer, Look) and self.answer.token == token
+        return (
+            self.state == state
+            and isinstance(self.answer, ClaimReport)
+            and self.answer.token == token
+        )
 
 
-Seen = Sequence[Sight]
+MachineReports = Sequence[MachineReport]
 
 
 class SshProvider:
@@ -78,7 +82,7 @@ class SshProvider:
     class Options(Setting, frozen=True, kw_only=True):
         """`providers: {racks: {type: ssh, inventory: machines.yaml, key_file: …}}`."""
 
-        machines: tuple[Machine, ...] = ()
+        machines: tuple[InventoryMachine, ...] = ()
         inventory: str = ""
         """A file with `machines:` in it instead; read again when it changes."""
         user: str = "root"
@@ -101,13 +105,14 @@ class SshProvider:
         """Read the inventory; raise ConfigurationError where it cannot be used."""
         self.options = options
         self._name = environment.name
-        self._inventory = Inventory(environment.name, options.machines, options.inventory)
+        self._inventory = SshInventory(environment.name, options.machines, options.inventory)
         for machine in self._inventory.machines():
             if not (machine.key_file or options.key_file):
                 raise ConfigurationError(
-                    f"providers.{environment.name}.key_file: no private key for {machine.called}"
+                    f"providers.{environment.name}.key_file: no private key for "
+                    f"{machine.display_name}"
                 )
-        access = Access(
+        access = SshLogin(
             user=options.user,
             key_file=options.key_file,
             sudo=options.sudo,
@@ -116,10 +121,10 @@ class SshProvider:
             rest_seconds=float(options.rest),
         )
         pins = environment.data_dir / "ssh" / f"{environment.name}.known_hosts"
-        self._links = Links(access, pins, time.monotonic)
+        self._links = SshConnections(access, pins, time.monotonic)
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
-        self._running: asyncio.Task[Seen] | None = None
-        self._next: asyncio.Task[Seen] | None = None
+        self._running: asyncio.Task[MachineReports] | None = None
+        self._next: asyncio.Task[MachineReports] | None = None
 
     @property
     def name(self) -> str:
@@ -152,7 +157,7 @@ class SshProvider:
     async def terminate(self, provider_id: str) -> None:
         """Give the machine back; one whose claim is another's, or that is no more, is a success."""
         name, _, token = provider_id.rpartition(":")
-        machine = next((each for each in self._machines() if each.called == name), None)
+        machine = next((each for each in self._machines() if each.display_name == name), None)
         if machine is None:
             return
         look = await self._order("release", machine, token=token, command=self.options.wipe_command)
@@ -166,7 +171,7 @@ class SshProvider:
     async def reboot(self, instance: Instance) -> None:
         """Begin to reboot the machine, if the claim on it is still this one."""
         name, _, token = instance.provider_id.rpartition(":")
-        machine = next((each for each in self._machines() if each.called == name), None)
+        machine = next((each for each in self._machines() if each.display_name == name), None)
         if machine is None or not self.options.reboot_command:
             why = "is in no inventory" if machine is None else "has no `reboot_command`"
             raise ProviderError("INVALID", f"{name} {why}")
@@ -192,7 +197,7 @@ class SshProvider:
 
     # --- the parts of a claim --------------------------------------------------------------------
 
-    async def _take(self, request: ProvisionRequest, seen: Seen) -> bool:
+    async def _take(self, request: ProvisionRequest, seen: MachineReports) -> bool:
         """Take one of the free machines that fit; False where what was free is free no more."""
         fitting = [each for each in seen if each.machine.fits(request)]
         if not fitting:
@@ -203,7 +208,7 @@ class SshProvider:
                 f"no machine of {self._name} is a {request.instance_type} with "
                 f"{request.gpu_count} GPUs in {place or 'any place'}; its types: {types}",
             )
-        claim = Claim(
+        claim = MachineClaim(
             fleet=request.fleet,
             pool=request.pool,
             name=request.name,
@@ -244,73 +249,78 @@ class SshProvider:
                     keep = None
         if keep is None:
             return None
-        sight = Sight(keep.machine, await self._order("hold", keep.machine, token=token))
+        sight = MachineReport(keep.machine, await self._order("hold", keep.machine, token=token))
         return self._instance(sight) if sight.has(token, "held") else None
 
     async def _order(
         self,
-        order: ssh_claims.Order,
-        machine: Machine,
+        order: ssh_claims.ClaimCommand,
+        machine: InventoryMachine,
         *,
         token: str = "",
-        claim: Claim | None = None,
+        claim: MachineClaim | None = None,
         command: str = "",
         patient: bool = True,
-    ) -> Look:
+    ) -> ClaimReport:
         script = ssh_claims.script(
             order, self.options.claim_folder, token=token, claim=claim, command=command
         )
         look = ssh_claims.read(await self._links.run(machine, script, patient=patient))
         if look is None:
-            raise ProviderError("TRANSIENT", f"{machine.called} told nothing about its claim")
+            raise ProviderError("TRANSIENT", f"{machine.display_name} told nothing about its claim")
         return look
 
-    async def _all(self) -> Seen:
+    async def _all(self) -> MachineReports:
         """What every machine says, in a look that began no earlier than this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._all_after(self._running))
         return await asyncio.shield(self._next)
 
-    async def _all_after(self, earlier: "asyncio.Task[Seen] | None") -> Seen:
+    async def _all_after(self, earlier: "asyncio.Task[MachineReports] | None") -> MachineReports:
         if earlier is not None:
             await asyncio.wait([earlier])
         self._running, self._next = self._next, None
         return await asyncio.gather(*map(self._one, self._machines()))
 
-    async def _one(self, machine: Machine) -> Sight:
+    async def _one(self, machine: InventoryMachine) -> MachineReport:
         async with self._room:
             try:
-                return Sight(machine, await self._order("look", machine, patient=False))
+                return MachineReport(machine, await self._order("look", machine, patient=False))
             except ProviderError as error:
-                return Sight(machine, error)
+                return MachineReport(machine, error)
 
-    def _machines(self) -> Sequence[Machine]:
+    def _machines(self) -> Sequence[InventoryMachine]:
         try:
             return self._inventory.machines()
         except ConfigurationError as error:
             raise ProviderError("INVALID", str(error)) from error
 
-    def _instance(self, sight: Sight) -> Instance:
+    def _instance(self, sight: MachineReport) -> Instance:
         """What a machine is listed as."""
         machine, answer = sight.machine, sight.answer
         place = Instance(
-            name=machine.called,
-            provider_id=machine.called,
+            name=machine.display_name,
+            provider_id=machine.display_name,
             region=machine.region,
             zone=machine.zone,
             address=machine.address,
-            host=machine.called,
+            host=machine.display_name,
             instance_type=machine.type,
         )
         if isinstance(answer, ProviderError):
             return msgspec.structs.replace(
-                place, status="stopped", may_hold=f"{machine.called}:", tags={"why": str(answer)}
+                place,
+                status="stopped",
+                may_hold=f"{machine.display_name}:",
+                tags={"why": str(answer)},
             )
-        claim = answer.claim or Claim(fleet="", pool="", name=machine.called, token=answer.token)
+        claim = answer.claim or MachineClaim(
+            fleet="", pool="", name=machine.display_name, token=answer.token
+        )
         return msgspec.structs.replace(
             place,
             name=claim.name,
-            provider_id=f"{machine.called}:{answer.token}",
+            provider_id=f"{machine.display_name}:{answer.token}",
             status=STATUSES.get(answer.state, "running"),
             fleet=claim.fleet,
             pool=claim.pool,
@@ -321,7 +331,7 @@ class SshProvider:
         )
 
 
-def _refuse_silence(seen: Seen) -> None:
+def _refuse_silence(seen: MachineReports) -> None:
     """Raise where no machine says anything: then it is more likely us than all of them."""
     failed = [each.answer for each in seen if isinstance(each.answer, ProviderError)]
     if len(failed) == len(seen):
@@ -329,21 +339,22 @@ def _refuse_silence(seen: Seen) -> None:
         raise ProviderError(why.kind, f"none of {len(seen)} machines can be used: {why.message}")
 
 
-def _claimed(seen: Seen, token: str, state: ssh_claims.State) -> Seen:
+def _claimed(seen: MachineReports, token: str, state: ssh_claims.ClaimState) -> MachineReports:
     """The machines that a token has so, the first one first for everybody."""
     return sorted(
-        (each for each in seen if each.has(token, state)), key=lambda each: each.machine.called
+        (each for each in seen if each.has(token, state)),
+        key=lambda each: each.machine.display_name,
     )
 
 
-def _preference(sight: Sight, token: str) -> tuple[bool, str]:
+def _preference(sight: MachineReport, token: str) -> tuple[bool, str]:
     """Those just given back last; the others in an order of each token's own."""
-    since = sight.answer.free_seconds if isinstance(sight.answer, Look) else None
-    mixed = hashlib.sha256(f"{token}/{sight.machine.called}".encode()).hexdigest()
+    since = sight.answer.free_seconds if isinstance(sight.answer, ClaimReport) else None
+    mixed = hashlib.sha256(f"{token}/{sight.machine.display_name}".encode()).hexdigest()
     return since is not None and since < REST_SECONDS, mixed
 
 
-def _full(fitting: Seen, kind: str) -> str:
+def _full(fitting: MachineReports, kind: str) -> str:
     """Why none is free."""
     failed = [str(each.answer) for each in fitting if isinstance(each.answer, ProviderError)]
     going = sum(each.state == "going" for each in fitting)

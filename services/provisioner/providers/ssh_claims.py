@@ -17,8 +17,8 @@ from typing import Final, Literal
 
 import msgspec
 
-State = Literal["free", "taken", "held", "going"]
-Order = Literal["look", "take", "hold", "drop", "release", "reboot"]
+ClaimState = Literal["free", "taken", "held", "going"]
+ClaimCommand = Literal["look", "take", "hold", "drop", "release", "reboot"]
 
 LOCK_SECONDS: Final = 10
 REBOOT_SECONDS: Final = 1
@@ -30,7 +30,7 @@ CANNOT_WRITE: Final = 73
 BUSY: Final = 75
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class MachineClaim(msgspec.Struct, frozen=True, kw_only=True):
     """Who has a machine; add-only, as it outlives whoever wrote it."""
 
     fleet: str
@@ -44,13 +44,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a machine says of itself."""
 
-    state: State
+    state: ClaimState
     token: str = ""
     """Of the claim; empty where there is none."""
-    claim: Claim | None = None
+    claim: MachineClaim | None = None
     """None: there is none, or it cannot be read, and then it is somebody's all the same."""
     free_seconds: int | None = None
     """How long ago it was given back; None: never."""
@@ -65,7 +65,12 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def script(
-    order: Order, folder: str, *, token: str = "", claim: Claim | None = None, command: str = ""
+    order: ClaimCommand,
+    folder: str,
+    *,
+    token: str = "",
+    claim: MachineClaim | None = None,
+    command: str = "",
 ) -> str:
     """The shell text of an order; `command`: what wipes the machine, or what reboots it."""
     body = base64.b64encode(msgspec.json.encode(claim)).decode() if claim is not None else ""
@@ -167,9 +172,9 @@ _CHANGES: Final = {
 }
 
 
-def read(output: str) -> Look | None:
+def read(output: str) -> ClaimReport | None:
     """What a script has told; None where its end is missing. Lines of others are overlooked."""
-    state: State = "free"
+    state: ClaimState = "free"
     said: dict[str, list[str]] = {}
     for line in output.splitlines():
         words = line.split()
@@ -179,7 +184,7 @@ def read(output: str) -> Look | None:
         return None
     state, *rest = said["state"]  # type: ignore[assignment]
     wipe = said.get("wipe", [])
-    return Look(
+    return ClaimReport(
         state=state,
         token=rest[0] if rest else "",
         claim=_claim(rest[1] if len(rest) > 1 else ""),
@@ -197,8 +202,8 @@ def _decoded(text: str) -> str:
         return ""
 
 
-def _claim(text: str) -> Claim | None:
+def _claim(text: str) -> MachineClaim | None:
     try:
-        return msgspec.json.decode(base64.b64decode(text), type=Claim)
+        return msgspec.json.decode(base64.b64decode(text), type=MachineClaim)
     except (ValueError, msgspec.DecodeError):
         return None

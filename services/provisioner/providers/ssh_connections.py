@@ -18,7 +18,7 @@ import asyncssh
 
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_errors
-from services.provisioner.providers.ssh_inventory import Machine
+from services.provisioner.providers.ssh_inventory import InventoryMachine
 
 SESSIONS_MAX: Final = 4
 """At once over one connection; sshd allows ten."""
@@ -26,7 +26,7 @@ KEEPALIVE_SECONDS: Final = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class SshLogin:
     """How machines are entered that say nothing else."""
 
     user: str
@@ -39,10 +39,10 @@ class Access:
 
 
 @dataclass(slots=True)
-class _Link:
+class _MachineConnection:
     """One machine's connection."""
 
-    machine: Machine
+    machine: InventoryMachine
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SESSIONS_MAX))
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: asyncssh.SSHClientConnection | None = None
@@ -50,26 +50,26 @@ class _Link:
     failed_at: float = 0.0
 
 
-class Links:
+class SshConnections:
     """All machines' connections."""
 
-    def __init__(self, access: Access, pins: Path, now: Callable[[], float]) -> None:
+    def __init__(self, access: SshLogin, pins: Path, now: Callable[[], float]) -> None:
         """`pins`: where host keys are kept; `now`: a monotonic clock."""
         self._access = access
         self._pins = pins
         self._now = now
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, _MachineConnection] = {}
 
-    async def run(self, machine: Machine, script: str, *, patient: bool) -> str:
+    async def run(self, machine: InventoryMachine, script: str, *, patient: bool) -> str:
         """Run a script on a machine and return what it writes, or raise ProviderError.
 
         `patient`: try even one that has just proved to be out of reach.
         """
-        link = self._links.get(machine.called)
+        link = self._links.get(machine.display_name)
         if link is None or link.machine != machine:
             if link is not None and link.connection is not None:
                 link.connection.abort()
-            link = self._links[machine.called] = _Link(machine)
+            link = self._links[machine.display_name] = _MachineConnection(machine)
         resting = self._now() - link.failed_at < self._access.rest_seconds
         if link.failed is not None and resting and not patient:
             raise link.failed
@@ -86,8 +86,8 @@ class Links:
             with suppress(asyncssh.Error, OSError):
                 await connection.wait_closed()
 
-    async def _run(self, link: _Link, script: str) -> str:
-        access, name = self._access, link.machine.called
+    async def _run(self, link: _MachineConnection, script: str) -> str:
+        access, name = self._access, link.machine.display_name
         user = link.machine.user or access.user
         root = "sudo -n " if access.sudo and user != "root" else ""
         command = f"{root}bash -c {shlex.quote(script)}"
@@ -117,12 +117,12 @@ class Links:
             raise ssh_errors.of_status(name, ended.exit_status, said)
         return output
 
-    def _drop(self, link: _Link) -> None:
+    def _drop(self, link: _MachineConnection) -> None:
         if link.connection is not None:
             link.connection.abort()
             link.connection = None
 
-    async def _opened(self, link: _Link) -> asyncssh.SSHClientConnection:
+    async def _opened(self, link: _MachineConnection) -> asyncssh.SSHClientConnection:
         async with link.opening:
             if link.connection is not None and not link.connection.is_closed():
                 return link.connection
@@ -145,7 +145,7 @@ class Links:
             link.connection = connection
             return connection
 
-    def _pinned(self, machine: Machine) -> str:
+    def _pinned(self, machine: InventoryMachine) -> str:
         """The key that was seen first; empty: none was."""
         try:
             lines = self._pins.read_text(encoding="utf-8").splitlines()
@@ -154,7 +154,7 @@ class Links:
         split = (line.partition(" ") for line in lines)
         return next((key for host, _, key in split if host == _place(machine)), "")
 
-    def _pin(self, machine: Machine, connection: asyncssh.SSHClientConnection) -> None:
+    def _pin(self, machine: InventoryMachine, connection: asyncssh.SSHClientConnection) -> None:
         key = connection.get_server_host_key()
         assert key is not None
         shown = key.export_public_key("openssh").decode().split()
@@ -167,6 +167,6 @@ def _expanded(file: str) -> str:
     return str(Path(file).expanduser())
 
 
-def _place(machine: Machine) -> str:
+def _place(machine: InventoryMachine) -> str:
     """A machine as OpenSSH's known_hosts has it."""
     return machine.host if machine.port == 22 else f"[{machine.host}]:{machine.port}"  # noqa: PLR2004 - SSH's port

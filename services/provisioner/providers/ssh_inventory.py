@@ -22,7 +22,7 @@ FILE_BYTES_MAX: Final = 4 * 1_048_576
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 
-class Machine(Setting, frozen=True, kw_only=True):
+class InventoryMachine(Setting, frozen=True, kw_only=True):
     """One machine."""
 
     host: str
@@ -44,7 +44,7 @@ class Machine(Setting, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """Its name."""
         return self.name or self.host
 
@@ -65,13 +65,13 @@ class Machine(Setting, frozen=True, kw_only=True):
 
 
 class _File(Setting, frozen=True, kw_only=True):
-    machines: tuple[Machine, ...]
+    machines: tuple[InventoryMachine, ...]
 
 
-class Inventory:
+class SshInventory:
     """The machines of one provider."""
 
-    def __init__(self, name: str, machines: Sequence[Machine], file: str) -> None:
+    def __init__(self, name: str, machines: Sequence[InventoryMachine], file: str) -> None:
         """Those given, or those of a file; ConfigurationError where neither or both are."""
         self._where = f"providers.{name}"
         self._file = Path(file) if file else None
@@ -88,7 +88,7 @@ class Inventory:
         self._machines = tuple(machines)
         self.machines()
 
-    def machines(self) -> tuple[Machine, ...]:
+    def machines(self) -> tuple[InventoryMachine, ...]:
         """All of them, as the file says now."""
         if self._file is not None:
             try:
@@ -107,9 +107,9 @@ class Inventory:
         return self._machines
 
 
-def _parsed(file: str, text: str) -> tuple[Machine, ...]:
+def _parsed(file: str, text: str) -> tuple[InventoryMachine, ...]:
     document: Document = read_document(file, text)
-    machines: tuple[Machine, ...] = convert(document, document.value, _File, ()).machines
+    machines: tuple[InventoryMachine, ...] = convert(document, document.value, _File, ()).machines
     if not machines:
         # Whoever empties it by mistake would have every instance confirmed as gone.
         raise document.error(("machines",), "names no machine")
@@ -128,25 +128,29 @@ def _is_key(text: str) -> bool:
     return True
 
 
-def _problems(machines: Sequence[Machine]) -> Iterator[tuple[int, str, str]]:
+def _problems(machines: Sequence[InventoryMachine]) -> Iterator[tuple[int, str, str]]:
     """Number, key, and what is wrong there."""
     names: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}
     for number, machine in enumerate(machines):
         if not machine.host:
             yield number, "host", "is empty"
-        elif not NAME.match(machine.called):
+        elif not NAME.match(machine.display_name):
             yield (
                 number,
                 "name",
-                f"{machine.called!r} is no name: use 1 to 63 of a-z, 0-9, '.', '_' and '-'",
+                f"{machine.display_name!r} is no name: use 1 to 63 of a-z, 0-9, '.', '_' and '-'",
             )
         elif machine.host_key and not _is_key(machine.host_key):
             yield number, "host_key", "is no public key (`ssh-ed25519 AAAA…`)"
-        elif machine.called in names:
-            yield number, "name", f"{machine.called} is machine {names[machine.called]} already"
+        elif machine.display_name in names:
+            yield (
+                number,
+                "name",
+                f"{machine.display_name} is machine {names[machine.display_name]} already",
+            )
         elif (machine.host, machine.port) in places:
             other = places[machine.host, machine.port]
             yield number, "host", f"{machine.address} is machine {other} already"
-        names[machine.called] = number
+        names[machine.display_name] = number
         places[machine.host, machine.port] = number

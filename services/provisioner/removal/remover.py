@@ -19,58 +19,21 @@ from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.instances.visibility import out_of_sight
+from services.provisioner.instances.visibility import why_out_of_region
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.time_limits import TimeLimits
 from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
 
-TOLD_MAX = 10_000
+PUBLISHED_MAX = 10_000
 """Instances remembered as told of; forgetting them tells again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Every bound of the provisioner, in seconds."""
-
-    call_timeout_seconds: float = 60.0
-    retry_first_seconds: float = 0.1
-    retry_max_seconds: float = 15.0
-    bootstrap_timeout_seconds: float = 1200.0
-    agent_reply_seconds: float = 10.0
-    """How long an agent may take to say that it reboots."""
-    reset_reply_seconds: float = 400.0
-    """How long it may take to reset GPUs: longer than its own bound."""
-    agent_again_seconds: float = 1.0
-    agent_gone_seconds: float = 20.0
-    """When nobody has answered for an agent so long, it is gone."""
-    agent_lost_seconds: float = 3.0
-    """The same for one whose heart does not beat any more."""
-    agent_down_seconds: float = 60.0
-    """How long the agent of a host that goes down may still answer; its return is waited for
-    longer."""
-    refusals_seconds: float = 60.0
-    """How long what an agent refuses is asked for again: the last processes are leaving."""
-    reboot_tries_max: int = 5
-    """Of the provider."""
-    leak_after_seconds: float = 120.0
-    """How long a removal may take before it is called a leak."""
-    sweep_interval_seconds: float = 30.0
-    sweep_grace_seconds: float = 60.0
-    """What is younger is left to whoever works on it."""
-    sweep_look_seconds: float = 0.5
-    """How often the sweep looks whether it is its turn."""
-    sweep_removals_max: int = 50
-
-    def backoff_seconds(self, tries: int) -> float:
-        """The wait after so many tries, at least one."""
-        return min(self.retry_first_seconds * 2.0 ** min(tries - 1, 20), self.retry_max_seconds)
-
-
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NotRemoved:
     """One try did not remove it."""
 
     reason: str
@@ -82,7 +45,7 @@ class Remover:
     """Removes what a record stands for."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: Timing
+        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: TimeLimits
     ) -> None:
         """Work with these."""
         self._bus = bus
@@ -92,17 +55,17 @@ class Remover:
         self._timing = timing
         self._told: set[str] = set()
 
-    async def until_gone(self, key: str, superseded: Callable[[], Awaitable[bool]]) -> bool:
+    async def remove_until_gone(self, key: str, superseded: Callable[[], Awaitable[bool]]) -> bool:
         """Try until the provider confirms the absence; False where the saga went on without it."""
         tries = 0
-        while not await self.once(key):
+        while not await self.try_removal(key):
             tries += 1
             if await superseded():
                 return False
             await self._clock.sleep(self._timing.backoff_seconds(tries))
         return True
 
-    async def once(self, key: str) -> bool:
+    async def try_removal(self, key: str) -> bool:
         """One try; True where nothing stands any more."""
         record = await self._store.get(key)
         if record is None or record.state == "terminated":
@@ -114,32 +77,32 @@ class Remover:
         await self._note(key, record, standing)
         return False
 
-    async def _try(self, record: InstanceRecord) -> Standing | None:
+    async def _try(self, record: InstanceRecord) -> NotRemoved | None:
         try:
             calls = self._providers.get(record.provider)
             can = calls.provider.capabilities
-            if unseen := out_of_sight(record, can):
-                return Standing(unseen, "INVALID")
-            listed = [] if record.provider_id else await calls.listed()
-            for provider_id in instance_decisions.to_remove(record, listed):
+            if unseen := why_out_of_region(record, can):
+                return NotRemoved(unseen, "INVALID")
+            listed = [] if record.provider_id else await calls.list_instances()
+            for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
                 await calls.terminate(provider_id)
             # A list of many pages shows what was so when it was begun.
             asked_at = self._clock.now()
-            listed = await calls.listed()
-            for provider_id in instance_decisions.to_remove(record, listed):
+            listed = await calls.list_instances()
+            for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
                 if provider_id != record.provider_id:
                     await calls.terminate(provider_id)
         except ProviderError as error:
-            return Standing(str(error), error.kind)
+            return NotRemoved(str(error), error.kind)
         lag = timedelta(seconds=can.list_lag_seconds)
         if instance_decisions.is_absent(record, listed, asked_at, lag):
             return None
-        return Standing(f"{record.provider} still lists it")
+        return NotRemoved(f"{record.provider} still lists it")
 
     def _gone(self, record: InstanceRecord | None) -> InstanceRecord | None:
-        return record and instance_decisions.gone(record, self._clock.now())
+        return record and instance_decisions.mark_terminated(record, self._clock.now())
 
-    async def _note(self, key: str, record: InstanceRecord, standing: Standing) -> None:
+    async def _note(self, key: str, record: InstanceRecord, standing: NotRemoved) -> None:
         """Keep the reason where people see it; call it a leak when it is one."""
         log.info("still there", extra={"instance": key, "reason": standing.reason})
         after = timedelta(seconds=self._timing.leak_after_seconds)
@@ -152,7 +115,9 @@ class Remover:
             reason = standing.reason
 
             def note(found: InstanceRecord | None) -> InstanceRecord | None:
-                return found and instance_decisions.tried(found, reason, now, leak=leak)
+                return found and instance_decisions.count_removal_attempt(
+                    found, reason, now, leak=leak
+                )
 
             await self._store.change(key, note)
 
@@ -180,7 +145,7 @@ class Remover:
             headers=current_headers(),
         )
 
-    async def tell_only(self, provider: str, instance: Instance, why: str) -> None:
+    async def publish_observed(self, provider: str, instance: Instance, why: str) -> None:
         """Tell people of an instance that would be removed if its pool did not only observe."""
         log.warning("would remove", extra={"instance": instance.name, "reason": why})
         if not TOKEN.match(instance.pool):
@@ -198,11 +163,11 @@ class Remover:
         if event.id in self._told:
             return
         await self._publish(event)
-        if len(self._told) >= TOLD_MAX:
+        if len(self._told) >= PUBLISHED_MAX:
             self._told.clear()
         self._told.add(event.id)
 
-    async def at_once(self, provider: str, provider_id: str) -> bool:
+    async def remove_unrecorded(self, provider: str, provider_id: str) -> bool:
         """Remove an instance that no record names; False where that could not be asked now."""
         try:
             await self._providers.get(provider).terminate(provider_id)

@@ -27,7 +27,8 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.removal.remover import Remover, Timing
+from services.provisioner.removal.remover import Remover
+from services.provisioner.time_limits import TimeLimits
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +41,10 @@ _node: "msgspec.json.Decoder[Any]" = decoder(NodeRecord)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SweepPlan:
     """What a sweep has found, before anything is done."""
 
-    seen: instance_decisions.Sighting
+    seen: instance_decisions.SweepInput
     actions: tuple[instance_decisions.SweepAction, ...]
     unlisted: Mapping[str, str]
     """Provider -> why it could not be listed."""
@@ -59,7 +60,7 @@ class Sweeper:
         store: InstanceStore,
         providers: Providers,
         remover: Remover,
-        timing: Timing,
+        timing: TimeLimits,
         observed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Work with these; of a pool that is `observed` nothing is removed, only told."""
@@ -92,7 +93,7 @@ class Sweeper:
         look, _ = await self.swept()
         return look.actions
 
-    async def swept(self) -> tuple[Look, list[str]]:
+    async def swept(self) -> tuple[SweepPlan, list[str]]:
         """One sweep; what it found, and what came of each action."""
         gate = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -114,7 +115,7 @@ class Sweeper:
         """What a sweep would do now; touches nothing."""
         return (await self.look()).actions
 
-    async def look(self) -> Look:
+    async def look(self) -> SweepPlan:
         """What stands at providers and in records, and what a sweep would do; touches nothing."""
         fleet = await self._bus.get(POOLS, FLEET_KEY)
         # A list shows what was so when it was begun: what came up meanwhile is not missing from it.
@@ -124,7 +125,7 @@ class Sweeper:
         records = await self._store.all()
         self._remember(listed, now)
         fleet_id = _fleet_id(fleet.value) if fleet is not None else ""
-        sighting = instance_decisions.Sighting(
+        sighting = instance_decisions.SweepInput(
             fleet=fleet_id,
             records=records,
             listed=listed if fleet_id else {},
@@ -134,8 +135,10 @@ class Sweeper:
             now=now,
             grace=timedelta(seconds=self._timing.sweep_grace_seconds),
         )
-        return Look(
-            sighting, instance_decisions.sweep(sighting, self._timing.sweep_removals_max), unlisted
+        return SweepPlan(
+            sighting,
+            instance_decisions.decide_sweep(sighting, self._timing.sweep_removals_max),
+            unlisted,
         )
 
     def observes(self, pool: str) -> bool:
@@ -146,7 +149,8 @@ class Sweeper:
         """What each provider lists; and which could not be listed, and why."""
         names = list(self._providers.calls)
         found = await asyncio.gather(
-            *(self._providers.calls[name].listed() for name in names), return_exceptions=True
+            *(self._providers.calls[name].list_instances() for name in names),
+            return_exceptions=True,
         )
         listed: dict[str, list[Instance]] = {}
         unlisted: dict[str, str] = {}
@@ -188,24 +192,24 @@ class Sweeper:
     async def _perform(self, action: instance_decisions.SweepAction) -> bool:
         """Do it; False where what should go still stands."""
         if isinstance(
-            action, instance_decisions.Remove | instance_decisions.RemoveSurplus
+            action, instance_decisions.RemoveUnexpected | instance_decisions.RemoveSurplus
         ) and self._observed(action.instance.pool):
-            await self._remover.tell_only(action.provider, action.instance, action.why)
+            await self._remover.publish_observed(action.provider, action.instance, action.why)
             return True
         log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
         match action:
-            case instance_decisions.Remove(key, provider, instance):
+            case instance_decisions.RemoveUnexpected(key, provider, instance):
                 await self._store.change(key, self._standing(provider, instance))
-                return await self._remover.once(key)
+                return await self._remover.try_removal(key)
             case instance_decisions.RemoveSurplus(provider, instance):
-                return await self._remover.at_once(provider, instance.provider_id)
-            case instance_decisions.Again(key):
-                return await self._remover.once(key)
-            case instance_decisions.Adopt(key, instance):
+                return await self._remover.remove_unrecorded(provider, instance.provider_id)
+            case instance_decisions.RetryRemoval(key):
+                return await self._remover.try_removal(key)
+            case instance_decisions.AdoptInstance(key, instance):
                 await self._store.change(key, self._adopting(instance))
-            case instance_decisions.Restore(key, provider, instance):
+            case instance_decisions.RestoreRecord(key, provider, instance):
                 await self._store.change(key, self._restoring(provider, instance))
-            case instance_decisions.Note(key, error):
+            case instance_decisions.UpdateListingError(key, error):
                 await self._store.change(key, _noting(error))
         return True
 
@@ -216,13 +220,13 @@ class Sweeper:
             now = self._clock.now()
             if record is None:
                 found = _found(provider, instance, now)
-                return instance_decisions.removing(
-                    instance_decisions.standing(found, instance, now), now, "no record of it"
+                return instance_decisions.mark_terminating(
+                    instance_decisions.mark_listed(found, instance, now), now, "no record of it"
                 )
             if record.state == "terminated":
                 # A tombstone of an undone launch knows no provider.
                 record = replace(record, provider=provider)
-                return instance_decisions.standing(record, instance, now)
+                return instance_decisions.mark_listed(record, instance, now)
             return None
 
         return decide
@@ -253,7 +257,7 @@ def _found(provider: str, instance: Instance, now: datetime) -> InstanceRecord:
         instance_type=instance.instance_type,
         region=instance.region,
     )
-    return instance_decisions.intended(instance.pool, instance.name, launch, "", now)
+    return instance_decisions.intended_record(instance.pool, instance.name, launch, "", now)
 
 
 def _fleet_id(value: bytes) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from schemas.launch_offers import Offering
 from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
-from services.provisioner.instances.instance_tags import made_for
+from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -124,7 +124,7 @@ class SimulatedCloud:
                 return known.instance
         self.made += 1
         now = self.simulation.now()
-        plain = made_for(request, f"{self.prefix}-{self.made:05d}")
+        plain = instance_for(request, f"{self.prefix}-{self.made:05d}")
         instance = self.dress(
             msgspec.structs.replace(plain, status="running", created_at=self.simulation.clock.now())
         )

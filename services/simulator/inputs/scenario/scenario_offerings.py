@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from schemas.launch_offers import Offering
 from schemas.settings import Settings
-from services.provisioner.offerings.offering_catalogue import Catalogue, Site, candidates
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue, candidates
+from services.provisioner.provider_client.provider_calls import ProviderTraits
 from services.settings.instance_type_file import load_instance_types
 from services.settings.provider_choices import choice_of
 from services.simulator.inputs.scenario import scenario_format as f
@@ -16,8 +17,8 @@ def offered(configuration: Settings, fleet: Iterable[f.FleetNode]) -> tuple[Offe
     ConfigurationError where an added type does not fit the catalogue.
     """
     types = load_instance_types(configuration.instance_types, None)
-    sites = {name: Site(kind=name, spot=True) for name in configuration.providers}
-    catalogue = Catalogue(types, sites)
+    sites = {name: ProviderTraits(kind=name, spot=True) for name in configuration.providers}
+    catalogue = OfferingCatalogue(types, sites)
     found = [
         each.offering
         for spec in configuration.pools.values()

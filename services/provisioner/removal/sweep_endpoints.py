@@ -35,7 +35,7 @@ _lease = decoder(LeaseRecord)
 Answer = Callable[[SweepRequest], Awaitable[SweepAnswer]]
 
 
-class SweepAsked:
+class SweepEndpoints:
     """What one replica answers about sweeps."""
 
     def __init__(

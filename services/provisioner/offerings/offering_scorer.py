@@ -10,17 +10,17 @@ from schemas.records import InstanceRecord
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks, offering_choice
-from services.provisioner.offerings.offering_catalogue import Candidate, Catalogue
-from services.provisioner.offerings.offering_store import Known
+from services.provisioner.offerings.offering_catalogue import Candidate, OfferingCatalogue
+from services.provisioner.offerings.offering_store import OfferingRecords
 from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
 from services.provisioner.offerings.scheduler_plugins import score
 
 FRESH_SECONDS: Final = 1.0
-LOOKS_AT_NO_INSTANCE: Final = frozenset({"priority", "cost", "availability"})
+IGNORES_INSTANCES: Final = frozenset({"priority", "cost", "availability"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class PriceQuote:
     """What is known of an offering's price."""
 
     dollars_per_hour: float | None = None
@@ -29,10 +29,10 @@ class Price:
     reported_available: bool | None = None
 
 
-class Weigher:
+class OfferingScorer:
     """Weighs offerings for the launches of one replica."""
 
-    def __init__(self, store: InstanceStore, clock: Clock, catalogue: Catalogue) -> None:
+    def __init__(self, store: InstanceStore, clock: Clock, catalogue: OfferingCatalogue) -> None:
         """Know types by `catalogue`, and instances by their records."""
         self.catalogue = catalogue
         self._store = store
@@ -55,19 +55,21 @@ class Weigher:
     async def weigh(
         self,
         candidate: Candidate,
-        about: offering_blocks.Subject,
+        about: offering_blocks.BlockTarget,
         key: str,
-        known: Known,
+        known: OfferingRecords,
         choice: Choice,
         scheduler: Scheduler,
-    ) -> offering_choice.Weighed:
+    ) -> offering_choice.ScoredCandidate:
         """One candidate with all that decides about it."""
         offering, now = candidate.offering, self._clock.now()
         priced = self.price(offering, known)
-        blocks = offering_blocks.blocks(about, known.blocks)
-        looks = choice.together or choice.strategy not in LOOKS_AT_NO_INSTANCE
+        blocks = offering_blocks.find_blocks(about, known.blocks)
+        looks = choice.together or choice.strategy not in IGNORES_INSTANCES
         records = await self.records() if looks else {}
-        others = [each for name, each in records.items() if name != key and _counts(each, about)]
+        others = [
+            each for name, each in records.items() if name != key and _is_counted(each, about)
+        ]
         spec = self.catalogue.spec(offering.provider, offering.instance_type)
         option = LaunchOption(
             pool=about.pool,
@@ -86,34 +88,34 @@ class Weigher:
             failures=max((each.failures for _, each in blocks), default=0),
             reported_available=priced.reported_available,
         )
-        return offering_choice.Weighed(
+        return offering_choice.ScoredCandidate(
             candidate=candidate,
             score=await score(scheduler, option),
-            near=sum(1 for each in others if _near(each, offering, choice.together)),
-            standing=offering_blocks.standing(blocks, key, now),
+            near=sum(1 for each in others if _is_near(each, offering, choice.together)),
+            standing=offering_blocks.block_state(blocks, key, now),
             price=priced.dollars_per_hour,
         )
 
-    def price(self, offering: Offering, known: Known) -> Price:
+    def price(self, offering: Offering, known: OfferingRecords) -> PriceQuote:
         """What the provider said last, else what the catalogue has."""
         record = known.prices.get(offering.provider)
-        told = _told(record, offering) if record is not None else None
+        told = _quoted_price(record, offering) if record is not None else None
         if told is not None and record is not None and told.dollars_per_hour is not None:
-            return Price(
+            return PriceQuote(
                 dollars_per_hour=told.dollars_per_hour,
                 source="provider",
                 at=record.at,
                 reported_available=told.available,
             )
         dollars = self.catalogue.price(offering)
-        return Price(
+        return PriceQuote(
             dollars_per_hour=dollars,
             source="catalogue" if dollars is not None else "",
             reported_available=told.available if told is not None else None,
         )
 
 
-def _told(record: PricesRecord, offering: Offering) -> KnownPrice | None:
+def _quoted_price(record: PricesRecord, offering: Offering) -> KnownPrice | None:
     """What is said of this very offering; of its region, or of its type, where that is all."""
     of_type = [
         each
@@ -136,11 +138,11 @@ def _told(record: PricesRecord, offering: Offering) -> KnownPrice | None:
     return max(zones, key=lambda each: each.dollars_per_hour or 0.0, default=None)
 
 
-def _counts(record: InstanceRecord, about: offering_blocks.Subject) -> bool:
+def _is_counted(record: InstanceRecord, about: offering_blocks.BlockTarget) -> bool:
     return record.pool == about.pool and record.state in ("intended", "running")
 
 
-def _near(record: InstanceRecord, offering: Offering, together: Together) -> bool:
+def _is_near(record: InstanceRecord, offering: Offering, together: Together) -> bool:
     if record.provider != offering.provider or not together:
         return False
     # What is being launched has no place yet but the one that is asked for: a pool's first nodes
