@@ -28,7 +28,7 @@ CLEAN_LATER: Final = (
     *("tests/agent", "tests/autoscaling", "tests/cli", "tests/cluster", "tests/crash"),
     *("tests/golden", "tests/health_monitor", "tests/house", "tests/metrics", "tests/notifier"),
     *("tests/plugins", "tests/pool_manager", "tests/provisioner", "tests/real", "tests/runtime"),
-    *("tests/saga", "tests/scenarios", "tests/schemas", "tests/simulator", "tests/support"),
+    *("tests/saga", "tests/whole_fleet", "tests/schemas", "tests/simulator", "tests/support"),
 )
 """Folders and files that still use banned words. The list only ever gets shorter."""
 

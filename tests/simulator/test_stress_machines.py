@@ -16,12 +16,11 @@ from services.health_monitor.rules.xid_catalogues import load_xids
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import COOL_CELSIUS
 from services.simulator.inputs.scenario.scenario_file import read_text
-from services.simulator.inputs.stress import failure_effects, stress_entry
+from services.simulator.inputs.stress import failure_effects, report_composer, stress_entry
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_format import FailureType
 from services.simulator.inputs.stress.stress_machines import UTILIZATION_PERCENT
 from services.simulator.inputs.stress.stress_run import StressRun
-from services.simulator.report import report_composer
 from services.simulator.report.report_format import StressReport
 
 pytestmark = pytest.mark.slow

@@ -20,13 +20,13 @@ from schemas.settings import BudgetSpec, Settings
 from services.bus.port import Stored
 from services.cli.app import app
 from services.settings.yaml_document import read_document
-from services.simulator.inputs.stress import stress_entry
+from services.simulator.inputs.stress import report_composer, stress_entry
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.recorded_values import Repair
 from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
 from services.simulator.inputs.stress.stress_recorder import StressRecorder
 from services.simulator.inputs.stress.stress_validation import read
-from services.simulator.report import html_report, report_composer, report_format
+from services.simulator.report import html_report, report_format
 from services.simulator.report.report_format import StressReport
 from services.simulator.report.svg_charts import clock, nice
 
@@ -121,10 +121,11 @@ HASHES = """
 import hashlib, sys
 from pathlib import Path
 from services.simulator.inputs.scenario.scenario_file import read_file
-from services.simulator.stress import entry, page, report
+from services.simulator.inputs.stress import stress_entry
+from services.simulator.report import html_report, report_format
 scenario = read_file(Path(sys.argv[1]))
-found = entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
-print(hashlib.sha256(report.encode(found) + page.render(found).encode()).hexdigest())
+found = stress_entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
+print(hashlib.sha256(report_format.encode(found) + html_report.render(found).encode()).hexdigest())
 """
 
 

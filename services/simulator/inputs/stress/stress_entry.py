@@ -8,12 +8,11 @@ from schemas.settings import Settings
 from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.health_monitor.rules.xid_catalogues import load_xids
 from services.simulator.engine import virtual_time
-from services.simulator.inputs.stress import failure_schedule, stress_fleet
+from services.simulator.inputs.stress import failure_schedule, report_composer, stress_fleet
 from services.simulator.inputs.stress.failure_effects import judged_fatal
 from services.simulator.inputs.stress.run_log import logbook
 from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
 from services.simulator.inputs.stress.stress_run import StressRun
-from services.simulator.report import report_composer
 from services.simulator.report.report_format import StressReport
 
 

@@ -19,7 +19,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE
 from services.cli.text.node_timeline import decode
 from tests.agent.metadata_servers import Aws, Response
-from tests.scenarios.fleet import Fleet, serving_fleet
+from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -9,9 +9,9 @@ from schemas import subjects
 from schemas.headers import TRACEPARENT
 from schemas.topology import DURABLES, EVENTS, SAGAS
 from services.bus.port import Stored
-from tests.scenarios.around import Span
-from tests.scenarios.fleet import Fleet, serving_fleet
-from tests.scenarios.garbage import matches
+from tests.whole_fleet.around import Span
+from tests.whole_fleet.fleet import Fleet, serving_fleet
+from tests.whole_fleet.garbage import matches
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

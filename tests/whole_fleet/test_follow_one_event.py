@@ -21,7 +21,7 @@ from schemas import subjects
 from schemas.records import HeartbeatRecord
 from schemas.topology import EVENTS, HEARTBEATS, SAGAS, TIMERS
 from services.bus.port import Stored
-from tests.scenarios.fleet import WAIT_SECONDS, Fleet, serving_fleet
+from tests.whole_fleet.fleet import WAIT_SECONDS, Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

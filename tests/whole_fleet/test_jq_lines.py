@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.scenarios.fleet import Fleet, serving_fleet
+from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

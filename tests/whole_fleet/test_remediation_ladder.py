@@ -21,7 +21,7 @@ from schemas.topology import EVENTS, NODES
 from services.cli.commands.serve_command import LOCAL_FOLDER
 from services.cli.text.node_timeline import decode
 from services.provisioner.providers.local_gpus import kmsg_record
-from tests.scenarios.fleet import WAIT_SECONDS, Fleet, serving_fleet
+from tests.whole_fleet.fleet import WAIT_SECONDS, Fleet, serving_fleet
 
 _node = decoder(NodeRecord)
 

@@ -13,8 +13,8 @@ from schemas import subjects
 from schemas.records import pool_key
 from schemas.topology import NODES, POOLS
 from services.primitives.errors import Unavailable
-from tests.scenarios.fleet import Fleet, serving_fleet
 from tests.support.inprocess import command, eventually
+from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from schemas import subjects
 from schemas.saga_log_entries import StepStarted, StepSucceeded
 from schemas.topology import SAGAS
-from tests.scenarios.fleet import Fleet, serving_fleet
+from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -29,10 +29,10 @@ from schemas.saga_log_entries import (
     UndoSucceeded,
 )
 from schemas.topology import DEAD, EVENTS, POOL_REQUESTS, REQUESTS, SAGAS, TELEMETRY
-from tests.scenarios.fleet import Fleet, serving_fleet
-from tests.scenarios.garbage import POOL, SHAPES, UNKNOWN, payloads, takers, targets, uncovered
 from tests.support.inprocess import eventually
 from tests.support.settling import busy
+from tests.whole_fleet.fleet import Fleet, serving_fleet
+from tests.whole_fleet.garbage import POOL, SHAPES, UNKNOWN, payloads, takers, targets, uncovered
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

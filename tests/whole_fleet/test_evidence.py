@@ -13,8 +13,8 @@ import pytest
 from schemas import subjects
 from schemas.node_events import Repaired
 from schemas.topology import EVENTS, NODES, TELEMETRY
-from tests.scenarios.fleet import WAIT_SECONDS, Fleet, serving_fleet
 from tests.support.inprocess import command, eventually
+from tests.whole_fleet.fleet import WAIT_SECONDS, Fleet, serving_fleet
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,7 @@ from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
 from services.cli.text.node_timeline import decode
 from services.provisioner.providers.local_gpus import compiler
 from services.settings.settings_file import load_settings
-from tests.scenarios.around import Around, surroundings
+from tests.whole_fleet.around import Around, surroundings
 
 WAIT_SECONDS = 60.0
 

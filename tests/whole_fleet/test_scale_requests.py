@@ -10,7 +10,7 @@ import pytest_asyncio
 from nats.aio.client import Client
 
 from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, SAGAS
-from tests.scenarios.fleet import Fleet, serving_fleet
+from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
