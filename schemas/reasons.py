@@ -1,6 +1,6 @@
 """Words that events, records, metrics and messages share: each is declared here, once."""
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 # --- health --------------------------------------------------------------------------------------
 
@@ -73,6 +73,8 @@ immediate: tell the workload system, and go on."""
 Remedy = Literal["reset-gpu", "reboot", "replace", "inspect", "alert"]
 """What is done about a sick node: sagas of that name; inspect: it is cordoned and people are told;
 alert: people are told, and nothing is touched."""
+
+REMEDIES: Final = frozenset(get_args(Remedy))
 
 AttemptOutcome = Literal["open", "recovered", "failed", "cancelled"]
 """The outcome of a reset or a reboot; recovered: the node passed its checks and serves again."""

@@ -22,7 +22,6 @@ from schemas.saga_log_entries import LaunchSpec, SagaParams, TimerDue
 from services.bus.port import Bus
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals
-from services.pool_manager.planner.node_counts import CURING
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import Plan
 from services.pool_manager.planner.remediation.remediator import Remediator
@@ -32,6 +31,7 @@ from services.pool_manager.planner.setup_spec import setup_of
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.saga_interventions import Departures
+from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import Conflict, Retry
@@ -217,6 +217,7 @@ class Reconciler:
 def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
     """Fix what a saga is about, from the pool's spec as it is now. Pure."""
     spec = record.spec
+    is_checked = opened.new_node or DEFINITIONS[opened.kind].in_place
     launch = LaunchSpec(
         fleet=fleet,
         provider=spec.provider,
@@ -257,6 +258,6 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
             else opened.drain_timeout_seconds
         ),
         launch_timeout_seconds=float(spec.launch_timeout),
-        diagnostic=spec.admission.diagnostic if opened.new_node or opened.kind in CURING else "",
+        diagnostic=spec.admission.diagnostic if is_checked else "",
         diagnostic_timeout_seconds=float(spec.admission.timeout),
     )

@@ -15,7 +15,6 @@ from services.bus.port import Bus
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.admission.denied_hardware import condemned
-from services.pool_manager.planner.node_counts import UNASKED
 from services.pool_manager.planner.pool_planner import close
 from services.pool_manager.planner.safety.breaker import Ended
 from services.pool_manager.planner.saga_facts import facts
@@ -27,6 +26,7 @@ from services.pool_manager.planner.saga_projection import (
     says_more,
 )
 from services.pool_manager.pool_store import Store
+from services.pool_manager.sagas import DEFINITIONS
 from services.runtime.tracing import current_headers
 from services.saga.saga_state import SagaState
 
@@ -80,7 +80,7 @@ class Effects:
     async def _close(self, state: SagaState, entry: SagaDone | SagaUnwound) -> None:
         """Take an ended saga off its pool, last of all: until then its nodes are spoken for."""
         pool = state.params.pool
-        failed = isinstance(entry, SagaUnwound) and state.kind in UNASKED
+        failed = isinstance(entry, SagaUnwound) and DEFINITIONS[state.kind].backs_off
         failed = failed and not state.cancelled
         await self._tell_refused(state, entry)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from schemas.reasons import SagaKind
+from schemas.reasons import REMEDIES, SagaKind
 from schemas.records import NodeRecord
 from schemas.saga_log_entries import SagaParams
 
@@ -68,14 +68,38 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A saga's table; the order may depend on the pool's choice."""
+    """A saga's steps, whose order may depend on the pool's settings, and what its kind implies."""
 
     kind: SagaKind
     steps: Callable[[SagaParams], tuple[Step, ...]]
     leaves: str
-    """What unwinding leaves behind, in a sentence; shown to whoever asks."""
+    """What unwinding leaves behind, in a sentence; shown to operators."""
     leaves_restored: str = ""
-    """The same where its node was well when somebody asked."""
+    """The same where its node was healthy at the request."""
+    on_request: bool = False
+    """Whether operators may request it of a node, by this name."""
+    out_of_service: bool = False
+    """Its node counts against the budget's level from the moment the saga is opened."""
+    disrupts: bool = False
+    """It counts against the budget's rate, and the breaker's ramp."""
+    cordons: bool = False
+    """It cordons its node, so that an uncordon of the node cancels it."""
+    removes_node: bool = False
+    brings_node: bool = False
+    resizes: bool = False
+    """It only brings the pool to its size: observe mode reports how many, and not each one."""
+    backs_off: bool = False
+    """The reconciler opens it by itself: each failure in a row delays the next start."""
+
+    @property
+    def remediates(self) -> bool:
+        """Whether it is a remedy of an unhealthy node."""
+        return self.kind in REMEDIES
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is a remedy that keeps the node: its record remembers it as an attempt."""
+        return self.remediates and not self.removes_node
 
     def left(self, params: SagaParams) -> str:
         """What unwinding this one leaves behind."""

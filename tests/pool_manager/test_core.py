@@ -13,8 +13,6 @@ from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import (
-    DISRUPTIVE,
-    REMOVING,
     Nodes,
     busy,
     size,
@@ -26,6 +24,7 @@ from services.pool_manager.planner.remediation.unhealthy_nodes import sick
 from services.pool_manager.planner.safety.disruption_budget import limit
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.open_sagas import node_name
+from services.pool_manager.sagas import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -295,7 +294,7 @@ def test_the_budget_is_never_exceeded_by_a_decision(given_world: World) -> None:
     decided = plan(given_world, NOW)
     by_name = {each.node: each for each in given_world.nodes}
     allowed = limit(given_world.record.spec.budget.max_unavailable, given_world.record.desired)
-    fresh = [each for each in decided.start.values() if each.kind in DISRUPTIVE]
+    fresh = [each for each in decided.start.values() if DEFINITIONS[each.kind].disrupts]
     newly_out = [each for each in fresh if not by_name[each.node].cordoned]
 
     assert not newly_out or unavailable(decided.record, given_world.nodes) <= allowed
@@ -348,7 +347,7 @@ def test_sorting_nodes_out_once_changes_no_count(given_world: World, data: st.Da
     spare = data.draw(st.sets(st.sampled_from([each.node for each in given_world.nodes] or [""])))
     nodes = [msgspec.structs.replace(each, spare=each.node in spare) for each in given_world.nodes]
     opened = given_world.record.open.values()
-    leaving = {each.node for each in opened if each.kind in REMOVING}
+    leaving = {each.node for each in opened if DEFINITIONS[each.kind].removes_node}
     staying = {each.node for each in nodes if not each.spare} | {each.new_node for each in opened}
 
     assert len(staying - leaving - {""}) == size(given_world.record, Nodes(nodes))

@@ -17,7 +17,7 @@ from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.records import NodeRecord, PoolRecord
 from schemas.requests import BreakerRequest
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
-from services.pool_manager.planner.node_counts import CURING, DISRUPTIVE, Nodes, unavailable
+from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.remediation.remediator import Ladder
@@ -25,6 +25,7 @@ from services.pool_manager.planner.safety.breaker import in_ramp
 from services.pool_manager.planner.safety.breaker_requests import breaking
 from services.pool_manager.planner.safety.budget_claims import claimed, claiming
 from services.pool_manager.planner.safety.disruption_budget import others
+from services.pool_manager.sagas import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WINDOW_SECONDS = 60
@@ -80,9 +81,11 @@ class Bus:
         if now != revision:
             return False
         fresh = [each for saga, each in record.open.items() if saga not in old.open]
-        disruptive = [each for each in fresh if each.kind in DISRUPTIVE]
+        disruptive = [each for each in fresh if DEFINITIONS[each.kind].disrupts]
         assert not (disruptive and old.breaker.forced)
-        self.begun += [(self.now, record.name, each.kind in CURING) for each in disruptive]
+        self.begun += [
+            (self.now, record.name, DEFINITIONS[each.kind].in_place) for each in disruptive
+        ]
         self.pools[record.name] = (record, revision + 1)
         return True
 
@@ -119,7 +122,7 @@ class Bus:
         saga = sorted(record.open)[number % len(record.open)]
         opened = record.open[saga]
         gone = self.nodes[pool].pop(opened.node, None)
-        if opened.kind in CURING and gone is not None:
+        if DEFINITIONS[opened.kind].in_place and gone is not None:
             self.nodes[pool][gone.node] = gone if failed else healthy(pool, gone.node)
         if opened.new_node and not failed:
             self.nodes[pool][opened.new_node] = healthy(pool, opened.new_node)

@@ -15,6 +15,7 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import subjects
 from schemas.messages import Message, encode
+from schemas.reasons import REMEDIES
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
 from services.bus.port import Bus, Stored
 from services.metrics.evidence import (
@@ -35,7 +36,6 @@ REST: Final = 3.0
 machine for their replacement first, and samples stay in their stream for minutes."""
 REST_SECONDS_MAX: Final = 1.0
 
-DISTURBING: Final = frozenset({"replace", "reset-gpu", "reboot"})
 """Sagas that change what could be asked of a node."""
 
 
@@ -176,7 +176,7 @@ def begins(message: Message) -> bool:
         case n.Lost():
             return True
         case p.SagaOpened(kind=kind):
-            return kind in DISTURBING
+            return kind in REMEDIES
         case _:
             return False
 

@@ -6,19 +6,10 @@ from functools import cached_property
 from typing import Final
 
 from schemas.fault_signature import SHARED
-from schemas.reasons import IncidentScope, SagaKind
+from schemas.reasons import IncidentScope
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from services.pool_manager.sagas import DEFINITIONS
 
-DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot", "drain"})
-"""Kinds that take a node out of service by our own doing."""
-TAKING_OUT: Final = DISRUPTIVE | {"cordon"}
-"""Kinds whose node counts as out of service from the moment they are decided on."""
-UNASKED: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-up", "scale-down", "promote"})
-"""Kinds that the reconciler starts by itself, and so must not repeat in a spin."""
-CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
-"""Kinds that try to cure a node in its place; its record remembers them as attempts."""
-REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
-"""Kinds whose node will be gone."""
 AILING: Final = frozenset({"degraded", "unhealthy"})
 
 
@@ -85,7 +76,7 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
     present = len(nodes) - sum(1 for node in nodes.needs_attention if node.spare)
     if not record.open:
         return present
-    leaving = {each.node for each in record.open.values() if each.kind in REMOVING}
+    leaving = {each.node for each in record.open.values() if DEFINITIONS[each.kind].removes_node}
     coming = {each.new_node for each in record.open.values() if each.new_node and not each.spare}
     promoted = {each.promotes for each in record.open.values() if each.promotes}
 
@@ -108,7 +99,7 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     disrupted = sum(
         1
         for each in record.open.values()
-        if each.kind in TAKING_OUT and (each.promotes or not each.spare)
+        if DEFINITIONS[each.kind].out_of_service and (each.promotes or not each.spare)
     )
     taken = busy(record)
     cordoned = sum(

@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from schemas.records import PoolRecord
-from services.pool_manager.planner.node_counts import UNASKED
 from services.pool_manager.planner.pool_snapshot import Plan, World, earlier
 from services.pool_manager.planner.remediation.observe_mode import observed
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
 from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
+from services.pool_manager.sagas import DEFINITIONS
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
@@ -73,7 +73,7 @@ def close(
         over_spend_cap = (
             over_spend_cap and ended.kind == "scale-up" and (record.over_spend_cap or failures == 1)
         )
-    elif ended.kind in UNASKED and ended.kind != "promote":
+    elif DEFINITIONS[ended.kind].backs_off and ended.kind != "promote":
         failures, retry_at, over_spend_cap = 0, None, False
     else:
         failures, retry_at, over_spend_cap = record.failures, record.retry_at, record.over_spend_cap

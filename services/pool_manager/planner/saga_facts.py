@@ -20,8 +20,8 @@ from schemas.saga_log_entries import (
     StepSucceeded,
     UndoSucceeded,
 )
-from services.pool_manager.planner.node_counts import CURING
 from services.pool_manager.planner.saga_projection import done, outcome
+from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.saga_steps import booted, mended_at
 from services.saga.saga_state import SagaState
 
@@ -50,9 +50,9 @@ def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
             return (_uncordoned_fact(state, entry),)
         case SagaDone() if state.kind == "replace":
             return (_replaced_fact(state, entry),)
-        case SagaDone() if state.kind in CURING:
+        case SagaDone() if DEFINITIONS[state.kind].in_place:
             return (_remediated_fact(state, entry),)
-        case SagaUnwound() if state.kind in CURING:
+        case SagaUnwound() if DEFINITIONS[state.kind].in_place:
             return (_remediated_fact(state, entry), _failed_fact(state, entry))
         case SagaUnwound():
             return (_failed_fact(state, entry),)
@@ -117,7 +117,7 @@ def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
     mended = mended_at(outputs) is not None or booted(outputs) != ""
     return ne.Uncordoned(
         **about,
-        reason=_cured(state) if state.kind in CURING else state.params.reason,
+        reason=_cured(state) if DEFINITIONS[state.kind].in_place else state.params.reason,
         since=mended_at(outputs),
         boot_id=booted(outputs),
         cleared_at=None if mended else state.params.cleared_at or state.started_at,

@@ -12,8 +12,8 @@ import msgspec
 
 from schemas.reasons import STOPPED, AttemptOutcome, HealthStatus, NodeState
 from schemas.records import Attempt, NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import CURING, REMOVING
 from services.pool_manager.planner.node_projection import launched
+from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
 
 ATTEMPTS_MAX: Final = 16
@@ -165,7 +165,7 @@ def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
 
 def _attempts(record: NodeRecord, state: SagaState) -> tuple[Attempt, ...]:
     """The resets and reboots of a node, with this one as its log tells it now."""
-    if state.kind not in CURING:
+    if not DEFINITIONS[state.kind].in_place:
         return record.attempts
     told = Attempt(
         saga=state.saga,
@@ -204,7 +204,7 @@ def _reason(state: SagaState) -> str:
 def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
     if done(state, "terminate"):
         return "terminated"
-    if state.kind not in REMOVING:
+    if not DEFINITIONS[state.kind].removes_node:
         return record.state
     return "active" if state.status == "unwound" else "leaving"
 

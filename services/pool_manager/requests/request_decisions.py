@@ -14,7 +14,6 @@ from schemas.pool_events import (
     RequestAccepted,
     Scaled,
 )
-from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
 from schemas.requests import (
     BreakerRequest,
@@ -28,7 +27,7 @@ from schemas.requests import (
 )
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.admission.admission_refusals import asked_again
-from services.pool_manager.planner.node_counts import DISRUPTIVE, unavailable
+from services.pool_manager.planner.node_counts import unavailable
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import breaking
@@ -46,24 +45,9 @@ from services.pool_manager.requests.request_replies import (
     refused,
     wish,
 )
-from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
 from services.saga.next_entry import Impossible, cancel, proceed, retry
 from services.saga.saga_state import SagaState
-
-VERBS: dict[str, SagaKind] = {
-    "cordon": "cordon",
-    "uncordon": "uncordon",
-    "drain": "drain",
-    "replace": "replace",
-    "reset-gpu": "reset-gpu",
-    "reboot": "reboot",
-}
-UNWOUND_BY_UNCORDON: frozenset[SagaKind] = frozenset(
-    {"replace", "drain", "scale-down", "cordon", "reset-gpu", "reboot"}
-)
-"""Kinds that an uncordon of their node cancels."""
-RESTORING: frozenset[SagaKind] = frozenset({"replace", "reset-gpu", "reboot"})
-"""Kinds that give a node back that was well before: it would count as out of service for ever."""
 
 
 def saga_asked_about(asked: Asked, world: World) -> str:
@@ -95,7 +79,7 @@ def decide(
         about = request_ordering.about(asked.verb, payload)
         if last := request_ordering.later(asked, about, there.record):
             return _too_late(asked, payload, there, last, now)
-        if asked.verb in VERBS and _over(asked, there.record):
+        if asked.verb in ON_REQUEST and _over(asked, there.record):
             # Its answer may be lost, and its saga has ended: to begin another would do it twice.
             return _told_again(asked, payload, there.record, now)
         answer = _answer(asked, payload, there, log, now)
@@ -222,7 +206,7 @@ def _about_node(
         if existing.cause == asked.id:
             return Answer(event=_accepted(asked, payload, saga, now))
         cancels = asked.verb == "uncordon" and existing.node == node.node
-        if cancels and log is not None and existing.kind in UNWOUND_BY_UNCORDON:
+        if cancels and log is not None and DEFINITIONS[existing.kind].cordons:
             return _uncordon_instead(asked, payload, node, log, now)
         raise RefusedError(
             "saga-open",
@@ -233,7 +217,8 @@ def _about_node(
     ):
         return Answer(event=_accepted(asked, payload, "", now))
     _check(asked.verb, node, world, now)
-    kind = VERBS[asked.verb]
+    requested = ON_REQUEST[asked.verb]
+    kind = requested.kind
     promotes = substitute(record, world.nodes, node, now) if kind == "replace" else ""
     saga, fresh, record = open_for(world.fleet, record, kind, now, node, promotes)
     asked_for = msgspec.structs.replace(
@@ -244,12 +229,12 @@ def _about_node(
         trace="",
         fault="",
         cleared_at=asked.time if kind == "uncordon" else None,
-        restores_service=kind in RESTORING and _in_service(node) and not promotes,
+        restores_service=requested.remediates and _in_service(node) and not promotes,
     )
     if isinstance(payload, DrainRequest):
         asked_for = _draining(payload, asked_for)
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
-    if asked_for.kind in DISRUPTIVE:
+    if requested.disrupts:
         window = float(world.others.spec.window) if world.others is not None else 0.0
         record = with_begun(record, window, now, (kind,))
     return Answer(event=_accepted(asked, payload, saga, now), record=record)
@@ -363,7 +348,7 @@ def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:
         raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
     if kept := eligibility.refusal(verb, node, world.record, now):
         raise RefusedError(*kept)
-    takes_out = VERBS[verb] in DISRUPTIVE and not node.cordoned
+    takes_out = ON_REQUEST[verb].disrupts and not node.cordoned
     record = world.record
     allowed = limit(record.spec.budget.max_unavailable, record.desired)
     spent = unavailable(record, world.nodes)

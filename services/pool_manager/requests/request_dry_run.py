@@ -17,7 +17,7 @@ from services.pool_manager.planner.safety.disruption_budget import Allowance, al
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.requests.request_decisions import decide
 from services.pool_manager.requests.request_replies import Asked
-from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
 from services.saga.definition import Definition
 
 Params = Callable[[str, PoolRecord, OpenSaga], SagaParams]
@@ -112,7 +112,7 @@ def _gates(
     yield Gate(name="no saga open", passed=not saga, detail=saga)
     kept = eligibility.refusal(verb, node, record, now)
     yield Gate(name="hold and mode", passed=kept is None, detail=kept[1] if kept else "")
-    taking = verb in eligibility.TAKES_OUT and not node.cordoned
+    taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not node.cordoned
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
     why = eligibility.kept(msgspec.structs.replace(node, held_until=None), record, now)

@@ -27,3 +27,7 @@ DEFINITIONS: Final[dict[SagaKind, Definition]] = {
     )
 }
 """Every saga there is; the generic checks run over all of them."""
+ON_REQUEST: Final[dict[str, Definition]] = {
+    kind: each for kind, each in DEFINITIONS.items() if each.on_request
+}
+"""By the verb of the request."""

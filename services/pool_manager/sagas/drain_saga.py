@@ -16,11 +16,22 @@ from services.pool_manager.sagas.saga_steps import CORDON_UNDONE, DRAIN, UNCORDO
 from services.saga.definition import Definition
 
 DRAIN_NODE: Final = Definition(
-    kind="drain", steps=lambda _: (CORDON_UNDONE, DRAIN), leaves="the node in service"
+    kind="drain",
+    steps=lambda _: (CORDON_UNDONE, DRAIN),
+    leaves="the node in service",
+    on_request=True,
+    out_of_service=True,
+    disrupts=True,
+    cordons=True,
 )
 CORDON_NODE: Final = Definition(
-    kind="cordon", steps=lambda _: (CORDON_UNDONE,), leaves="the node in service"
+    kind="cordon",
+    steps=lambda _: (CORDON_UNDONE,),
+    leaves="the node in service",
+    on_request=True,
+    out_of_service=True,
+    cordons=True,
 )
 UNCORDON_NODE: Final = Definition(
-    kind="uncordon", steps=lambda _: (UNCORDON,), leaves="the node cordoned"
+    kind="uncordon", steps=lambda _: (UNCORDON,), leaves="the node cordoned", on_request=True
 )

@@ -14,5 +14,5 @@ from services.pool_manager.sagas.saga_steps import PROMOTE_ALONE
 from services.saga.definition import Definition
 
 PROMOTE_SPARE: Final = Definition(
-    kind="promote", steps=lambda _: (PROMOTE_ALONE,), leaves="the spare in reserve"
+    kind="promote", steps=lambda _: (PROMOTE_ALONE,), leaves="the spare in reserve", backs_off=True
 )

@@ -24,4 +24,8 @@ REBOOT_NODE: Final = Definition(
     steps=lambda params: (cordon(params), DRAIN, REBOOT, RETURN, CHECK, UNCORDON),
     leaves="the node cordoned",
     leaves_restored="the node in service (or cordoned, where its reboot was begun)",
+    on_request=True,
+    out_of_service=True,
+    disrupts=True,
+    cordons=True,
 )

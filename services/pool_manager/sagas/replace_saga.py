@@ -61,4 +61,11 @@ REPLACE: Final = Definition(
     leaves="the old node cordoned (or gone, where it was terminated first) and no new instance",
     leaves_restored="the old node in service (or gone, where it was terminated first) and no new "
     "instance",
+    on_request=True,
+    out_of_service=True,
+    disrupts=True,
+    cordons=True,
+    removes_node=True,
+    brings_node=True,
+    backs_off=True,
 )

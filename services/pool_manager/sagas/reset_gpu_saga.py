@@ -23,4 +23,8 @@ RESET_GPU: Final = Definition(
     steps=lambda params: (cordon(params), DRAIN, RESET, CHECK, UNCORDON),
     leaves="the node cordoned",
     leaves_restored="the node in service (or cordoned, where its reset was begun)",
+    on_request=True,
+    out_of_service=True,
+    disrupts=True,
+    cordons=True,
 )

@@ -18,4 +18,8 @@ SCALE_DOWN: Final = Definition(
     # A spare is cordoned already, and must stay so where this is unwound.
     steps=lambda params: (DRAIN, TERMINATE) if params.spare else (CORDON_UNDONE, DRAIN, TERMINATE),
     leaves="the node in service",
+    cordons=True,
+    removes_node=True,
+    resizes=True,
+    backs_off=True,
 )

@@ -17,4 +17,6 @@ from typing import Final
 from services.pool_manager.sagas.saga_steps import launch
 from services.saga.definition import Definition
 
-SCALE_UP: Final = Definition(kind="scale-up", steps=launch, leaves="nothing")
+SCALE_UP: Final = Definition(
+    kind="scale-up", steps=launch, leaves="nothing", brings_node=True, resizes=True, backs_off=True
+)

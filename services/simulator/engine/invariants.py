@@ -10,7 +10,6 @@ from typing import Final
 
 from schemas import subjects
 from schemas.node_events import Lost, Preempting, Returned, Verdict, node_codec
-from schemas.reasons import SagaKind
 from schemas.records import (
     HealthRecord,
     InstanceRecord,
@@ -29,6 +28,7 @@ from schemas.saga_log_entries import (
 )
 from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, SAGAS
 from services.bus.port import Stored
+from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.announced_notices import AnnouncedNotices
 from services.simulator.engine.scripted_agents import ScriptedAgents
@@ -38,12 +38,8 @@ from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.virtual_time import moment
 
-DISRUPTIVE: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot"})
-"""Kinds on the health path that take a node out of service."""
-CURING: Final[frozenset[SagaKind]] = frozenset({"reset-gpu", "reboot"})
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may be: what the budget says by default."""
-REMOVING: Final[frozenset[SagaKind]] = frozenset({"replace", "scale-down"})
 STORED_WITHIN_SECONDS: Final = 15.0
 """The rate counts decisions; this much later at most, where all is slow, a saga's log begins."""
 CALLED_OFF_WITHIN_SECONDS: Final = 45.0
@@ -168,7 +164,7 @@ class Invariants:
             self._fail(f"{entry.saga} and {other_} begin for one request", entry.saga, params.node)
         self.open[entry.saga] = entry
         self._begun_at[entry.saga] = stored.time
-        if entry.kind in DISRUPTIVE and not params.by:
+        if DEFINITIONS[entry.kind].remediates and not params.by:
             self._disrupts(entry)
 
     def _drained(self, entry: SagaEntry, at: datetime) -> None:
@@ -201,7 +197,9 @@ class Invariants:
         out = [
             saga
             for saga, each in self.open.items()
-            if each.kind in DISRUPTIVE and not each.params.by and saga not in self._out_before
+            if DEFINITIONS[each.kind].remediates
+            and not each.params.by
+            and saga not in self._out_before
         ]
         # The cloud waits for no budget, so neither does who leaves ahead of it.
         bound = entry.saga in out and node not in self.announced
@@ -213,7 +211,7 @@ class Invariants:
             )
 
     def _rate(self, entry: SagaStarted) -> None:
-        now, remedies = self._simulation.now(), entry.kind in CURING
+        now, remedies = self._simulation.now(), DEFINITIONS[entry.kind].in_place
         window = self.window_seconds - STORED_WITHIN_SECONDS
         recent = [each for each in self._begun[remedies] if now - each < window]
         self._begun[remedies] = [*recent, now]
@@ -287,7 +285,7 @@ class Invariants:
         now = self._simulation.now()
         by = next((e for e in self.open.values() if e.params.node == name), None)
         silent_now = now - node.last_heartbeat_at > SILENT_SECONDS
-        if by is None or by.kind not in REMOVING:
+        if by is None or not DEFINITIONS[by.kind].removes_node:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
         silent = silent_now or (by.saga in self._silent_then and not self._heard_in_time(by))

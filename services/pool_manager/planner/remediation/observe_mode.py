@@ -14,11 +14,10 @@ from schemas.breaker_state import ObservedAction
 from schemas.pool_events import Incident, OperatorNeeded, WouldStart
 from schemas.records import OpenSaga
 from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.sagas import DEFINITIONS
 
 WOULD_MAX: Final = 200
 """Decisions kept in a record; what is beyond them is neither kept nor told."""
-COUNTED: Final = frozenset({"scale-up", "scale-down"})
-"""Kinds of which the number counts, and not each one."""
 
 
 def observed(world: World, decided: Plan, now: datetime) -> Plan:
@@ -57,7 +56,7 @@ def _wishes(decided: Plan, now: datetime) -> dict[str, ObservedAction]:
     counted: dict[str, list[OpenSaga]] = {}
     wishes: dict[str, ObservedAction] = {}
     for each in decided.start.values():
-        if each.kind in COUNTED:
+        if DEFINITIONS[each.kind].resizes:
             counted.setdefault(each.kind, []).append(each)
             continue
         wishes[f"{each.kind} {each.node}"] = ObservedAction(

@@ -9,8 +9,9 @@ from typing import Final
 
 from schemas.fault_signature import SILENCE
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager.planner.node_counts import DISRUPTIVE, automatic
+from services.pool_manager.planner.node_counts import automatic
 from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.sagas import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
 
@@ -21,7 +22,7 @@ def recovered(
     """The sagas that were begun for silence alone and whose node is heard and well, with it."""
     for saga, opened in record.open.items():
         if (
-            opened.kind not in DISRUPTIVE
+            not DEFINITIONS[opened.kind].disrupts
             or opened.fault_signature != SILENCE
             or not automatic(opened)
         ):

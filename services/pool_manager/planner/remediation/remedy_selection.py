@@ -24,6 +24,7 @@ from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices, spares
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
+from services.pool_manager.sagas import DEFINITIONS
 
 SAGAS: Final[Mapping[Remedy, SagaKind]] = {
     "reset-gpu": "reset-gpu",
@@ -34,7 +35,6 @@ SAGAS: Final[Mapping[Remedy, SagaKind]] = {
 """Remedy -> the saga that brings it about."""
 TOLD_AT_ONCE_MAX: Final = 100
 """Nodes that people are told of in one look; of the others in the next, which comes soon."""
-MENDING: Final[frozenset[Remedy]] = frozenset({"reset-gpu", "reboot"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ class Left:
     events: tuple[PoolEvent, ...]
     others: list[NodeRecord]
     """Those that are acted on."""
+
+
+def is_in_place(remedy: Remedy) -> bool:
+    """Whether a remedy keeps the node: resets and reboots have a rate of their own."""
+    return remedy in SAGAS and DEFINITIONS[SAGAS[remedy]].in_place
 
 
 def choose(world: World, node: NodeRecord, now: datetime) -> Choice:
@@ -145,7 +150,7 @@ def mendable(world: World, record: PoolRecord, now: datetime) -> list[tuple[Node
         if eligibility.kept(node, record, now, can_wait=True):
             continue
         choice = choose(world, node, now)
-        if choice.remedy in MENDING:
+        if is_in_place(choice.remedy):
             found.append((node, choice))
     return found
 

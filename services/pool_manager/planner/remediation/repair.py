@@ -153,7 +153,7 @@ def _counted(world: World, acted: _Acted, before: int, now: datetime) -> _Acted:
 
 def _refusal(acted: _Acted, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
-    resets = acted.choices[node.node].remedy in remedy_selection.MENDING
+    resets = remedy_selection.is_in_place(acted.choices[node.node].remedy)
     return acted.allowance.refusal(cordoned=node.cordoned, resets=resets)
 
 
@@ -165,7 +165,7 @@ def _begin(world: World, acted: _Acted, node: NodeRecord, now: datetime) -> tupl
         record=record,
         start={**acted.start, saga: opened},
         allowance=acted.allowance.took(
-            cordoned=node.cordoned, resets=choice.remedy in remedy_selection.MENDING
+            cordoned=node.cordoned, resets=remedy_selection.is_in_place(choice.remedy)
         ),
     )
 

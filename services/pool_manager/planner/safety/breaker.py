@@ -25,7 +25,8 @@ import msgspec
 from schemas.breaker_state import Breaker
 from schemas.reasons import BreakerCause
 from schemas.records import OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import DISRUPTIVE, automatic
+from services.pool_manager.planner.node_counts import automatic
+from services.pool_manager.sagas import DEFINITIONS
 
 PROBE_HOLD_FIRST_SECONDS: Final = 60.0
 PROBE_HOLD_MAX_SECONDS: Final = 3600.0
@@ -140,7 +141,7 @@ def in_ramp(breaker: Breaker, opened_: OpenSaga) -> bool:
     """Whether a saga counts against the ramp: begun by itself since, and not for the cloud."""
     return (
         breaker.ramp_from is not None
-        and opened_.kind in DISRUPTIVE
+        and DEFINITIONS[opened_.kind].disrupts
         and automatic(opened_)
         and not opened_.notice
         and opened_.since >= breaker.ramp_from

@@ -19,7 +19,8 @@ from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.reasons import BreakerCause, SagaKind
 from schemas.records import PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
-from services.pool_manager.planner.node_counts import CURING, Nodes, unavailable
+from services.pool_manager.planner.node_counts import Nodes, unavailable
+from services.pool_manager.sagas import DEFINITIONS
 
 LEVEL_MIN: Final = 1
 """A percentage allows so many at least, or nothing is ever repaired."""
@@ -113,7 +114,7 @@ def with_begun(
 ) -> PoolRecord:
     """The pool's record with more sagas begun; `fleet_window` 0: not counted there."""
     window = float(record.spec.budget.window)
-    resets = sum(1 for kind in kinds if kind in CURING)
+    resets = sum(1 for kind in kinds if DEFINITIONS[kind].in_place)
     others = len(kinds) - resets
     if others:
         fleet = noted(record.fleet_disruptions, fleet_window, now, others) if fleet_window else {}

@@ -10,11 +10,7 @@ from schemas.records import NodeRecord, PoolRecord
 from services.pool_manager.planner.pool_snapshot import World, earlier
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.sizing import cloud_notices
-
-TAKES_OUT = frozenset({"drain", "replace", "reset-gpu", "reboot"})
-"""What people ask that disturbs the work on a node; a hold is there to prevent it."""
-TOUCHES = TAKES_OUT | {"cordon", "uncordon"}
-"""What people ask that is an order to the workload system, the agent or the provider."""
+from services.pool_manager.sagas import ON_REQUEST
 
 
 def kept(node: NodeRecord, record: PoolRecord, now: datetime, *, can_wait: bool = False) -> str:
@@ -80,12 +76,13 @@ def refusal(
     verb: str, node: NodeRecord, record: PoolRecord, now: datetime
 ) -> tuple[Refusal, str] | None:
     """Why what a person asks of a node is refused; None where it is not."""
-    if verb in TOUCHES and record.spec.mode == "observe":
+    requested = ON_REQUEST.get(verb)
+    if requested is not None and record.spec.mode == "observe":
         return "observing", (
             f"pool {record.name} has mode: observe, in which nothing is touched; set mode: act for "
             "the pool and the fleet, restart the pool-manager, and ask again"
         )
-    if verb in TAKES_OUT and held(node, now):
+    if requested is not None and requested.disrupts and held(node, now):
         return "held", (
             f"{node.node} is held {hold_told(node)}; first: navarch release {node.node}"
         )

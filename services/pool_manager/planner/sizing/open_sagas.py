@@ -7,9 +7,9 @@ import msgspec
 
 from schemas.reasons import SagaKind
 from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import REMOVING
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.sagas import DEFINITIONS
 
 
 def node_name(fleet: str, pool: str, serial: int) -> str:
@@ -37,7 +37,7 @@ def begin(
     `spare`: what comes is for the reserve; `promotes`: the spare that goes into service.
     """
     new_node = ""
-    if kind in ("replace", "scale-up"):
+    if DEFINITIONS[kind].brings_node:
         serial = record.serial + 1
         record = msgspec.structs.replace(record, serial=serial)
         new_node = node_name(fleet, record.name, serial)
@@ -69,7 +69,7 @@ def _for_no_notice(opened: OpenSaga) -> OpenSaga:
 
 def _renews(kind: SagaKind, node: NodeRecord | None) -> bool:
     """Whether it is a spare that leaves; what comes in its place is one too."""
-    return node is not None and node.spare and kind in REMOVING
+    return node is not None and node.spare and DEFINITIONS[kind].removes_node
 
 
 def _gpus(node: NodeRecord) -> tuple[str, ...]:

@@ -7,15 +7,16 @@ that a replacement takes seconds; the node that is launched meanwhile becomes th
 from datetime import datetime
 
 from schemas.records import NodeRecord, PoolRecord
-from services.pool_manager.planner.node_counts import REMOVING, Nodes, busy
+from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.sagas import DEFINITIONS
 
 
 def reserve(record: PoolRecord, nodes: Nodes) -> int:
     """How many spares the pool will have when what is open has come to its end."""
     opened = record.open.values()
-    leaving = {each.node for each in opened if each.kind in REMOVING}
+    leaving = {each.node for each in opened if DEFINITIONS[each.kind].removes_node}
     promoted = {each.promotes for each in opened if each.promotes}
     coming = {each.new_node for each in opened if each.new_node and each.spare}
     present = {node.node for node in nodes.needs_attention if node.spare} | coming

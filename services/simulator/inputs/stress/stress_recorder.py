@@ -6,7 +6,7 @@ what the services make of it. Nothing is kept but what the report needs, so that
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,8 +17,8 @@ from schemas.saga_log_entries import WHOLE
 from schemas.settings import BudgetSpec
 from schemas.topology import EVENTS, HEALTH, NODES, SAGAS
 from services.bus.port import Stored
-from services.pool_manager.planner.node_counts import DISRUPTIVE
 from services.pool_manager.planner.safety.disruption_budget import limit
+from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
 from services.simulator.inputs.stress.recorded_values import BudgetUse, Repair, Sample
@@ -31,7 +31,6 @@ STATES: Final = ("healthy", "degraded", "out", "starting")
 """What a node counts as in the samples: in service and well, in service and not quite, out of
 service (unhealthy, lost, cordoned or leaving), not yet in service."""
 SERVING: Final = frozenset({"healthy", "degraded"})
-REPAIRS: Final[frozenset[SagaKind]] = frozenset({"replace", "reset-gpu", "reboot"})
 
 
 class _Node(msgspec.Struct, frozen=True, gc=False):
@@ -78,7 +77,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
     """Of a saga's entry, what its story tells."""
 
     saga: str
-    kind: str = ""
+    kind: SagaKind | Literal[""] = ""
     params: _Params = _Params()
     step: str = ""
     reason: str = ""
@@ -256,12 +255,13 @@ class StressRecorder:
 
     def _begin(self, at: float, entry: _Entry) -> None:
         params = entry.params
-        if entry.kind in DISRUPTIVE:
+        assert entry.kind
+        if DEFINITIONS[entry.kind].disrupts:
             self._taking[entry.saga] = params.pool
             budget = self.budgets[params.pool]
             budget.begun += 1
             budget.most = max(budget.most, self._out(params.pool))
-        if entry.kind in REPAIRS:
+        if DEFINITIONS[entry.kind].remediates:
             repair = Repair(
                 saga=entry.saga,
                 kind=entry.kind,
