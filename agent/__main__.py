@@ -24,8 +24,8 @@ from agent.sources.cloud.cloud_detection import looks, rack
 from agent.sources.host_metrics import Host
 from agent.sources.job_lookup import Processes
 from agent.sources.nvml import Nvml, NvmlEvents
+from schemas.agent_commands import DiagnoseRequest
 from schemas.permissions import bootstrap_inbox, node_inbox
-from schemas.requests import DiagnoseRequest
 from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus

@@ -14,10 +14,10 @@ import msgspec
 
 from agent.settings import AgentConfig
 from schemas import subjects
+from schemas.agent_commands import EnrollAnswer, EnrollRequest
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.permissions import AGENT, BOOTSTRAP
-from schemas.requests import EnrollAnswer, EnrollRequest
 from services.bus.port import Bus
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import ConfigurationError, NavarchError, Unavailable

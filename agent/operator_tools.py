@@ -23,8 +23,8 @@ from agent.sources.host_metrics import PROC
 from agent.sources.kernel_log_parser import KERNEL_FACILITY, Line, parse_kmsg
 from agent.sources.log_formats import parse_text
 from agent.sources.nvml import Inventory, Nvml, NvmlUnavailable
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.messages import encode
-from schemas.requests import DiagnoseRequest, Diagnosis
 from schemas.subjects import node_command
 from services.bus.port import Bus
 from services.primitives.errors import ConfigurationError, NavarchError

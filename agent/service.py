@@ -30,10 +30,10 @@ from agent.sources.job_lookup import Processes
 from agent.sources.kernel_log_reader import KernelLog, PositionFile
 from agent.sources.xid_listener import EventSession, XidWatch
 from schemas import subjects
-from schemas.messages import encode
+from schemas.agent_commands import DiagnoseRequest
+from schemas.messages import decoder, encode
 from schemas.node_events import CheckResult
-from schemas.records import HeartbeatRecord, NodeRecord, decoder, node_key
-from schemas.requests import DiagnoseRequest
+from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.topology import HEARTBEATS, NODES
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock

@@ -27,8 +27,9 @@ from starlette.routing import Route
 
 from benchmarks.machine import percentile
 from schemas import subjects
+from schemas.messages import decoder
+from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced, pool_codec
-from schemas.records import NodeRecord, decoder
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus

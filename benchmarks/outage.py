@@ -23,10 +23,10 @@ from typing import Any, Final
 import uvloop
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, BootChecked, GpuIdentity, Lost, NodeEvent, Registered
+from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.pool_events import NodeReplaced, pool_codec
-from schemas.records import HeartbeatRecord, NodeRecord, decoder, node_key
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, HEARTBEATS, NODES, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -20,7 +20,7 @@ from benchmarks.outage import POOL, SERVICES, Agents, _active, _stop, _until
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, Fault
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer

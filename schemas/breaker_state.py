@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from schemas.enums import BreakerCause, BreakerState, IncidentScope, SagaKind
 from schemas.messages import Record, UtcTime
-from schemas.reasons import BreakerCause, BreakerState, IncidentScope, SagaKind
 
 
 class OpenIncident(Record, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.reasons import Refusal
+from schemas.enums import Refusal
 
 
 class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,10 +9,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from schemas.enums import Action, HealthStatus
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
 from schemas.messages import Record, UtcTime
 from schemas.node_events import BootChecked, Fault, GpuIdentity, Telemetry, Verdict
-from schemas.reasons import Action, HealthStatus
-from schemas.records import HealthRecord, InstanceRecord, NodeRecord
+from schemas.node_records import NodeRecord
 
 AROUND_SECONDS: Final = 900.0
 """Samples further from the fault than this are left out."""

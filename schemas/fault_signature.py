@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Final
 
-from schemas.reasons import IncidentScope
-from schemas.records import NodeRecord
+from schemas.enums import IncidentScope
+from schemas.node_records import NodeRecord
 
 SILENCE: Final = "silence"
 """What a node has whose heart stopped and that is not known to have anything else."""

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from schemas.enums import ProviderErrorKind
 from schemas.messages import Codec, Message
-from schemas.reasons import ProviderErrorKind
 
 
 class FleetEvent(Message, frozen=True, kw_only=True):

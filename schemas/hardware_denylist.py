@@ -1,7 +1,11 @@
 """HARDWARE: GPUs and hosts that are not admitted any more."""
 
+from typing import Annotated
+
+import msgspec
+
+from schemas.enums import HardwareKind
 from schemas.messages import Record, UtcTime
-from schemas.reasons import HardwareKind
 
 
 class HardwareRecord(Record, frozen=True, kw_only=True):
@@ -17,3 +21,21 @@ class HardwareRecord(Record, frozen=True, kw_only=True):
     saga: str = ""
     by: str = ""
     """Who listed it; empty: a replacement did."""
+
+
+class HardwareAdd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks the pool-manager to refuse a GPU or a host from now on (`query.hardware-add`)."""
+
+    kind: HardwareKind
+    value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+    node: str = ""
+    by: str = ""
+
+
+class HardwareForget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks the pool-manager to admit it again (`query.hardware-forget`)."""
+
+    kind: HardwareKind
+    value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    by: str = ""

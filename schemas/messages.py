@@ -91,3 +91,8 @@ def message_type(cls: type[Message]) -> str:
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A bucket's value. Add-only, like messages."""
+
+
+def decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
+    """A decoder for one kind of record."""
+    return msgspec.json.Decoder(kind, dec_hook=decode_hook)

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, SagaKind
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Action, AttemptOutcome, FaultKind, HealthStatus, SagaKind
 
 Metric = int | float | str | bool
 

@@ -4,10 +4,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from schemas.enums import ProviderErrorKind
+from schemas.fleet_queries import Query
 from schemas.launch_offers import Market
 from schemas.messages import Record, UtcTime
-from schemas.reasons import ProviderErrorKind
-from schemas.requests import Query
 
 BlockScope = Literal["offering", "type", "subnet", "quota", "account", "configuration"]
 """What one failure keeps from being launched, narrow before wide."""

@@ -2,8 +2,8 @@
 
 from typing import Final, Literal
 
+from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
 
 INCIDENT_NAMED_MAX: Final = 50
 """Nodes that an incident's event names; their number stands beside them."""

@@ -5,94 +5,14 @@ participant appends `<step>.succeeded` or `<step>.failed`. Every append is guard
 sequence of the whole tree, so that of two writers one is refused and reads again.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
-
-from schemas.launch_offers import Choice, Market
+from schemas.enums import SagaKind
 from schemas.messages import Codec, Message, UtcTime
-from schemas.reasons import Action, DrainMode, SagaKind
+from schemas.saga_params import SagaParams
 
 WHOLE: Final = "saga"
 """The step token of entries about the saga as a whole."""
-
-
-class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run on a new node over SSH, and how to get there."""
-
-    commands: tuple[str, ...]
-    user: str
-    private_key_path: str
-    """On the provisioner's host; the key itself never travels."""
-    port: int = 22
-    sudo: bool = True
-    address_seconds: float = 900.0
-    login_seconds: float = 600.0
-    connect_seconds: float = 30.0
-    command_seconds: float = 600.0
-
-
-class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to launch, fixed when the saga starts: a changed pool spec does not reach into it."""
-
-    fleet: str
-    provider: str
-    instance_type: str
-    gpu_count: int = 0
-    """0: not promised, so not checked at admission."""
-    region: str = ""
-    zones: tuple[str, ...] = ()
-    ssh_keys: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    setup: SetupSpec | None = None
-    """None: the image brings the agent up by itself."""
-    choice: Choice | None = None
-    """Where it may be launched, and by what that is chosen; None: as `provider`, `instance_type`,
-    `region` and `zones` say, in their order."""
-    user_data: str = ""
-    """`auto`, or a template's file on the provisioner's host; filled in as it is launched."""
-
-
-class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What a saga is about; every step's inputs are made of this and of earlier outputs."""
-
-    pool: str
-    node: str = ""
-    """The node that leaves, or that is acted on."""
-    new_node: str = ""
-    """The node that comes."""
-    spare: bool = False
-    """The node that comes, or leaves, is one of the reserve."""
-    promotes: str = ""
-    """The spare that is put into service."""
-    order: str = "terminate_first"
-    reason: str = ""
-    action: Action = "none"
-    fault: str = ""
-    """Id of the fault that led here; empty where a person asked."""
-    by: str = ""
-    fault_signature: str = ""
-    """What the node has (`xid-95`, `silence`): attempts at curing it are counted by it."""
-    gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs to reset; empty: all of the node's."""
-    boot_id: str = ""
-    """The boot that a reboot is to end."""
-    restores_service: bool = False
-    """The node was well and in service when somebody asked: unwinding gives it back."""
-    sole_notice: str = ""
-    """The cloud's notice, where the node is taken out of service for nothing else."""
-    cleared_at: UtcTime | None = None
-    """When somebody vouched for the node that it gives back; None: when the saga began."""
-    attempt: int = 0
-    """Which attempt at curing the node this is, of `attempts_max`."""
-    attempts_max: int = 0
-    launch: LaunchSpec | None = None
-    drain: DrainMode = "deadline"
-    drain_timeout_seconds: float = 3600.0
-    launch_timeout_seconds: float = 1200.0
-    diagnostic: str = ""
-    """What a new node must pass before it is admitted; empty: nothing beyond its boot checks."""
-    diagnostic_timeout_seconds: float = 900.0
 
 
 class SagaEntry(Message, frozen=True, kw_only=True):
@@ -182,7 +102,7 @@ class StepFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.even
 
     reason: str
     error: str = ""
-    """An error kind, or a word of schemas.reasons."""
+    """An error kind, or a word of schemas.enums."""
 
 
 class StepExpired(
@@ -246,112 +166,3 @@ STATUSES: Final[dict[type[SagaEntry], str]] = {
 
 saga_codec = Codec(STATUSES)
 timer_codec = Codec((TimerDue,))
-
-
-# --- inputs and outputs of steps that cross from one service to another --------------------------
-
-
-class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """cordon, uncordon, drain: which node, and why."""
-
-    pool: str
-    node: str
-    reason: str = ""
-    wait: bool = True
-    """drain: whether to wait until the work has left."""
-    workload_notified: bool = False
-    """drain: the workload system has been told already (`vacate`)."""
-
-
-class VacateOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """vacate: the workload system has taken the order to drain."""
-
-    workload_notified: bool = True
-
-
-class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """terminate, and the undo of provision."""
-
-    pool: str
-    node: str
-    reason: str = ""
-
-
-class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """provision: the node's name is also the instance's, and the root of its token and tags."""
-
-    pool: str
-    node: str
-    launch: LaunchSpec
-    timeout_seconds: float = 1200.0
-
-
-class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """provision: what the provider made of it."""
-
-    provider: str
-    provider_id: str
-    region: str = ""
-    zone: str = ""
-    address: str = ""
-    host: str = ""
-    """The physical machine, where the provider tells."""
-    instance_type: str = ""
-    market: Market | Literal[""] = ""
-    dollars_per_hour: float | None = None
-    """None: not known, or nothing."""
-
-
-class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """bootstrap: bring the agent onto the instance."""
-
-    pool: str
-    node: str
-
-
-class ResetInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """reset: by the node's agent."""
-
-    pool: str
-    node: str
-    gpus: tuple[str, ...] = ()
-    """UUIDs; empty: all."""
-
-
-class RebootInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """reboot: by the node's agent, else by its provider."""
-
-    pool: str
-    node: str
-    boot_id: str = ""
-    """The boot to end; once the node has another one there is nothing to do."""
-
-
-class ActionOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """reset, reboot: who did it, when by that one's clock, and what was said."""
-
-    by: str
-    at: UtcTime | None = None
-    detail: str = ""
-
-
-class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """check: whether the node may have work, by tests that its agent runs."""
-
-    pool: str
-    node: str
-    checks: tuple[str, ...] = ("boot",)
-    level: int = 1
-    """Of `dcgm`."""
-    since: UtcTime | None = None
-    """When its GPUs were reset, by its own clock: an unhealthy fault after that fails the check."""
-    boot_id: str = ""
-    """The boot that a reboot has begun: an unhealthy fault of it fails the check."""
-    action: Action = "none"
-    """What the node was mended for: where its verdict calls for more by now, the check fails."""
-
-
-class CheckOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """check: what passed."""
-
-    detail: str = ""

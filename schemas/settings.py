@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration
+from schemas.enums import DrainMode
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.launch_offers import Market, Together
-from schemas.reasons import DrainMode
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.reasons import FaultKind
+from schemas.enums import FaultKind
 
 XIDS: Final[dict[int, str]] = {
     1: "Invalid or corrupted push buffer stream",

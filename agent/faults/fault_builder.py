@@ -16,8 +16,8 @@ from agent.faults.xid_patterns import Sighting
 from agent.maintenance.diagnostics.findings import Finding
 from agent.sources.cloud.notice_parsers import Notice
 from agent.sources.nvml.nvml_events import XidEvent
+from schemas.enums import FaultKind
 from schemas.node_events import Fault, GpuIdentity, Metric, Preempting
-from schemas.reasons import FaultKind
 
 PCIE: Final = "DCGM_HEALTH_WATCH_PCIE"
 NVLINK: Final = "DCGM_HEALTH_WATCH_NVLINK"

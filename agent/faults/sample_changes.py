@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import FaultKind
 from schemas.node_events import GpuSample, Metric
-from schemas.reasons import FaultKind
 
 SBE_BURST: Final = 100
 """Corrected errors from one sample to the next that are more than wear."""

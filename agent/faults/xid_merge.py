@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from agent.faults.xid_patterns import NVLINK5_CODES, RECOVERY_ACTION_CODE
 from agent.sources.nvml.nvml_events import XidEvent
-from schemas.reasons import PROGRAM_CODES
+from schemas.enums import PROGRAM_CODES
 
 MERGE_SECONDS: Final = 3.0
 """How far the two may be apart and still speak of the same."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.faults.nvlink5_decoder import decode
+from schemas.enums import FaultKind
 from schemas.node_events import Metric
-from schemas.reasons import FaultKind
 
 MESSAGE_CHARS_MAX: Final = 1024
 REGISTERS_MAX: Final = 8

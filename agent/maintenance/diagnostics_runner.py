@@ -22,8 +22,8 @@ from agent.maintenance.diagnostics.health_checks import (
 )
 from agent.maintenance.diagnostics.tool_runner import ToolHung, run_tool
 from agent.settings import AgentConfig
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.node_events import CheckResult
-from schemas.requests import DiagnoseRequest, Diagnosis
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX, Output
 from agent.maintenance.diagnostics.tool_runner import ToolHung, run_tool
 from agent.settings import AgentConfig
 from agent.sources.nvml import GpuProcess
+from schemas.agent_commands import ActionResult, RebootRequest, ResetRequest
 from schemas.messages import encode
-from schemas.requests import ActionResult, RebootRequest, ResetRequest
 from services.bus.port import Headers
 from services.primitives.atomic_files import write_whole
 from services.primitives.clock import Clock

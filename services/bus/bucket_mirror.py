@@ -7,8 +7,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from schemas.messages import Record
-from schemas.records import decoder
+from schemas.messages import Record, decoder
 from schemas.topology import BucketSpec
 from services.bus.port import Bus, Entry
 

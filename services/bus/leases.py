@@ -5,8 +5,8 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+from schemas.lease_records import LeaseRecord
 from schemas.messages import encode
-from schemas.records import LeaseRecord
 from schemas.topology import LEASES
 from services.bus.port import Bus
 from services.primitives.clock import Clock

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from schemas.requests import Query, ScaleRequest
+from schemas.fleet_queries import Query
+from schemas.operator_requests import ScaleRequest
 from services.cli import console, dry_run_output
 from services.cli.command_options import (
     Config,

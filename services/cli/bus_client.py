@@ -16,9 +16,19 @@ import msgspec
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from schemas import subjects
+from schemas.fleet_queries import FleetBudgetView, NodeView, Page, PoolView, Query, QueryError
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.names import TOKEN
+from schemas.operator_requests import (
+    ApplyRequest,
+    BreakerRequest,
+    HoldRequest,
+    NodeRequest,
+    RemoveRequest,
+    SagaRequest,
+    ScaleRequest,
+)
 from schemas.permissions import CLI, OPERATOR, inbox
 from schemas.pool_events import (
     PoolEvent,
@@ -28,22 +38,7 @@ from schemas.pool_events import (
     ScaleRefused,
     pool_codec,
 )
-from schemas.records import pool_key
-from schemas.requests import (
-    ApplyRequest,
-    BreakerRequest,
-    FleetBudgetView,
-    HoldRequest,
-    NodeRequest,
-    NodeView,
-    Page,
-    PoolView,
-    Query,
-    QueryError,
-    RemoveRequest,
-    SagaRequest,
-    ScaleRequest,
-)
+from schemas.pool_records import pool_key
 from schemas.saga_log_entries import WHOLE
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, POOLS, SAGAS

@@ -11,7 +11,7 @@ from services.cli.console import Format
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
-    from schemas.requests import DrainRequest
+    from schemas.operator_requests import DrainRequest
 
 NatsUrl = Annotated[
     str,
@@ -64,7 +64,7 @@ def moment(since: str) -> datetime | None:
 def drain_request(node: str, reason: str, mode: str, timeout: str) -> "DrainRequest":
     """Read what the options say, as the pool-manager will."""
     from schemas.duration import decode_hook  # noqa: PLC0415
-    from schemas.requests import DrainRequest  # noqa: PLC0415
+    from schemas.operator_requests import DrainRequest  # noqa: PLC0415
 
     said = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
     try:

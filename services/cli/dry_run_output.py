@@ -11,7 +11,7 @@ from services.cli.console import Format
 
 if TYPE_CHECKING:
     from schemas.dry_run import DryRun
-    from schemas.requests import NodeRequest
+    from schemas.operator_requests import NodeRequest
 
 
 def dry_run(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from schemas.requests import NodeRequest
+from schemas.operator_requests import NodeRequest
 from services.cli import console
 from services.cli.console import Format
 from services.primitives.errors import NavarchError

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from schemas import subjects
+from schemas.messages import decoder
 from schemas.names import SAGA_TOKEN, TOKEN
 from schemas.node_events import Repaired
+from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerOpened, Incident
-from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli.bus_client import Fleet

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.messages import Invalid, Message, UnknownType, message_type
+from schemas.health_records import HealthRecord
+from schemas.messages import Invalid, Message, UnknownType, decoder, message_type
 from schemas.node_events import (
     BootChecked,
     Fault,
@@ -21,7 +22,7 @@ from schemas.node_events import (
     Uncordoned,
     node_codec,
 )
-from schemas.records import HealthRecord, NodeRecord, decoder, node_key
+from schemas.node_records import NodeRecord, node_key
 from schemas.saga_log_entries import TimerDue, timer_codec
 from schemas.settings import HealthSpec, Settings
 from schemas.topology import NODES

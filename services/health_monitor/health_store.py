@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.messages import encode
-from schemas.records import HealthRecord, decoder, node_key
+from schemas.health_records import HealthRecord
+from schemas.messages import decoder, encode
+from schemas.node_records import node_key
 from schemas.topology import HEALTH
 from services.bus.port import Bus
 from services.health_monitor.rules.node_health import Decision, Effect

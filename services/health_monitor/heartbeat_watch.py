@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from schemas.records import HealthRecord, decoder
+from schemas.health_records import HealthRecord
+from schemas.messages import decoder
 from schemas.topology import HEALTH, HEARTBEATS
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease

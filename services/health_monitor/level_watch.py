@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.records import HealthRecord, decoder
+from schemas.health_records import HealthRecord
+from schemas.messages import decoder
 from schemas.topology import HEALTH, TELEMETRY
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease

@@ -10,9 +10,10 @@ from typing import Final, assert_never
 from prometheus_client import CollectorRegistry, Counter
 
 from schemas import subjects
+from schemas.health_records import HealthRecord
 from schemas.messages import encode
 from schemas.node_events import FACTS, Fault, NodeEvent
-from schemas.records import HealthRecord, node_key
+from schemas.node_records import node_key
 from schemas.saga_log_entries import TimerDue
 from services.bus.port import Bus
 from services.health_monitor.rules import node_health

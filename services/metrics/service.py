@@ -16,10 +16,11 @@ from prometheus_client import Counter
 
 from schemas import subjects
 from schemas.duration import decode_hook
+from schemas.health_records import HealthRecord
 from schemas.messages import Codec, Message
 from schemas.node_events import NODE_EVENT_TYPES, Telemetry
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import POOL_EVENT_TYPES
-from schemas.records import HealthRecord, NodeRecord, node_key
 from schemas.topology import HEALTH, METRICS_EVENTS, NODES, TELEMETRY
 from services.bus.bucket_mirror import BucketView
 from services.bus.leases import Lease

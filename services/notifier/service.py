@@ -16,12 +16,13 @@ import msgspec
 
 from schemas.breaker_state import OpenIncident
 from schemas.fleet_events import FACTS as FLEET_FACTS
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, Message, decoder
 from schemas.node_events import NODE_EVENT_TYPES
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import POOL_EVENT_TYPES
-from schemas.records import NodeRecord, decoder, node_key, pool_key
-from schemas.saga_log_entries import NodeInputs, VacateOutputs
+from schemas.pool_records import pool_key
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
+from schemas.step_data import NodeInputs, VacateOutputs
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS, Folding, folded, is_held

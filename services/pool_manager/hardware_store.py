@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from schemas import subjects
-from schemas.hardware_denylist import HardwareRecord
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.messages import encode
-from schemas.records import NodeRecord
-from schemas.requests import HardwareAdd, HardwareForget
+from schemas.node_records import NodeRecord
 from schemas.topology import HARDWARE
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus, Endpoint, Headers

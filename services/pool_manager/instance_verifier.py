@@ -14,11 +14,12 @@ from typing import Final, Literal
 import msgspec
 
 from schemas import subjects
+from schemas.enums import NOT_LISTED
+from schemas.fleet_queries import Page, Query
 from schemas.headers import SERVICE_ERROR
-from schemas.messages import encode
-from schemas.reasons import NOT_LISTED
-from schemas.records import InstanceRecord, NodeRecord, decoder
-from schemas.requests import Page, Query
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord
 from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.pool_manager.pool_store import Store

@@ -8,20 +8,18 @@ from typing import Final
 import msgspec
 
 from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
-from schemas.messages import encode
-from schemas.records import (
+from schemas.health_records import HealthRecord
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.operator_requests import CompletedRequest
+from schemas.pool_records import (
     FLEET_KEY,
     FleetRecord,
-    HealthRecord,
-    NodeRecord,
     PoolRecord,
     RemovedPool,
-    decoder,
-    node_key,
     pool_key,
     removed_key,
 )
-from schemas.requests import CompletedRequest
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
 from services.bus.bucket_mirror import BucketView

@@ -9,8 +9,10 @@ import msgspec
 from schemas import subjects
 from schemas.dry_run import DryRunRequest
 from schemas.fleet_budget import FleetBudgetRecord
-from schemas.records import HealthRecord, NodeRecord, PoolRecord, node_key
-from schemas.requests import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
+from schemas.fleet_queries import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
+from schemas.health_records import HealthRecord
+from schemas.node_records import NodeRecord, node_key
+from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec
 from services.bus.port import Endpoint, Headers
 from services.pool_manager.planner.node_counts import Nodes, busy

@@ -17,8 +17,10 @@ from schemas import pool_events as pe
 from schemas import subjects
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.saga_log_entries import LaunchSpec, SagaParams, TimerDue
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.saga_log_entries import TimerDue
+from schemas.saga_params import LaunchSpec, SagaParams
 from services.bus.port import Bus
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals

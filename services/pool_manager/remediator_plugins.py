@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import REMEDIATOR_PLUGINS, PluginSettings, PoolSpec
 from services.pool_manager.planner.remediation.remediator import BUILT_IN, Alert, Remediator
 from services.primitives.errors import ConfigurationError

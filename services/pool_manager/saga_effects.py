@@ -7,9 +7,10 @@ import msgspec
 from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas import subjects
+from schemas.enums import OVER_CAP
 from schemas.messages import Message, encode
-from schemas.reasons import OVER_CAP
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaDone, SagaEntry, SagaUnwound, StepStarted, StepSucceeded
 from services.bus.port import Bus
 from services.pool_manager.hardware_store import HardwareList

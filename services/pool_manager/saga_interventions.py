@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.remediation.recovered_nodes import HEARD, recovered
 from services.pool_manager.planner.saga_projection import done

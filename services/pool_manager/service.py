@@ -15,7 +15,8 @@ import msgspec
 from schemas import subjects
 from schemas.messages import Invalid
 from schemas.node_events import NodeEvent, Registered, node_codec
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
 from schemas.settings import Mode, PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS

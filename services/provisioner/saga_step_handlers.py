@@ -7,15 +7,11 @@ still under way at another replica: it leaves a record that a late launch cannot
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from schemas.instance_records import InstanceRecord
 from schemas.instance_type_catalogue import InstanceTypes
-from schemas.records import InstanceRecord, node_key
-from schemas.saga_log_entries import (
-    BootstrapInputs,
-    ProvisionInputs,
-    ProvisionOutputs,
-    TerminateInputs,
-)
+from schemas.node_records import node_key
 from schemas.settings import AgentSettings, NatsSettings
+from schemas.step_data import BootstrapInputs, ProvisionInputs, ProvisionOutputs, TerminateInputs
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.bootstrap.ssh_setup import SshSetup

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from schemas import subjects
+from schemas.fleet_queries import Page, Query
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.messages import encode
-from schemas.requests import Page, Query
 from schemas.settings import PROVIDER_PLUGINS
 from schemas.topology import PROVISIONER_STEPS
 from services.bus.leases import Lease

@@ -13,20 +13,20 @@ from typing import Final
 
 from schemas import headers as h
 from schemas import subjects
+from schemas.enums import SagaKind
 from schemas.messages import encode
-from schemas.reasons import SagaKind
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.saga_log_entries import (
     WHOLE,
     SagaDone,
     SagaEntry,
-    SagaParams,
     SagaStarted,
     SagaUnwound,
     StepOverdue,
     StepStarted,
     TimerDue,
 )
+from schemas.saga_params import SagaParams
 from schemas.topology import SAGAS, DurableSpec
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from schemas.reasons import REMEDIES, SagaKind
-from schemas.records import NodeRecord
-from schemas.saga_log_entries import SagaParams
+from schemas.enums import REMEDIES, SagaKind
+from schemas.node_records import NodeRecord
+from schemas.saga_params import SagaParams
 
 Outputs = Mapping[str, Mapping[str, Any]]
 """Step name -> its outputs: the only thing that steps share."""

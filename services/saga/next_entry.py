@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from schemas.reasons import DEADLINE_PASSED
-from schemas.records import NodeRecord
+from schemas.enums import DEADLINE_PASSED
+from schemas.node_records import NodeRecord
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,

@@ -20,8 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
+from schemas.enums import STOPPED
 from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
-from schemas.reasons import STOPPED
 from schemas.saga_log_entries import (
     WHOLE,
     SagaEntry,

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from schemas.enums import SagaKind
 from schemas.headers import TRACEPARENT
-from schemas.reasons import SagaKind
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,
-    SagaParams,
     SagaRetried,
     SagaStarted,
     SagaStuck,
@@ -37,6 +36,7 @@ from schemas.saga_log_entries import (
     UndoStarted,
     UndoSucceeded,
 )
+from schemas.saga_params import SagaParams
 
 StepStatus = Literal[
     "pending", "started", "succeeded", "failed", "expired", "undo-started", "undone", "undo-failed"

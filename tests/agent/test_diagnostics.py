@@ -15,9 +15,9 @@ from agent.__main__ import run
 from agent.maintenance.diagnostics import gpu_memory_test
 from agent.maintenance.diagnostics.tool_runner import OUTPUT_BYTES_MAX, ToolHung, run_tool
 from agent.maintenance.diagnostics_runner import Diagnostics
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.duration import Duration
-from schemas.records import NodeRecord, node_key
-from schemas.requests import DiagnoseRequest, Diagnosis
+from schemas.node_records import NodeRecord, node_key
 from schemas.subjects import node_command
 from schemas.topology import NODES
 from services.bus.nats.nats_bus import NatsBus

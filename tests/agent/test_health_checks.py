@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agent.maintenance.diagnostics.health_check_plugins import RunningCheck, load_checks
+from schemas.agent_commands import DiagnoseRequest
 from schemas.node_events import CheckResult
-from schemas.requests import DiagnoseRequest
 from services.primitives.errors import ConfigurationError
 from tests.agent.bed import Bed
 

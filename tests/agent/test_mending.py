@@ -14,7 +14,7 @@ from agent.faults.fault_builder import GpuMap
 from agent.maintenance.reset_and_reboot import Means, Mending
 from agent.settings import AgentConfig
 from agent.sources.nvml import GpuProcess
-from schemas.requests import ActionResult, RebootRequest, ResetRequest
+from schemas.agent_commands import ActionResult, RebootRequest, ResetRequest
 from services.primitives.clock import SystemClock
 from tests.agent.bed import GPUS, Bed
 

@@ -11,7 +11,7 @@ import pytest
 from agent.__main__ import run
 from agent.settings import AgentConfig, load
 from schemas.duration import Duration, parse_duration
-from schemas.reasons import FaultKind
+from schemas.enums import FaultKind
 from services.primitives.errors import ConfigurationError
 
 NAMES = {"NAVARCH_POOL": "training", "NAVARCH_NODE": "n1"}

@@ -7,8 +7,8 @@ import pytest
 from agent.faults.fault_dedup import APART_SECONDS_MAX, STORY_SECONDS_MAX, Echoes
 from agent.faults.xid_merge import KEYS_MAX, LINE_SECONDS, MERGE_SECONDS, Witnesses
 from agent.sources.nvml.nvml_events import XidEvent
+from schemas.enums import FaultKind
 from schemas.node_events import Fault
-from schemas.reasons import FaultKind
 
 PCI = "0000:1b:00"
 OTHER = "0000:43:00"

@@ -9,7 +9,7 @@ import pytest
 from schemas.autoscaling_advice import Advice
 from schemas.duration import decode_hook
 from schemas.pool_events import Scaled
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, Setting
 from services.cli.text.advice_text import advice_words, matters
 from services.cli.text.history_text import moment

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration, decode_hook
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.autoscaling.autoscaler_plugins import autoscaler_of
 from services.pool_manager.autoscaling.autoscalers import (

@@ -12,7 +12,9 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import decode_hook
+from schemas.fleet_queries import HealthEvent, NodeView, Page, PoolView, Query
 from schemas.messages import encode
+from schemas.operator_requests import REQUESTS, NodeRequest, ScaleRequest
 from schemas.pool_events import (
     FACTS,
     PoolEvent,
@@ -20,16 +22,6 @@ from schemas.pool_events import (
     RequestRefused,
     Scaled,
     ScaleRefused,
-)
-from schemas.requests import (
-    REQUESTS,
-    HealthEvent,
-    NodeRequest,
-    NodeView,
-    Page,
-    PoolView,
-    Query,
-    ScaleRequest,
 )
 from schemas.topology import POOL_REQUESTS
 from services.bus.nats.nats_bus import NatsBus

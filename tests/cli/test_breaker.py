@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from schemas.requests import FleetBudgetView, PoolView
+from schemas.fleet_queries import FleetBudgetView, PoolView
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.commands.breaker_commands import fleet_line, next_line, row

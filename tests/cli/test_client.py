@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from schemas import subjects
+from schemas.fleet_queries import Query
 from schemas.messages import encode
 from schemas.node_events import Cordoned, Lost
+from schemas.operator_requests import NodeRequest, ScaleRequest
 from schemas.pool_events import RequestAccepted, Scaled, ScaleRefused
-from schemas.requests import NodeRequest, Query, ScaleRequest
-from schemas.saga_log_entries import SagaDone, SagaParams, SagaStarted, StepStarted, StepSucceeded
+from schemas.saga_log_entries import SagaDone, SagaStarted, StepStarted, StepSucceeded
+from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.bus_client import AnswerError, Fleet, accepted, views
 from services.cli.text.node_timeline import assemble

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.evidence_bundles import EvidenceBundle, JudgedFault, KernelLine
 from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemetry, Verdict
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from services.cli.commands.evidence_command import write
 from services.cli.commands.report_command import out, rows
 from services.cli.text.event_text import hours

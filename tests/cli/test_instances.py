@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.records import FLEET_KEY, FleetRecord, InstanceRecord
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from schemas.sweeps import SweepAnswer, SweepLine
 from schemas.topology import POOLS

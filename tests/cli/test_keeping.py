@@ -7,7 +7,8 @@ import pytest
 
 from schemas.breaker_state import ObservedAction
 from schemas.duration import Duration
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
 from services.cli.text.blocked_text import node_kept, pool_kept, reserve_told, windows_told
 

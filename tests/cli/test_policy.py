@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, Fault, NodeEvent, Registered, Verdict
-from schemas.records import PoolRecord, pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus

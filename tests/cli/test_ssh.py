@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.records import InstanceRecord
-from schemas.saga_log_entries import LaunchSpec
+from schemas.instance_records import InstanceRecord
+from schemas.saga_params import LaunchSpec
 from schemas.settings import PoolSpec, SetupSettings
 from services.cli.commands.ssh_command import command_line, in_folder, known_hosts, meant
 from services.primitives.errors import NavarchError

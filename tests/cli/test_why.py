@@ -13,15 +13,15 @@ from schemas.breaker_state import Breaker
 from schemas.messages import Message, encode
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import Fault, NodeEvent, Verdict
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import BreakerOpened, PoolEvent, RequestRefused, SagaOpened
-from schemas.records import NodeRecord, OpenSaga, PoolRecord, node_key, pool_key
+from schemas.pool_records import OpenSaga, PoolRecord, pool_key
 from schemas.saga_log_entries import (
     STATUSES,
     WHOLE,
     SagaDone,
     SagaEntry,
-    SagaParams,
     SagaStarted,
     SagaStuck,
     SagaUnwinding,
@@ -32,6 +32,7 @@ from schemas.saga_log_entries import (
     StepSucceeded,
     UndoStarted,
 )
+from schemas.saga_params import SagaParams
 from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer

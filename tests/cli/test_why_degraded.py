@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from schemas.duration import Duration
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import HealthSpec, PluginSettings, PoolSpec, WindowSpec
 from services.cli.text.why_text import why_node
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.fleet_queries import NodeView
 from schemas.messages import Invalid, Message, UnknownType, encode
 from schemas.node_events import (
     NODE_EVENT_TYPES,
@@ -28,8 +29,8 @@ from schemas.pool_events import (
     Scaled,
     ScaleRefused,
 )
-from schemas.requests import NodeView
-from schemas.saga_log_entries import STATUSES, SagaParams, SagaStarted, StepFailed, StepSucceeded
+from schemas.saga_log_entries import STATUSES, SagaStarted, StepFailed, StepSucceeded
+from schemas.saga_params import SagaParams
 from services.bus.port import Stored
 from services.cli.text.event_text import Told, tell
 from services.cli.text.node_timeline import assemble, sagas_about

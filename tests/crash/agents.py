@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
+from schemas.agent_commands import ActionResult, Diagnosis, RebootRequest, ResetRequest
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, Fault, GpuIdentity, NodeEvent, Registered
-from schemas.records import HeartbeatRecord, node_key
-from schemas.requests import ActionResult, Diagnosis, RebootRequest, ResetRequest
+from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers

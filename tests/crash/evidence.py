@@ -14,9 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced, pool_codec
-from schemas.records import InstanceRecord, NodeRecord, PoolRecord, decoder, pool_key
-from schemas.saga_log_entries import WHOLE, SagaEntry, SagaParams, saga_codec
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.saga_log_entries import WHOLE, SagaEntry, saga_codec
+from schemas.saga_params import SagaParams
 from schemas.topology import DEAD, EVENTS, INSTANCES, NODES, POOLS, SAGAS
 from services.bus.port import Bus, Stored
 from services.pool_manager.sagas import DEFINITIONS

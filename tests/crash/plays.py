@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled
-from schemas.saga_log_entries import LaunchSpec, SagaParams
+from schemas.saga_params import LaunchSpec, SagaParams
 from tests.crash.agents import UNCONTAINED
 from tests.crash.evidence import DONE, ENDED, steps_of
 from tests.crash.rig import Rig

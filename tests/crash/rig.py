@@ -18,10 +18,10 @@ from typing import Any, Final, Self
 import msgspec
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord
+from schemas.operator_requests import REQUESTS
 from schemas.pool_events import FACTS, NodeReplaced, PoolEvent, pool_codec
-from schemas.records import NodeRecord, decoder
-from schemas.requests import REQUESTS
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -7,21 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas.enums import SagaKind
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
+from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced
-from schemas.reasons import SagaKind
-from schemas.records import InstanceRecord, NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import (
     STATUSES,
     WHOLE,
-    LaunchSpec,
     SagaDone,
     SagaEntry,
-    SagaParams,
     SagaStarted,
     StepStarted,
     StepSucceeded,
 )
+from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import PoolSpec
 from schemas.subjects import saga_entry
 from services.bus.port import Stored

@@ -13,23 +13,16 @@ from typing import Any, Final
 import msgspec
 
 import schemas
-from schemas import saga_log_entries
+from schemas import step_data
+from schemas.fleet_queries import NodeView, Page, PoolView, Query, QueryError
+from schemas.hardware_denylist import HardwareAdd, HardwareForget
 from schemas.messages import Message, Record, message_type
-from schemas.requests import (
-    REQUESTS,
-    HardwareAdd,
-    HardwareForget,
-    NodeView,
-    Page,
-    PoolView,
-    Query,
-    QueryError,
-)
+from schemas.operator_requests import REQUESTS
 
 HERE: Final = Path(__file__).parent
 STEP_TYPES: Final = tuple(
     each
-    for name, each in vars(saga_log_entries).items()
+    for name, each in vars(step_data).items()
     if isinstance(each, type) and name.endswith(("Inputs", "Outputs"))
 )
 ANSWER_TYPES: Final = (Query, Page, NodeView, PoolView, QueryError, HardwareAdd, HardwareForget)

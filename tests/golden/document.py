@@ -16,18 +16,25 @@ from typing import Any, Final, get_args
 import msgspec
 
 from schemas import (
+    enums,
     evidence_bundles,
     fleet_events,
+    fleet_queries,
+    health_records,
     node_events,
+    operator_requests,
     pool_events,
-    reasons,
-    records,
-    requests,
+    pool_records,
     saga_log_entries,
+    saga_params,
     subjects,
 )
 from schemas.dead_letters import DeadLetter
-from schemas.messages import message_type
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
+from schemas.lease_records import LeaseRecord, RateLimitRecord
+from schemas.messages import Record, message_type
+from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, StreamSpec
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
 
@@ -71,16 +78,16 @@ SUBJECTS: Final[tuple[tuple[str, str, str], ...]] = (
     (subjects.dead("m0", "d0"), "DEAD", "a message that could not be used"),
     (subjects.query("q0"), "", "a question about the fleet (request and reply)"),
 )
-BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[records.Record]], ...]]] = {
+BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
     "POOLS": (
-        (records.FLEET_KEY, records.FleetRecord),
-        (records.pool_key("<pool>"), records.PoolRecord),
+        (pool_records.FLEET_KEY, pool_records.FleetRecord),
+        (pool_records.pool_key("<pool>"), pool_records.PoolRecord),
     ),
-    "NODES": ((records.node_key("<pool>", "<node>"), records.NodeRecord),),
-    "HEALTH": ((records.node_key("<pool>", "<node>"), records.HealthRecord),),
-    "INSTANCES": ((records.node_key("<pool>", "<node>"), records.InstanceRecord),),
-    "HEARTBEATS": ((records.node_key("<pool>", "<node>"), records.HeartbeatRecord),),
-    "LEASES": (("<name>", records.LeaseRecord), ("pace-<name>", records.RateLimitRecord)),
+    "NODES": ((node_key("<pool>", "<node>"), NodeRecord),),
+    "HEALTH": ((node_key("<pool>", "<node>"), HealthRecord),),
+    "INSTANCES": ((node_key("<pool>", "<node>"), InstanceRecord),),
+    "HEARTBEATS": ((node_key("<pool>", "<node>"), HeartbeatRecord),),
+    "LEASES": (("<name>", LeaseRecord), ("pace-<name>", RateLimitRecord)),
     "REPAIRS": ((evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),),
     "EVIDENCE": (
         (evidence_bundles.capture_name("<pool>", "<node>"), evidence_bundles.EvidenceCapture),
@@ -231,7 +238,7 @@ def _requests() -> Iterator[str]:
         "typing error does not pass as a default. The answer is a fact about the pool: `scaled` "
         "or `scale-refused`, `request-accepted` or `request-refused`, with `request` echoed.\n"
     )
-    for verb, kind in requests.REQUESTS.items():
+    for verb, kind in operator_requests.REQUESTS.items():
         subject = subjects.pool_request("training", verb)
         yield from _struct(kind, f"requests/{verb}", "###", title=f"`{verb}`")
         body = {"nodes": 5} if verb == "scale" else {"node": "training-3"}
@@ -266,7 +273,14 @@ def _parts() -> Iterator[str]:
     """Structs that stand inside of others and were not described yet."""
     yield "## Parts\n"
     described = {*(kind for found in BUCKET_RECORDS.values() for _, kind in found)}
-    for module in (node_events, saga_log_entries, records, evidence_bundles, requests):
+    for module in (
+        node_events,
+        saga_params,
+        pool_records,
+        health_records,
+        evidence_bundles,
+        fleet_queries,
+    ):
         for kind in vars(module).values():
             if not isinstance(kind, type) or kind.__module__ != module.__name__:
                 continue
@@ -278,13 +292,21 @@ def _parts() -> Iterator[str]:
 def _words() -> Iterator[str]:
     """The closed sets of words that fields may hold."""
     yield "## Words\n"
-    named = ((name, get_args(each)) for name, each in vars(reasons).items())
+    named = ((name, get_args(each)) for name, each in vars(enums).items())
     rows = (
         (f"`{name}`", ", ".join(f"`{word}`" for word in words)) for name, words in named if words
     )
     yield from _table(("kind", "one of"), rows)
 
 
+PART_MODULES: Final = (
+    node_events,
+    saga_params,
+    pool_records,
+    health_records,
+    evidence_bundles,
+    fleet_queries,
+)
 PARTS: Final = frozenset(
     {
         *("GpuIdentity", "CheckResult", "GpuSample", "LaunchSpec", "SagaParams"),

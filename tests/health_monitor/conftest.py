@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.health_records import HealthRecord
+from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Fault, NodeEvent, Registered, Verdict, node_codec
-from schemas.records import HealthRecord, HeartbeatRecord, decoder, node_key
+from schemas.node_records import HeartbeatRecord, node_key
 from schemas.settings import Settings
 from schemas.topology import EVENTS, HEALTH, HEARTBEATS
 from services.bus.nats.nats_bus import NatsBus

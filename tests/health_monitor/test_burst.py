@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.health_records import HealthRecord
+from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Fault, Verdict, node_codec
-from schemas.records import HealthRecord, decoder
 from schemas.topology import DEAD, EVENTS, HEALTH
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus

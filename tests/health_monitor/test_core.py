@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, Registered, Uncordoned
-from schemas.records import HealthRecord
 from services.health_monitor.rules import fault_history, node_health
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import CONDITIONS_MAX

@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
+from schemas.enums import FaultKind
+from schemas.health_records import HealthRecord
 from schemas.node_events import Fault
-from schemas.reasons import FaultKind
-from schemas.records import HealthRecord
 from services.health_monitor.rules.node_health import Seen, decide_fault
 from services.health_monitor.rules.policy_document import render
 from services.health_monitor.rules.policy_explanation import example, explain

@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, GpuIdentity, Registered, Uncordoned
-from schemas.records import HealthRecord, NodeRecord
+from schemas.node_records import NodeRecord
 from services.cli.text.tables import node_page
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Judgement

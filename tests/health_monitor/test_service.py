@@ -9,7 +9,7 @@ import pytest
 
 from schemas.messages import encode
 from schemas.node_events import BootChecked, CheckResult, Lost, Returned, Terminated, Uncordoned
-from schemas.records import NodeRecord, node_key
+from schemas.node_records import NodeRecord, node_key
 from schemas.settings import HealthSpec, PoolSpec, Settings
 from schemas.subjects import dead, node_event
 from schemas.topology import DEAD, HEALTH, NODES

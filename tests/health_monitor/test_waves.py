@@ -9,8 +9,8 @@ import pytest
 from schemas import subjects
 from schemas.duration import Duration
 from schemas.messages import encode
-from schemas.records import NodeRecord, node_key
-from schemas.saga_log_entries import LaunchSpec
+from schemas.node_records import NodeRecord, node_key
+from schemas.saga_params import LaunchSpec
 from schemas.settings import IncidentSpec
 from schemas.topology import EVENTS, NODES
 from services.health_monitor.rules.correlated_faults import Crash, Group, Wave, Waves, What, reason

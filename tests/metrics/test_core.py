@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schemas.health_records import HealthRecord
 from schemas.node_events import (
     Admitted,
     Cordoned,
@@ -15,8 +16,8 @@ from schemas.node_events import (
     Terminated,
     Uncordoned,
 )
+from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced
-from schemas.records import HealthRecord, NodeRecord
 from services.metrics.fleet.fleet_metrics import (
     COMMANDS,
     REPLACEMENT_SECONDS,

@@ -10,8 +10,10 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import saga_log_entries as s
 from schemas import subjects
+from schemas.health_records import HealthRecord, RecordedFault
 from schemas.messages import Message, encode
-from schemas.records import HealthRecord, NodeRecord, RecordedFault
+from schemas.node_records import NodeRecord
+from schemas.saga_params import SagaParams
 from services.bus.port import Stored
 from services.metrics.evidence.evidence_content import around, bounded, bundle, capture
 from services.metrics.evidence.node_history import Known
@@ -115,7 +117,7 @@ def stored(*messages: Message) -> tuple[Stored, ...]:
 
 def saga(kind: str = "replace", spare: str = "") -> list[Message]:
     """A saga's log up to the new node's admission."""
-    params = s.SagaParams(pool="a", node="n-1", new_node="n-2", promotes=spare)
+    params = SagaParams(pool="a", node="n-1", new_node="n-2", promotes=spare)
     return [
         of(s.SagaStarted, 1, saga=SAGA, kind=kind, params=params),
         of(s.StepSucceeded, 60, saga=SAGA, step="admit"),

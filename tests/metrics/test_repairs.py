@@ -13,7 +13,8 @@ from schemas import subjects
 from schemas.evidence_bundles import RepairTotals
 from schemas.messages import Message, encode
 from schemas.node_events import Repaired, Telemetry
-from schemas.records import LaunchSpec, NodeRecord, node_key
+from schemas.node_records import NodeRecord, node_key
+from schemas.saga_params import LaunchSpec
 from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES
 from services.metrics.evidence import stored_evidence

@@ -10,10 +10,11 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from schemas import subjects
+from schemas.health_records import HealthRecord
 from schemas.messages import encode
 from schemas.node_events import Fault, GpuSample, Telemetry
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import NodeReplaced
-from schemas.records import HealthRecord, NodeRecord, node_key
 from schemas.settings import Settings
 from schemas.topology import HEALTH, NODES
 from services.metrics.service import build

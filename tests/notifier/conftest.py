@@ -16,13 +16,13 @@ from starlette.routing import Route
 from schemas import subjects
 from schemas.saga_log_entries import (
     SagaEntry,
-    SagaParams,
     SagaStarted,
     SagaUnwinding,
     StepStarted,
     UndoStarted,
     saga_codec,
 )
+from schemas.saga_params import SagaParams
 from schemas.settings import PluginSettings, Settings
 from schemas.topology import SAGAS
 from services.bus.nats.nats_bus import NatsBus

@@ -8,8 +8,8 @@ import pytest
 from schemas.breaker_state import OpenIncident
 from schemas.messages import Message
 from schemas.node_events import Cordoned, Lost, Verdict
+from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded
-from schemas.records import NodeRecord
 from services.notifier.alerts.incident_matching import part_of
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

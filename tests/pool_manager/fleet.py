@@ -8,7 +8,7 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import Duration
-from schemas.requests import NodeView, Page, PoolView
+from schemas.fleet_queries import NodeView, Page, PoolView
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
 from services.bus.nats.nats_bus import NatsBus
 from tests.support.peers import Peers

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.enums import HardwareKind, SagaKind
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_events import GpuIdentity, Verdict
+from schemas.node_records import NodeRecord
 from schemas.pool_events import pool_codec
-from schemas.reasons import HardwareKind, SagaKind
-from schemas.records import NodeRecord
-from schemas.saga_log_entries import LaunchSpec, SagaParams
+from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import AdmissionSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus

@@ -8,18 +8,11 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord
+from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.pool_events import RequestAccepted, RequestRefused
-from schemas.records import (
-    NodeRecord,
-    OpenSaga,
-    PoolRecord,
-    RemovedPool,
-    decoder,
-    pool_key,
-    removed_key,
-)
-from schemas.requests import ApplyRequest, RemoveRequest
+from schemas.pool_records import OpenSaga, PoolRecord, RemovedPool, pool_key, removed_key
 from schemas.settings import HealthSpec, PoolSpec, Settings
 from schemas.topology import POOLS
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.breaker_state import Breaker
+from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, RequestRefused
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan

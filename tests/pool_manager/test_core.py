@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
-from schemas.reasons import SagaKind
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.enums import SagaKind
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import (
     Nodes,

@@ -10,16 +10,17 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import Duration
+from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted, RequestRefused
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import (
-    SagaParams,
     SagaStarted,
     StepExpired,
     StepOverdue,
     StepStarted,
     StepSucceeded,
 )
+from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from schemas.duration import Duration
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
-from schemas.records import NodeRecord, PoolRecord
-from schemas.requests import BreakerRequest
+from schemas.node_records import NodeRecord
+from schemas.operator_requests import BreakerRequest
+from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.planner.pool_planner import close, plan

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted
-from schemas.records import NodeRecord, PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus

@@ -9,9 +9,10 @@ from hypothesis import given
 
 from schemas.duration import Duration
 from schemas.fault_signature import SILENCE, in_words
+from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerOpened, Incident
-from schemas.records import NodeRecord, PoolRecord
-from schemas.saga_log_entries import LaunchSpec
+from schemas.pool_records import PoolRecord
+from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan

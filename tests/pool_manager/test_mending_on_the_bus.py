@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.messages import decoder
 from schemas.node_events import Verdict
-from schemas.records import NodeRecord, decoder, node_key
+from schemas.node_records import NodeRecord, node_key
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings
 from schemas.topology import NODES
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from schemas.node_events import Registered, Verdict
-from schemas.records import NodeRecord
-from schemas.saga_log_entries import LaunchSpec
+from schemas.node_records import NodeRecord
+from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import node_projection
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from schemas.duration import Duration
+from schemas.enums import SagaKind
 from schemas.node_events import Preempting
-from schemas.reasons import SagaKind
-from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
+from schemas.node_records import CloudNotice, NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan

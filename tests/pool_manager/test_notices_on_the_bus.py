@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.fleet_queries import Page, Query
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_events import Lost, Preempting
-from schemas.records import InstanceRecord
-from schemas.requests import Page, Query
-from schemas.saga_log_entries import LaunchSpec, StepStarted
+from schemas.saga_log_entries import StepStarted
+from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec
 from schemas.topology import POOL_NODE_EVENTS
 from services.bus.nats.embedded_server import EmbeddedServer

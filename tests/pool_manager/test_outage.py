@@ -9,19 +9,13 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import Duration
-from schemas.messages import encode
+from schemas.fleet_queries import Page
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Lost, Registered, Returned
-from schemas.records import (
-    HeartbeatRecord,
-    InstanceRecord,
-    NodeRecord,
-    PoolRecord,
-    decoder,
-    node_key,
-    pool_key,
-)
-from schemas.requests import Page
-from schemas.saga_log_entries import LaunchSpec
+from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, HEALTH, HEARTBEATS, NODES, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer

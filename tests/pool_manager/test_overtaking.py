@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.node_records import NodeRecord
+from schemas.operator_requests import ApplyRequest, CompletedRequest, RemoveRequest
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRefused
-from schemas.records import NodeRecord, PoolRecord
-from schemas.requests import ApplyRequest, CompletedRequest, RemoveRequest
+from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import World

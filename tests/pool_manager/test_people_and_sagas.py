@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.enums import STOPPED
+from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted, RequestRefused
-from schemas.reasons import STOPPED
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,
-    SagaParams,
     SagaRetried,
     SagaStarted,
     SagaStuck,
@@ -25,6 +25,7 @@ from schemas.saga_log_entries import (
     StepStarted,
     StepSucceeded,
 )
+from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus

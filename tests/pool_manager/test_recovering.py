@@ -10,7 +10,8 @@ import pytest
 from schemas import subjects
 from schemas.duration import Duration
 from schemas.node_events import Lost, Returned
-from schemas.records import CloudNotice, NodeRecord, OpenSaga, PoolRecord
+from schemas.node_records import CloudNotice, NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
+from schemas.enums import Action, AttemptOutcome, SagaKind
+from schemas.node_records import Attempt, CloudNotice, NodeRecord
 from schemas.pool_events import OperatorNeeded
-from schemas.reasons import Action, AttemptOutcome, SagaKind
-from schemas.records import Attempt, CloudNotice, NodeRecord, OpenSaga
+from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan

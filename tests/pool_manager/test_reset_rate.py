@@ -2,7 +2,7 @@
 
 import msgspec
 
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec
 from services.pool_manager.planner.pool_planner import close, plan
 from tests.pool_manager.test_core import NOW, node

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.records import CloudNotice, NodeRecord, PoolRecord
+from schemas.node_records import CloudNotice, NodeRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, size, unavailable
 from services.pool_manager.planner.pool_planner import close, plan

@@ -15,9 +15,10 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerClosed, PoolEvent, Scaled, pool_codec
-from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
+from schemas.node_records import NodeRecord
 from schemas.pool_events import WouldStart
-from schemas.records import NodeRecord, PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Verdict
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import Incident, pool_codec
-from schemas.records import NodeRecord, PoolRecord, decoder, node_key, pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer

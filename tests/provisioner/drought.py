@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.messages import encode
 from schemas.pool_events import LaunchWaiting, pool_codec
-from schemas.records import FLEET_KEY, FleetRecord
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.topology import EVENTS, POOLS
 from services.bus.port import Stored
 from services.bus.topology_setup import set_up

@@ -9,19 +9,12 @@ from typing import Any
 
 import msgspec
 
-from schemas.records import InstanceRecord, node_key
-from schemas.saga_log_entries import (
-    LaunchSpec,
-    ProvisionInputs,
-    SagaEntry,
-    SagaParams,
-    SagaStarted,
-    StepStarted,
-    TerminateInputs,
-    UndoStarted,
-    saga_codec,
-)
+from schemas.instance_records import InstanceRecord
+from schemas.node_records import node_key
+from schemas.saga_log_entries import SagaEntry, SagaStarted, StepStarted, UndoStarted, saga_codec
+from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import Settings
+from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.subjects import saga_tree
 from schemas.topology import LEASES, SAGAS
 from services.bus.port import Bus

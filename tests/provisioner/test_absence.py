@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from schemas.enums import NOT_LISTED
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.reasons import NOT_LISTED
-from schemas.records import InstanceRecord
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.provisioner.instances import instance_decisions

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.records import InstanceRecord
-from schemas.saga_log_entries import ProvisionOutputs
+from schemas.step_data import ProvisionOutputs
 from schemas.topology import LEASES, BucketSpec
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import Conflict, Unavailable

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer, Offering
-from schemas.saga_log_entries import LaunchSpec
+from schemas.saga_params import LaunchSpec
 from services.provisioner.offerings.offering_catalogue import (
     OfferingCatalogue,
     candidates,

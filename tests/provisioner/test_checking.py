@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.messages import encode
 from schemas.node_events import CheckResult
-from schemas.requests import DiagnoseRequest, Diagnosis
-from schemas.saga_log_entries import CheckInputs
+from schemas.step_data import CheckInputs
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.primitives.clock import SystemClock

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from schemas.enums import ProviderErrorKind
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer
 from schemas.offering_records import BLOCKED
 from schemas.pool_events import LaunchRefused, LaunchWaiting, pool_codec
-from schemas.reasons import ProviderErrorKind
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
 from services.bus.nats.nats_bus import NatsBus

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.offering_records import BlockRecord, Reservation, SpendRecord
-from schemas.records import InstanceRecord
-from schemas.saga_log_entries import LaunchSpec
+from schemas.saga_params import LaunchSpec
 from services.provisioner.offerings import offering_choice, spend
 from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
 from services.provisioner.offerings.offering_catalogue import Candidate

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from schemas.enums import InstanceState
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.reasons import InstanceState
-from schemas.records import InstanceRecord
 from services.provisioner.instances import instance_decisions as decisions
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_errors import RULES

@@ -19,7 +19,7 @@ from agent.settings import AgentConfig
 from schemas import subjects
 from schemas.node_events import CredentialsIssued, CredentialsRefused, node_codec
 from schemas.permissions import bootstrap_inbox
-from schemas.saga_log_entries import LaunchSpec
+from schemas.saga_params import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
 from services.bus.nats.connection_options import credentials

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import yaml
 
-from schemas.records import InstanceRecord
-from schemas.saga_log_entries import LaunchSpec
+from schemas.instance_records import InstanceRecord
+from schemas.saga_params import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import OFFERINGS
 from services.bus.nats.nats_accounts import claims_of

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from schemas.agent_commands import ActionResult, Diagnosis
+from schemas.enums import Action, HealthStatus
+from schemas.health_records import HealthRecord, RecordedFault
 from schemas.messages import encode
-from schemas.reasons import Action, HealthStatus
-from schemas.records import HealthRecord, NodeRecord, RecordedFault
-from schemas.requests import ActionResult, Diagnosis
-from schemas.saga_log_entries import CheckInputs, RebootInputs, ResetInputs
+from schemas.node_records import NodeRecord
+from schemas.step_data import CheckInputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
 from schemas.topology import HEALTH, NODES
 from services.bus.nats.nats_bus import NatsBus

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.enums import ProviderErrorKind
 from schemas.launch_offers import Offering
 from schemas.offering_records import BlockRecord
-from schemas.reasons import ProviderErrorKind
 from services.provisioner.offerings import offering_blocks
 from services.provisioner.offerings.offering_blocks import (
     Blocked,

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from schemas.fleet_queries import Page
 from schemas.messages import encode
 from schemas.offering_records import (
     KnownPrice,
@@ -12,8 +13,7 @@ from schemas.offering_records import (
     OfferingView,
     PricesRecord,
 )
-from schemas.records import PoolRecord, pool_key
-from schemas.requests import Page
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import PoolSpec, ProviderChoice
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from schemas.records import RateLimitRecord
+from schemas.lease_records import RateLimitRecord
 from schemas.topology import LEASES
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock

@@ -8,7 +8,7 @@ from schemas.instance_type_catalogue import InstanceTypes
 from schemas.launch_offers import Offering
 from schemas.messages import encode
 from schemas.offering_records import KnownPrice, PricesRecord
-from schemas.records import PoolRecord, pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus

@@ -14,9 +14,9 @@ import asyncssh
 import pytest
 from msgspec.structs import replace
 
+from schemas.instance_records import InstanceRecord
 from schemas.node_events import SetupRan, node_codec
-from schemas.records import InstanceRecord
-from schemas.saga_log_entries import LaunchSpec, SetupSpec
+from schemas.saga_params import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
 from services.bus.nats.nats_bus import NatsBus

@@ -5,15 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
+from schemas.fleet_queries import Page, Query
 from schemas.pool_events import InstanceLeaked, pool_codec
-from schemas.requests import Page, Query
-from schemas.saga_log_entries import (
-    BootstrapInputs,
-    ProvisionOutputs,
-    StepFailed,
-    StepSucceeded,
-    UndoSucceeded,
-)
+from schemas.saga_log_entries import StepFailed, StepSucceeded, UndoSucceeded
+from schemas.step_data import BootstrapInputs, ProvisionOutputs
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from schemas.messages import encode
-from schemas.records import FLEET_KEY, FleetRecord, NodeRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import StepSucceeded
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, BucketSpec

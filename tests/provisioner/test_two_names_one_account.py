@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.records import InstanceRecord
-from schemas.saga_log_entries import LaunchSpec
+from schemas.saga_params import LaunchSpec
 from services.provisioner.instances.instance_decisions import (
     RemoveSurplus,
     SweepInput,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.saga_log_entries import LaunchSpec
+from schemas.saga_params import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from services.cli.nats_config_files import SIGNING_FILE
 from services.provisioner.bootstrap.user_data import BootstrapTemplates

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from schemas.addresses import host_and_port
 from schemas.node_events import SetupRan, node_codec
-from schemas.saga_log_entries import BootstrapInputs, SetupSpec
+from schemas.saga_params import SetupSpec
+from schemas.step_data import BootstrapInputs
 from schemas.topology import EVENTS
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.conformance import ProviderConformance

@@ -17,7 +17,7 @@ import pytest
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import Fault, GpuIdentity, GpuSample, Telemetry
-from schemas.records import NodeRecord, node_key
+from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from schemas.saga_log_entries import LaunchSpec, SetupSpec
+from schemas.saga_params import LaunchSpec, SetupSpec
 from schemas.settings import AgentSettings, NatsSettings
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock

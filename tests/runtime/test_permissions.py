@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from schemas import permissions, subjects
 from schemas.messages import encode
 from schemas.names import InvalidNameError
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.settings import NatsSettings
 from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
 from services.bus.nats.connection_options import credentials

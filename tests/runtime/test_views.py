@@ -3,7 +3,7 @@
 import asyncio
 
 from schemas.messages import encode
-from schemas.records import NodeRecord, node_key
+from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
 from services.bus.bucket_mirror import BucketView
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.saga_log_entries import (
-    LaunchSpec,
     SagaEntry,
-    SagaParams,
     SagaStarted,
     StepFailed,
     StepStarted,
@@ -21,6 +19,7 @@ from schemas.saga_log_entries import (
     UndoStarted,
     UndoSucceeded,
 )
+from schemas.saga_params import LaunchSpec, SagaParams
 from services.saga.definition import Definition
 from services.saga.next_entry import Impossible, Waiting, cancel, next_entry, retry
 from services.saga.saga_state import SagaState, fold

@@ -9,7 +9,6 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.saga_log_entries import (
     SagaDone,
-    SagaParams,
     SagaStarted,
     SagaUnwinding,
     StepExpired,
@@ -19,6 +18,7 @@ from schemas.saga_log_entries import (
     UndoStarted,
     UndoSucceeded,
 )
+from schemas.saga_params import SagaParams
 from services.bus.port import Stored
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import CorruptLogError, SagaState, fold

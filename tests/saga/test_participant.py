@@ -9,13 +9,13 @@ import pytest
 
 from schemas.saga_log_entries import (
     SagaEntry,
-    SagaParams,
     SagaStarted,
     SagaUnwinding,
     StepFailed,
     StepStarted,
     UndoStarted,
 )
+from schemas.saga_params import SagaParams
 from schemas.topology import NOTIFIER_STEPS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock

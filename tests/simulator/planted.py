@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from schemas import subjects
-from schemas.records import HealthRecord, OpenSaga, PoolRecord
+from schemas.health_records import HealthRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
 from services.pool_manager.planner.remediation import remedy_selection

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from schemas.messages import encode
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.settings import Setting
 from schemas.topology import NODES
 from services.bus.port import Stored

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from schemas import subjects
 from schemas.messages import Message, encode
-from schemas.saga_log_entries import WHOLE, SagaParams, SagaStarted, SagaUnwound
+from schemas.saga_log_entries import WHOLE, SagaStarted, SagaUnwound
+from schemas.saga_params import SagaParams
 from schemas.settings import BudgetSpec, Settings
 from services.bus.port import Stored
 from services.cli.app import app

@@ -12,7 +12,7 @@ from typing import Self
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered, Verdict
-from schemas.saga_log_entries import ActionOutputs, ProvisionOutputs, VacateOutputs
+from schemas.step_data import ActionOutputs, ProvisionOutputs, VacateOutputs
 from schemas.topology import NOTIFIER_STEPS, PROVISIONER_STEPS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock

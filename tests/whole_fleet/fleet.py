@@ -16,10 +16,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from schemas import subjects
-from schemas.messages import Message
+from schemas.messages import Message, decoder
+from schemas.node_records import NodeRecord
 from schemas.permissions import CLI, inbox
 from schemas.pool_events import NodeReplaced
-from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus

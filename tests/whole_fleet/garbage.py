@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from schemas import node_events, pool_events, subjects
 from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
-from schemas.requests import REQUESTS
+from schemas.operator_requests import REQUESTS
 from schemas.saga_log_entries import STATUSES, StepStarted, TimerDue
 from schemas.topology import DURABLES, EVENTS, MESSAGE_BYTES_MAX, STREAMS, DurableSpec
 

@@ -18,9 +18,10 @@ import pytest
 
 from schemas import subjects
 from schemas.duration import Duration
-from schemas.messages import encode
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, BootChecked, GpuIdentity, NodeEvent, Registered
-from schemas.records import HeartbeatRecord, InstanceRecord, NodeRecord, decoder, node_key
+from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.settings import PluginSettings, PoolSpec, Settings, SetupSettings
 from schemas.topology import HEARTBEATS, INSTANCES, NODES
 from services.bus.nats.embedded_server import EmbeddedServer

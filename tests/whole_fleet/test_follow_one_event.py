@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from schemas import subjects
-from schemas.records import HeartbeatRecord
+from schemas.node_records import HeartbeatRecord
 from schemas.topology import EVENTS, HEARTBEATS, SAGAS, TIMERS
 from services.bus.port import Stored
 from tests.whole_fleet.fleet import WAIT_SECONDS, Fleet, serving_fleet

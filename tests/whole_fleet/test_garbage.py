@@ -18,8 +18,8 @@ from schemas.dead_letters import DeadLetter, dead_codec
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.node_events import Verdict
+from schemas.node_records import NodeRecord
 from schemas.pool_events import FACTS, RequestRefused, ScaleRefused, pool_codec
-from schemas.records import NodeRecord
 from schemas.saga_log_entries import (
     STATUSES,
     StepEntry,

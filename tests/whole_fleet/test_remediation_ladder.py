@@ -14,9 +14,10 @@ import pytest
 import pytest_asyncio
 
 from schemas import subjects
+from schemas.messages import decoder
 from schemas.node_events import Remediated
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import NodeReplaced
-from schemas.records import NodeRecord, decoder, node_key
 from schemas.topology import EVENTS, NODES
 from services.cli.commands.serve_command import LOCAL_FOLDER
 from services.cli.text.node_timeline import decode

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from schemas import subjects
-from schemas.records import pool_key
+from schemas.pool_records import pool_key
 from schemas.topology import NODES, POOLS
 from services.primitives.errors import Unavailable
 from tests.support.inprocess import command, eventually

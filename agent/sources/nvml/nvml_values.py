@@ -5,8 +5,8 @@ from typing import Final
 
 import pynvml
 
+from schemas.enums import FaultKind
 from schemas.node_events import GpuIdentity, GpuSample
-from schemas.reasons import FaultKind
 
 ABSENT: Final = frozenset(
     {

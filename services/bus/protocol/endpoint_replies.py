@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from schemas.fleet_queries import QueryError
 from schemas.headers import SUBJECT
 from schemas.messages import encode
-from schemas.requests import QueryError
 from schemas.topology import MESSAGE_BYTES_MAX
 from services.bus.port import Endpoint, Headers
 from services.primitives.errors import BusError

@@ -17,7 +17,7 @@ from services.cli.console import Format
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
-    from schemas.requests import FleetBudgetView, PoolView
+    from schemas.fleet_queries import FleetBudgetView, PoolView
     from services.cli.bus_client import Fleet
 
 commands = typer.Typer(
@@ -54,7 +54,7 @@ def show(
     """Show each pool's breaker and its budget, and the fleet's."""
 
     async def work() -> None:
-        from schemas.requests import Query  # noqa: PLC0415
+        from schemas.fleet_queries import Query  # noqa: PLC0415
         from services.cli import bus_client  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
         from services.cli.text import tables  # noqa: PLC0415
@@ -183,7 +183,7 @@ async def _ask(
     *,
     fleet: bool,
 ) -> None:
-    from schemas.requests import BreakerRequest  # noqa: PLC0415
+    from schemas.operator_requests import BreakerRequest  # noqa: PLC0415
     from services.cli.bus_client import accepted, connected  # noqa: PLC0415
     from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
 
@@ -199,7 +199,7 @@ async def _ask(
 
 
 async def _pools(fleet: "Fleet") -> list[str]:
-    from schemas.requests import Query  # noqa: PLC0415
+    from schemas.fleet_queries import Query  # noqa: PLC0415
     from services.cli.bus_client import pool_views  # noqa: PLC0415
 
     return sorted(each.name for each in pool_views(await fleet.pages("pools", Query())))

@@ -19,9 +19,10 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
+from schemas.messages import decoder
 from schemas.node_events import GpuIdentity
+from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced, SagaFailed, SagaIsStuck
-from schemas.records import NodeRecord, decoder
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Bus, Stored

@@ -49,7 +49,7 @@ def add(
 
     Nodes in service stay as they are.
     """
-    from schemas.requests import HardwareAdd  # noqa: PLC0415
+    from schemas.hardware_denylist import HardwareAdd  # noqa: PLC0415
     from services.cli.bus_client import asker  # noqa: PLC0415
 
     asked = HardwareAdd(kind=kind, value=value, reason=reason, node=node, by=asker())
@@ -69,7 +69,7 @@ def forget(
 
     Because it was mended, or was not the cause.
     """
-    from schemas.requests import HardwareForget  # noqa: PLC0415
+    from schemas.hardware_denylist import HardwareForget  # noqa: PLC0415
     from services.cli.bus_client import asker  # noqa: PLC0415
 
     asked = HardwareForget(kind=kind, value=value, by=asker())
@@ -80,8 +80,8 @@ def _told(
     name: str, asked: msgspec.Struct | None, nats_url: str, config: Path | None, output: Format
 ) -> Coroutine[Any, Any, None]:
     async def work() -> None:
+        from schemas.fleet_queries import Query  # noqa: PLC0415
         from schemas.hardware_denylist import HardwareRecord  # noqa: PLC0415
-        from schemas.requests import Query  # noqa: PLC0415
         from services.cli.bus_client import connected  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
         from services.cli.text import tables  # noqa: PLC0415

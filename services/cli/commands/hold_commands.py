@@ -37,7 +37,7 @@ def hold(
     It ends by itself.
     """
     from schemas.duration import parse_duration  # noqa: PLC0415
-    from schemas.requests import HoldRequest  # noqa: PLC0415
+    from schemas.operator_requests import HoldRequest  # noqa: PLC0415
 
     try:
         span = parse_duration(for_)
@@ -56,7 +56,7 @@ def release(
     output: Output = Format.TABLE,
 ) -> None:
     """End a hold before its time."""
-    from schemas.requests import NodeRequest  # noqa: PLC0415
+    from schemas.operator_requests import NodeRequest  # noqa: PLC0415
 
     request = NodeRequest(node=node, reason=reason)
     asyncio.run(_ask("release", node, request, nats_url, config, output))

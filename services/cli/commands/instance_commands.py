@@ -18,7 +18,7 @@ from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.console import Format
 
 if TYPE_CHECKING:
-    from schemas.records import InstanceRecord
+    from schemas.instance_records import InstanceRecord
     from schemas.sweeps import SweepAnswer
     from services.cli.bus_client import Fleet
 
@@ -149,8 +149,9 @@ async def _asked(nats_url: str, config: Path | None, pool: str = "") -> "AsyncIt
 async def _records(
     fleet: "Fleet", pool: str, *, terminated: bool
 ) -> "tuple[Sequence[msgspec.Raw], list[InstanceRecord]]":
-    from schemas.records import InstanceRecord, decoder  # noqa: PLC0415
-    from schemas.requests import Query  # noqa: PLC0415
+    from schemas.fleet_queries import Query  # noqa: PLC0415
+    from schemas.instance_records import InstanceRecord  # noqa: PLC0415
+    from schemas.messages import decoder  # noqa: PLC0415
 
     query = Query(pool=pool, terminated=terminated, limit=PAGE)
     items = await fleet.pages("instances", query, who=WHO)

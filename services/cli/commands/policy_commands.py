@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 import msgspec
 import typer
 
+from schemas.enums import FaultKind
 from schemas.node_events import Metric
-from schemas.reasons import FaultKind
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output, moment
 from services.cli.console import Format
@@ -268,7 +268,8 @@ async def _facts(bus: "Bus", start: datetime) -> "AsyncGenerator[Stored, None]":
 
 async def _unhealthy_after(bus: "Bus") -> dict[str, int]:
     """What each pool asks for, as it is now."""
-    from schemas.records import PoolRecord, decoder, pool_key  # noqa: PLC0415
+    from schemas.messages import decoder  # noqa: PLC0415
+    from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
     from schemas.topology import POOLS  # noqa: PLC0415
 
     pools = decoder(PoolRecord)

@@ -19,7 +19,7 @@ from services.cli.console import Format
 
 if TYPE_CHECKING:
     from schemas.node_events import Repaired
-    from schemas.records import NodeRecord
+    from schemas.node_records import NodeRecord
     from services.bus.port import Stored
 
 HEADERS: Final = (
@@ -80,8 +80,9 @@ def report(
 
     async def work() -> None:
         from schemas import subjects  # noqa: PLC0415
+        from schemas.messages import decoder  # noqa: PLC0415
         from schemas.node_events import FACTS, Repaired  # noqa: PLC0415
-        from schemas.records import NodeRecord, decoder  # noqa: PLC0415
+        from schemas.node_records import NodeRecord  # noqa: PLC0415
         from schemas.topology import EVENTS, NODES  # noqa: PLC0415
         from services.cli.bus_client import connected  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415

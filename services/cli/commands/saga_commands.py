@@ -159,7 +159,7 @@ def _ask(
     """Publish a request about a saga to its pool, and print what answers it."""
 
     async def work() -> None:
-        from schemas.requests import SagaRequest  # noqa: PLC0415
+        from schemas.operator_requests import SagaRequest  # noqa: PLC0415
         from services.cli.bus_client import accepted, connected  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
         from services.cli.stored_history import saga_log  # noqa: PLC0415

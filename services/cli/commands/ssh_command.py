@@ -20,7 +20,7 @@ from services.cli.command_options import Config, NatsUrl
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
-    from schemas.records import InstanceRecord
+    from schemas.instance_records import InstanceRecord
     from schemas.settings import PoolSpec
     from services.cli.bus_client import Fleet
 
@@ -68,8 +68,10 @@ def ssh(
 
 async def _found(fleet: "Fleet", name: str) -> "tuple[InstanceRecord, PoolSpec]":
     """The node's instance, and its pool's settings."""
-    from schemas.records import InstanceRecord, PoolRecord, decoder, pool_key  # noqa: PLC0415
-    from schemas.requests import Query  # noqa: PLC0415
+    from schemas.fleet_queries import Query  # noqa: PLC0415
+    from schemas.instance_records import InstanceRecord  # noqa: PLC0415
+    from schemas.messages import decoder  # noqa: PLC0415
+    from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
     from schemas.topology import POOLS  # noqa: PLC0415
 
     items = await fleet.pages("instances", Query())

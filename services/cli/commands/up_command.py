@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from schemas.fleet_queries import Query
 from schemas.names import TOKEN
-from schemas.requests import Query
 from services.cli import console
 from services.cli.command_options import Config, Mode, NatsUrl, Timeout
 from services.cli.progress_board import Board, bad_news, board
@@ -76,7 +76,7 @@ def up(
     )
 
     async def work(fleet: "Fleet") -> None:
-        from schemas.requests import ApplyRequest  # noqa: PLC0415
+        from schemas.operator_requests import ApplyRequest  # noqa: PLC0415
         from services.cli import bus_client  # noqa: PLC0415
 
         planned = await _planned(fleet, await _as_it_is(fleet, wish), config)
@@ -111,7 +111,7 @@ def down(
         import msgspec  # noqa: PLC0415
 
         from schemas.duration import decode_hook  # noqa: PLC0415
-        from schemas.requests import RemoveRequest  # noqa: PLC0415
+        from schemas.operator_requests import RemoveRequest  # noqa: PLC0415
         from services.cli import bus_client  # noqa: PLC0415
 
         await fleet.check_pool(name)
@@ -183,7 +183,8 @@ async def _as_it_is(fleet: "Fleet", wish: "Wish") -> "Wish":
     """The wish, with the size of the nodes that the pool has already."""
     import msgspec  # noqa: PLC0415
 
-    from schemas.records import PoolRecord, decoder, pool_key  # noqa: PLC0415
+    from schemas.messages import decoder  # noqa: PLC0415
+    from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
     from schemas.topology import POOLS  # noqa: PLC0415
 
     entry = await fleet.bus.get(POOLS, pool_key(wish.name)) if TOKEN.match(wish.name) else None
@@ -305,7 +306,7 @@ async def _show_launches(fleet: "Fleet", pool: str, shown: Board) -> None:
 
 async def _gone(fleet: "Fleet", pool: str) -> None:
     """Show what is left until the pool is forgotten."""
-    from schemas.records import pool_key  # noqa: PLC0415
+    from schemas.pool_records import pool_key  # noqa: PLC0415
     from schemas.topology import POOLS  # noqa: PLC0415
 
     before: dict[str, str] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from schemas.records import InstanceRecord
+from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepAnswer, SweepLine
 from services.cli.text.history_text import moment, span
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas.duration import format_duration
-from schemas.requests import NodeView, PoolView
+from schemas.fleet_queries import NodeView, PoolView
 from services.cli.text.advice_text import advice_words, matters
 from services.cli.text.event_text import Mood, Told
 from services.cli.text.node_timeline import Moment

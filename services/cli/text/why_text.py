@@ -11,7 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from schemas.breaker_state import Breaker
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.bus.port import Stored
 from services.cli.text import blocked_text
 from services.cli.text.advice_text import advice_words

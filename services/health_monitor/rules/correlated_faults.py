@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from schemas.enums import PROGRAM_CODES, IncidentScope
 from schemas.fault_signature import called, in_words
-from schemas.reasons import PROGRAM_CODES, IncidentScope
 from schemas.settings import IncidentSpec
 
 KINDS_MAX: Final = 10_000

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any, Final, cast
 
+from schemas.enums import FaultKind
+from schemas.health_records import GpuHealth, HealthRecord, RecordedFault, is_after
 from schemas.node_events import Fault, Uncordoned
-from schemas.reasons import FaultKind
-from schemas.records import GpuHealth, HealthRecord, RecordedFault, is_after
 from services.health_monitor.rules.health_policy import Judgement
 
 RECENT_MAX: Final = 32

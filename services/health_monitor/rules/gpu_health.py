@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import Action
+from schemas.health_records import GpuHealth, HealthRecord
 from schemas.node_events import Fault
-from schemas.reasons import Action
-from schemas.records import GpuHealth, HealthRecord
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import Condition, Working
 

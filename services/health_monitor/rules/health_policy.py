@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import cel
 
+from schemas.enums import Action, HealthStatus
 from schemas.node_events import Fault, Metric
-from schemas.reasons import Action, HealthStatus
 from services.health_monitor.rules.telemetry_levels import Level
 
 Result = Literal["healthy", "degraded", "unhealthy"]

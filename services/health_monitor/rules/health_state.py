@@ -8,9 +8,9 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from schemas.enums import Action, FaultKind
+from schemas.health_records import HealthRecord
 from schemas.node_events import Fault
-from schemas.reasons import Action, FaultKind
-from schemas.records import HealthRecord
 from services.health_monitor.rules.health_policy import Judgement
 
 CONDITIONS_MAX: Final = 64

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from schemas.duration import format_duration
+from schemas.enums import PROGRAM_CODES
 from schemas.fault_signature import called, in_words
 from schemas.node_events import Fault
-from schemas.reasons import PROGRAM_CODES
 from services.health_monitor.rules.health_policy import Judgement, Windows
 
 RULE: Final = "(one job)"

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import msgspec
 
+from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, Metric
-from schemas.records import HealthRecord
 from services.health_monitor.rules.health_state import TELEMETRY_SOURCE, Working, working_of
 from services.health_monitor.rules.telemetry_levels import Crossing
 

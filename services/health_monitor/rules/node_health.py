@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import HealthStatus
+from schemas.health_records import HealthRecord
 from schemas.node_events import (
     BootChecked,
     Fault,
@@ -22,8 +24,6 @@ from schemas.node_events import (
     Uncordoned,
     Verdict,
 )
-from schemas.reasons import HealthStatus
-from schemas.records import HealthRecord
 from services.health_monitor.rules.fault_history import noted, reason_of, sick_gpus, sick_of, since
 from services.health_monitor.rules.gpu_health import (
     ACTION_RANK,

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from schemas.duration import format_duration
+from schemas.enums import Action, FaultKind
 from schemas.node_events import Fault
-from schemas.reasons import Action, FaultKind
 from services.health_monitor.rules.health_policy import Policy, Result, Rule
 from services.health_monitor.rules.job_faults import when_forgiven
 

@@ -16,7 +16,7 @@ import cel
 import msgspec
 
 from schemas.duration import Duration
-from schemas.reasons import Action, FaultKind
+from schemas.enums import Action, FaultKind
 from schemas.settings import Setting
 from services.health_monitor.rules.health_policy import STICKY_SECONDS, Policy, Result, Rule
 from services.health_monitor.rules.telemetry_levels import Level, Reading

@@ -12,6 +12,8 @@ from typing import assert_never
 
 import msgspec
 
+from schemas.enums import Action, HealthStatus
+from schemas.health_records import HealthRecord
 from schemas.messages import UtcTime
 from schemas.node_events import (
     BootChecked,
@@ -22,8 +24,6 @@ from schemas.node_events import (
     Uncordoned,
     Verdict,
 )
-from schemas.reasons import Action, HealthStatus
-from schemas.records import HealthRecord
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from schemas.reasons import FaultKind
+from schemas.enums import FaultKind
 
 Reading = Literal[
     "utilization_percent",

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.reasons import IncidentScope
+from schemas.enums import IncidentScope
 from services.health_monitor.rules.correlated_faults import Group
 
 WIDE: Final[tuple[IncidentScope, ...]] = ("rack", "zone", "provider")

@@ -14,8 +14,8 @@ from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import subjects
+from schemas.enums import REMEDIES
 from schemas.messages import Message, encode
-from schemas.reasons import REMEDIES
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
 from services.bus.port import Bus, Stored
 from services.metrics.evidence import (

@@ -12,8 +12,9 @@ import msgspec
 from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import subjects
+from schemas.instance_records import InstanceRecord
 from schemas.messages import Message, encode
-from schemas.records import InstanceRecord, NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.topology import EVENTS, SAGAS
 from services.bus.port import Stored
 from services.metrics.evidence.node_history import Known, in_order, last_outage

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from schemas import node_events as n
 from schemas import subjects
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import node_codec
+from schemas.node_records import NodeRecord
 from schemas.pool_events import pool_codec
-from schemas.records import HealthRecord, InstanceRecord, NodeRecord
 from schemas.saga_log_entries import saga_codec
 from services.bus.port import Stored
 from services.metrics.evidence.outages import Outage, outages

@@ -15,9 +15,8 @@ from prometheus_client.registry import Collector
 
 from schemas import subjects
 from schemas.evidence_bundles import TOTALS_KEY, RepairTotals
-from schemas.messages import encode
+from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Repaired, node_codec
-from schemas.records import decoder
 from schemas.topology import EVENTS, REPAIRS
 from services.bus.port import Bus, Stored
 from services.metrics.evidence.repair_sums import (

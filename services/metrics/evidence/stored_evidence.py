@@ -14,10 +14,12 @@ import msgspec
 from schemas import evidence_bundles as e
 from schemas import subjects
 from schemas.duration import decode_hook
-from schemas.messages import Message, Record
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
+from schemas.messages import Message, Record, decoder
 from schemas.node_events import NodeEvent, Telemetry
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerOpened, Incident
-from schemas.records import HealthRecord, InstanceRecord, NodeRecord, decoder, node_key
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
 from services.bus.port import BucketSpec, Bus, Stored
 from services.metrics.evidence.node_history import Known, read

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas.enums import HealthStatus
+from schemas.health_records import HealthRecord
 from schemas.messages import Message
 from schemas.node_events import (
     Cordoned,
@@ -19,9 +21,8 @@ from schemas.node_events import (
     Terminated,
     Uncordoned,
 )
+from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced
-from schemas.reasons import HealthStatus
-from schemas.records import HealthRecord, NodeRecord
 
 STALE_SECONDS: Final = 300.0
 """A sample older than this says nothing about now; its series end."""

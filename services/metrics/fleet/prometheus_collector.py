@@ -17,7 +17,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from schemas.records import HealthRecord, NodeRecord, node_key
+from schemas.health_records import HealthRecord
+from schemas.node_records import NodeRecord, node_key
 from services.metrics.fleet.fleet_metrics import (
     COUNTERS,
     POOL_LABELS,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from schemas.enums import PROGRAM_CODES
 from schemas.fleet_events import ConsumerLag, UnknownError
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
@@ -24,7 +25,6 @@ from schemas.pool_events import (
     SagaIsStuck,
     SagaOverdue,
 )
-from schemas.reasons import PROGRAM_CODES
 
 Severity = Literal["info", "warning", "critical"]
 

@@ -10,8 +10,8 @@ from schemas.breaker_state import OpenIncident
 from schemas.fault_signature import SILENCE, called, shared
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
+from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded
-from schemas.records import NodeRecord
 
 
 def part_of(

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import (
     AUTOSCALER_PLUGINS,
     METRICS_SOURCE_PLUGINS,

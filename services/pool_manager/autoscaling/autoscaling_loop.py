@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from schemas.autoscaling_advice import Advice
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import Settings
 from services.bus.leases import Lease
 from services.bus.port import Bus

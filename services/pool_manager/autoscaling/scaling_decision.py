@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.autoscaling_advice import Advice, LimitedBy
 from schemas.pool_events import Scaled
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.autoscaling.autoscalers import Recommendation
 
 DETAIL_CHARS_MAX: Final = 300

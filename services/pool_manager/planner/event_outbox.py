@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.messages import encode
 from schemas.pool_events import PoolEvent, pool_codec
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 
 
 def pending_events(record: PoolRecord, events: Sequence[PoolEvent]) -> PoolRecord:

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Final
 
+from schemas.enums import IncidentScope
 from schemas.fault_signature import SHARED
-from schemas.reasons import IncidentScope
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.sagas import DEFINITIONS
 
 AILING: Final = frozenset({"degraded", "unhealthy"})

@@ -19,8 +19,8 @@ from schemas.node_events import (
     Returned,
     Verdict,
 )
-from schemas.records import NodeRecord
-from schemas.saga_log_entries import LaunchSpec
+from schemas.node_records import NodeRecord
+from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner.sizing import cloud_notices
 
 FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_state": ""}

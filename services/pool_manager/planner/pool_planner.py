@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.pool_snapshot import Plan, World, earlier
 from services.pool_manager.planner.remediation.observe_mode import observed
 from services.pool_manager.planner.remediation.repair import repair

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from schemas.fleet_budget import FleetBudgetRecord
+from schemas.node_records import NodeRecord
 from schemas.pool_events import PoolEvent
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediation.remediator import REPLACE, Remediator
 from services.pool_manager.planner.safety.disruption_budget import Others

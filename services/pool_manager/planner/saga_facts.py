@@ -7,8 +7,8 @@ from typing import Any
 
 from schemas import node_events as ne
 from schemas import pool_events as pe
+from schemas.enums import DEADLINE_PASSED
 from schemas.messages import Message
-from schemas.reasons import DEADLINE_PASSED
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
-from schemas.reasons import STOPPED, AttemptOutcome, HealthStatus, NodeState
-from schemas.records import Attempt, NodeRecord, OpenSaga, PoolRecord
+from schemas.enums import STOPPED, AttemptOutcome, HealthStatus, NodeState
+from schemas.node_records import Attempt, NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_projection import launched
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState

@@ -1,6 +1,6 @@
 """How a pool's new nodes are set up over SSH, as a launch takes it with it. Pure."""
 
-from schemas.saga_log_entries import SetupSpec
+from schemas.saga_params import SetupSpec
 from schemas.settings import PoolSpec
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from schemas.enums import Refusal
+from schemas.operator_requests import ApplyRequest, CompletedRequest, RemoveRequest
 from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted
-from schemas.reasons import Refusal
-from schemas.records import PoolRecord
-from schemas.requests import ApplyRequest, CompletedRequest, RemoveRequest
+from schemas.pool_records import PoolRecord
 from schemas.settings import HealthSpec, Mode, PoolSpec
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.requests import request_ordering

@@ -7,7 +7,7 @@ of the configuration, and none of this process's environment.
 from pathlib import Path
 from typing import Final
 
-from schemas.requests import ApplyRequest, RemoveRequest
+from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.settings import REMEDIATOR_PLUGINS, Settings
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.pool_manager.planner.remediation.remediator import BUILT_IN

@@ -10,12 +10,8 @@ from datetime import datetime
 import msgspec
 
 from schemas.names import SAGA_TOKEN
-from schemas.pool_events import (
-    RequestAccepted,
-    Scaled,
-)
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.requests import (
+from schemas.node_records import NodeRecord
+from schemas.operator_requests import (
     BreakerRequest,
     CompletedRequest,
     DrainRequest,
@@ -25,6 +21,11 @@ from schemas.requests import (
     SagaRequest,
     ScaleRequest,
 )
+from schemas.pool_events import (
+    RequestAccepted,
+    Scaled,
+)
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.admission.admission_refusals import asked_again
 from services.pool_manager.planner.node_counts import unavailable

@@ -7,9 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from schemas.dry_run import DryRun, DryRunRequest, DryRunStep, Gate
+from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted, RequestRefused
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
-from schemas.saga_log_entries import SagaParams
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.saga_params import SagaParams
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.safety import eligibility, incidents

@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.records import PoolRecord
-from schemas.requests import (
+from schemas.operator_requests import (
     BreakerRequest,
     CompletedRequest,
     HoldRequest,
@@ -18,6 +17,7 @@ from schemas.requests import (
     Request,
     ScaleRequest,
 )
+from schemas.pool_records import PoolRecord
 from services.pool_manager.requests.request_replies import Asked
 
 REMEMBERED_MAX: Final = 64

@@ -7,11 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from schemas.duration import decode_hook
+from schemas.enums import Refusal
 from schemas.messages import Message
-from schemas.pool_events import PoolEvent, RequestRefused, ScaleRefused
-from schemas.reasons import Refusal
-from schemas.records import PoolRecord
-from schemas.requests import (
+from schemas.operator_requests import (
     REQUESTS,
     ApplyRequest,
     BreakerRequest,
@@ -23,6 +21,8 @@ from schemas.requests import (
     SagaRequest,
     ScaleRequest,
 )
+from schemas.pool_events import PoolEvent, RequestRefused, ScaleRefused
+from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.safety.holds import Holding
 

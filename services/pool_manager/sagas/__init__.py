@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.reasons import SagaKind
+from schemas.enums import SagaKind
 from services.pool_manager.sagas.drain_saga import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
 from services.pool_manager.sagas.promote_saga import PROMOTE_SPARE
 from services.pool_manager.sagas.reboot_saga import REBOOT_NODE

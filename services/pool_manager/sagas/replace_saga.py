@@ -34,7 +34,7 @@ left of the time until the cloud's deadline is the drain's.
 
 from typing import Final
 
-from schemas.saga_log_entries import SagaParams
+from schemas.saga_params import SagaParams
 from services.pool_manager.sagas.saga_steps import (
     DRAIN,
     TERMINATE,

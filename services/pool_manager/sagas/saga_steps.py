@@ -9,16 +9,16 @@ from typing import Final
 
 import msgspec
 
-from schemas.reasons import NOT_ADMITTED
-from schemas.records import NodeRecord
-from schemas.saga_log_entries import (
+from schemas.enums import NOT_ADMITTED
+from schemas.node_records import NodeRecord
+from schemas.saga_params import SagaParams
+from schemas.step_data import (
     BootstrapInputs,
     CheckInputs,
     NodeInputs,
     ProvisionInputs,
     RebootInputs,
     ResetInputs,
-    SagaParams,
     TerminateInputs,
 )
 from services.saga.definition import Met, Outputs, Step, Unmeetable

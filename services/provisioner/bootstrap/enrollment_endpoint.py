@@ -15,11 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas import subjects
+from schemas.agent_commands import EnrollAnswer, EnrollRequest
 from schemas.headers import SUBJECT
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_events import FACTS, CredentialsIssued, CredentialsRefused
-from schemas.records import InstanceRecord, node_key
-from schemas.requests import EnrollAnswer, EnrollRequest
+from schemas.node_records import node_key
 from schemas.settings import AgentSettings
 from services.bus.nats.nats_accounts import agent_token, read_agent_keys
 from services.bus.port import Bus, Headers

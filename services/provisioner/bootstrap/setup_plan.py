@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from schemas.saga_log_entries import SetupSpec
+from schemas.saga_params import SetupSpec
 from services.settings.placeholders import fill, unknown
 
 COMMAND_CHARS_MAX: Final = 32_768

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.addresses import host_and_port
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_events import FACTS, SetupRan
-from schemas.records import InstanceRecord, node_key
-from schemas.saga_log_entries import SetupSpec
+from schemas.node_records import node_key
+from schemas.saga_params import SetupSpec
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import SetupError

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from schemas.records import InstanceRecord
+from schemas.instance_records import InstanceRecord
 from schemas.settings import AgentSettings, NatsSettings
 from services.bus.nats.nats_accounts import bootstrap_credentials, read_agent_keys
 from services.primitives.errors import NavarchError, SetupError

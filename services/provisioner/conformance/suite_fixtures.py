@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final, TypeVar
 import pytest
 import pytest_asyncio
 
-from schemas.reasons import ProviderErrorKind
-from schemas.saga_log_entries import LaunchSpec
+from schemas.enums import ProviderErrorKind
+from schemas.saga_params import LaunchSpec
 from services.provisioner.conformance.call_cancellation import CallCancellation
 from services.provisioner.instances import instance_decisions
 from services.provisioner.provider_client.provider import (

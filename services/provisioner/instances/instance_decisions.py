@@ -15,10 +15,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from schemas.enums import NOT_LISTED, ProviderErrorKind
+from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
-from schemas.reasons import NOT_LISTED, ProviderErrorKind
-from schemas.records import InstanceRecord, node_key
-from schemas.saga_log_entries import LaunchSpec
+from schemas.node_records import node_key
+from schemas.saga_params import LaunchSpec
 from services.provisioner.instances.visibility import (
     hidden_prefixes,
     may_be_hidden,

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.messages import encode
-from schemas.records import InstanceRecord, decoder, node_key
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder, encode
+from schemas.node_records import node_key
 from schemas.topology import DAY_SECONDS, INSTANCES
 from services.bus.port import Bus
 from services.primitives.errors import Conflict, Reject, Retry

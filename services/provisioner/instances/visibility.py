@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from schemas.records import InstanceRecord
+from schemas.instance_records import InstanceRecord
 from services.provisioner.provider_client.provider import Capabilities, Instance
 
 

@@ -6,8 +6,8 @@ since, and whoever comes after him knows that there may be something to be found
 
 from msgspec.structs import replace
 
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.records import InstanceRecord
 
 
 def may_ask(record: InstanceRecord, offering: Offering | None) -> bool:

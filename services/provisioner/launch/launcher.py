@@ -15,10 +15,11 @@ from typing import Final, get_args
 
 from msgspec.structs import replace
 
+from schemas.enums import LaunchRefusal
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.reasons import LaunchRefusal
-from schemas.records import InstanceRecord, node_key
-from schemas.saga_log_entries import ProvisionInputs, ProvisionOutputs
+from schemas.node_records import node_key
+from schemas.step_data import ProvisionInputs, ProvisionOutputs
 from services.primitives.clock import Clock
 from services.provisioner.bootstrap.user_data import UserDataError
 from services.provisioner.instances import instance_decisions

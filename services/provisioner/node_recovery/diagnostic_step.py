@@ -11,11 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
-from schemas.messages import encode
-from schemas.reasons import NOT_ADMITTED, Action
-from schemas.records import HealthRecord, NodeRecord, decoder, is_after, node_key
-from schemas.requests import DiagnoseRequest, Diagnosis
-from schemas.saga_log_entries import CheckInputs, CheckOutputs
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.enums import NOT_ADMITTED, Action
+from schemas.health_records import HealthRecord, is_after
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.step_data import CheckInputs, CheckOutputs
 from schemas.topology import HEALTH, NODES
 from services.bus.port import Bus
 from services.primitives.clock import Clock

@@ -10,11 +10,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from schemas.messages import encode
-from schemas.reasons import NO_AGENT, REFUSED
-from schemas.records import InstanceRecord, NodeRecord, decoder, node_key
-from schemas.requests import ActionResult, RebootRequest, ResetRequest
-from schemas.saga_log_entries import ActionOutputs, RebootInputs, ResetInputs
+from schemas.agent_commands import ActionResult, RebootRequest, ResetRequest
+from schemas.enums import NO_AGENT, REFUSED
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.step_data import ActionOutputs, RebootInputs, ResetInputs
 from schemas.subjects import node_command
 from schemas.topology import NODES
 from services.bus.port import Bus

@@ -15,12 +15,13 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas import subjects
+from schemas.enums import LaunchRefusal
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering
 from schemas.messages import encode
+from schemas.node_records import node_key
 from schemas.offering_records import SPEND_KEY, BlockRecord
 from schemas.pool_events import FACTS, LaunchRefused, LaunchWaiting, PoolEvent
-from schemas.reasons import LaunchRefusal
-from schemas.records import InstanceRecord, node_key
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError

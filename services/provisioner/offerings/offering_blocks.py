@@ -14,9 +14,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from schemas.enums import ProviderErrorKind
 from schemas.launch_offers import Offering
 from schemas.offering_records import BlockRecord, BlockScope
-from schemas.reasons import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import RULES
 
 PROBE_SECONDS: Final = 120.0

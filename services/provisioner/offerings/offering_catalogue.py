@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer, Offering
-from schemas.saga_log_entries import LaunchSpec
+from schemas.saga_params import LaunchSpec
 from services.provisioner.provider_client.provider_calls import ProviderTraits
 
 OTHERS: Final = "*"

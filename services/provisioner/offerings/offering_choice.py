@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, assert_never
 
+from schemas.enums import LaunchRefusal, ProviderErrorKind
 from schemas.offering_records import BlockRecord
-from schemas.reasons import LaunchRefusal, ProviderErrorKind
 from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
 from services.provisioner.offerings.offering_catalogue import Candidate
 from services.provisioner.provider_client.provider_errors import RULES

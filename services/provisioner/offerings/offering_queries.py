@@ -6,11 +6,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from schemas.fleet_queries import Page
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.messages import encode
+from schemas.messages import decoder, encode
 from schemas.offering_records import BlockRecord, OfferingsQuery, OfferingUse, OfferingView
-from schemas.records import InstanceRecord, PoolRecord, decoder, pool_key
-from schemas.requests import Page
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
 from services.bus.port import Bus, Endpoint, Headers
 from services.provisioner.instances.instance_store import InstanceStore

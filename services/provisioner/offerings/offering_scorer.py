@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering, Together
 from schemas.offering_records import KnownPrice, PricesRecord
-from schemas.records import InstanceRecord
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks, offering_choice

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.messages import Record, encode
+from schemas.messages import Record, decoder, encode
 from schemas.offering_records import BlockRecord, PricesRecord, SpendRecord, prices_key
-from schemas.records import decoder
 from schemas.topology import OFFERINGS
 from services.bus.port import Bus
 from services.primitives.clock import Clock

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.messages import decoder
 from schemas.offering_records import PricesRecord
-from schemas.records import PoolRecord, decoder, pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
 from services.bus.leases import Lease
 from services.bus.port import Bus

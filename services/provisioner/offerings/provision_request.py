@@ -1,6 +1,6 @@
 """What a provider is asked for when an offering has been chosen. Pure."""
 
-from schemas.records import InstanceRecord
+from schemas.instance_records import InstanceRecord
 from services.provisioner.provider_client.provider import ProvisionRequest
 
 

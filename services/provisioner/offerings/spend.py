@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas.enums import LaunchRefusal
+from schemas.instance_records import InstanceRecord
 from schemas.offering_records import Reservation, SpendRecord
-from schemas.reasons import LaunchRefusal
-from schemas.records import InstanceRecord
 from services.provisioner.offerings.offering_choice import PriceLimit
 
 KEPT_SECONDS: Final = 120.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from schemas.reasons import ProviderErrorKind
+from schemas.enums import ProviderErrorKind
 from services.primitives.errors import NavarchError
 
 Scope = Literal["call", "offering", "type", "subnet", "quota", "account", "configuration"]

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from schemas.messages import encode
+from schemas.lease_records import RateLimitRecord
+from schemas.messages import decoder, encode
 from schemas.names import TOKEN
-from schemas.records import RateLimitRecord, decoder
 from schemas.topology import LEASES
 from services.bus.port import Bus, Entry
 from services.primitives.clock import Clock

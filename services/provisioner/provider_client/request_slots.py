@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.records import RateLimitRecord
+from schemas.lease_records import RateLimitRecord
 
 SLACK_PART: Final = 0.1
 SLACK_SECONDS_MAX: Final = 0.5

@@ -5,7 +5,7 @@ Source: the error codes of the EC2 API reference, and what public autoscalers ha
 
 from typing import Any, Final
 
-from schemas.reasons import ProviderErrorKind
+from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import (
     SERVER_ERROR,
     TEXT_CHARS_MAX,

@@ -10,8 +10,8 @@ allocation failures and on Resource Manager errors, and codes that public autosc
 from collections.abc import Mapping
 from typing import Any, Final
 
+from schemas.enums import ProviderErrorKind
 from schemas.launch_offers import Market
-from schemas.reasons import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
     SERVER_ERROR,

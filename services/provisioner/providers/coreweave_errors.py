@@ -8,7 +8,7 @@ Kubernetes' API machinery, and CoreWeave's pages on node pools.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from schemas.reasons import ProviderErrorKind
+from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
     SERVER_ERROR,

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.reasons import ProviderErrorKind
+from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
     SERVER_ERROR,

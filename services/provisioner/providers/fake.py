@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from schemas.reasons import ProviderErrorKind
+from schemas.enums import ProviderErrorKind
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (

@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncssh
 
-from schemas.reasons import ProviderErrorKind
+from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import TEXT_CHARS_MAX, ProviderError
 from services.provisioner.providers.ssh_claims import BUSY, CANNOT_WRITE
 

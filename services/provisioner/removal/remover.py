@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from schemas import subjects
+from schemas.enums import ProviderErrorKind
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.names import TOKEN
+from schemas.node_records import node_key
 from schemas.pool_events import FACTS, InstanceLeaked
-from schemas.reasons import ProviderErrorKind
-from schemas.records import InstanceRecord, node_key
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.instances import instance_decisions

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
+from schemas.fleet_queries import QueryError
 from schemas.headers import SERVICE_ERROR
-from schemas.messages import encode
-from schemas.records import LeaseRecord, decoder
-from schemas.requests import QueryError
+from schemas.lease_records import LeaseRecord
+from schemas.messages import decoder, encode
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import LEASES
 from services.bus.leases import Lease

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
-from schemas.records import InstanceRecord
+from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepLine, SweepVerb
 from services.provisioner.instances import instance_decisions
 from services.provisioner.provider_client.provider import Instance

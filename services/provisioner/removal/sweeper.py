@@ -15,8 +15,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from schemas.records import FLEET_KEY, FleetRecord, InstanceRecord, NodeRecord, decoder, node_key
-from schemas.saga_log_entries import LaunchSpec
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.node_records import NodeRecord, node_key
+from schemas.pool_records import FLEET_KEY, FleetRecord
+from schemas.saga_params import LaunchSpec
 from schemas.topology import NODES, POOLS
 from services.bus.leases import Lease
 from services.bus.port import Bus

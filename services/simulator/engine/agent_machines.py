@@ -16,6 +16,13 @@ import msgspec
 from agent.delivery.spool import Outgoing
 from agent.fault_reporter import Reporter
 from schemas import subjects
+from schemas.agent_commands import (
+    ActionResult,
+    DiagnoseRequest,
+    Diagnosis,
+    RebootRequest,
+    ResetRequest,
+)
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_events import (
@@ -25,7 +32,6 @@ from schemas.node_events import (
     Registered,
     Telemetry,
 )
-from schemas.requests import ActionResult, DiagnoseRequest, Diagnosis, RebootRequest, ResetRequest
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance

@@ -9,13 +9,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas import subjects
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
 from schemas.node_events import Lost, Preempting, Returned, Verdict, node_codec
-from schemas.records import (
-    HealthRecord,
-    InstanceRecord,
-    decoder,
-    node_key,
-)
+from schemas.node_records import node_key
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas.records import InstanceRecord, decoder
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
 from schemas.settings import AgentSettings
 from schemas.topology import INSTANCES, BucketSpec
 from services.bus.port import Bus, Endpoint, Headers

@@ -10,7 +10,7 @@ from typing import Any, Final
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import FACTS, NodeEvent
-from schemas.records import HeartbeatRecord, node_key
+from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance

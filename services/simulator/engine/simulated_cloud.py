@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from schemas.enums import ProviderErrorKind
 from schemas.launch_offers import Offering
-from schemas.reasons import ProviderErrorKind
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (

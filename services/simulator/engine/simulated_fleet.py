@@ -12,19 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
+from schemas.health_records import HealthRecord
 from schemas.launch_offers import Offering
-from schemas.messages import Message, encode
+from schemas.messages import Message, decoder, encode
 from schemas.node_events import node_codec
+from schemas.node_records import NodeRecord
 from schemas.pool_events import pool_codec
-from schemas.records import (
-    FLEET_KEY,
-    FleetRecord,
-    HealthRecord,
-    NodeRecord,
-    PoolRecord,
-    decoder,
-    pool_key,
-)
+from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
 from schemas.saga_log_entries import SagaStarted, saga_codec
 from schemas.topology import EVENTS, POOLS, SAGAS
 from services.bus.port import Stored

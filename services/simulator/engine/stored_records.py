@@ -5,7 +5,11 @@ from typing import Any
 
 import msgspec
 
-from schemas.records import HealthRecord, InstanceRecord, NodeRecord, PoolRecord, decoder, pool_key
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import HEALTH, INSTANCES, NODES, POOLS, BucketSpec
 from services.bus.memory.memory_server import MemoryServer
 

@@ -20,11 +20,12 @@ import msgspec
 import uvloop
 
 from schemas import subjects
-from schemas.messages import encode
+from schemas.messages import decoder, encode
 from schemas.node_events import Cordoned, Fault, Lost, Verdict, node_codec
+from schemas.node_records import NodeRecord
+from schemas.operator_requests import ScaleRequest
 from schemas.pool_events import NodeReplaced, pool_codec
-from schemas.records import NodeRecord, PoolRecord, decoder, pool_key
-from schemas.requests import ScaleRequest
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import AgentSettings, NatsSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.bucket_mirror import BucketView

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas.pool_events import NodeRefused
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from services.saga.saga_state import SagaState
 
 CHECKING: Final = ("register", "check", "admit")

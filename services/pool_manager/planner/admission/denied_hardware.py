@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from schemas.enums import HardwareKind
 from schemas.hardware_denylist import HardwareRecord
-from schemas.reasons import HardwareKind
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from services.saga.saga_state import SagaState
 
 TTL_SECONDS: Final = 180 * 86_400

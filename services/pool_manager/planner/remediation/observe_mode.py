@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.breaker_state import ObservedAction
 from schemas.pool_events import Incident, OperatorNeeded, WouldStart
-from schemas.records import OpenSaga
+from schemas.pool_records import OpenSaga
 from services.pool_manager.planner.pool_snapshot import Plan, World
 from services.pool_manager.sagas import DEFINITIONS
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemas.fault_signature import SILENCE
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import automatic
 from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.sagas import DEFINITIONS

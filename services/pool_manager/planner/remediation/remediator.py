@@ -26,8 +26,8 @@ from typing import Annotated, Final, Protocol
 import msgspec
 
 from schemas.duration import Duration
-from schemas.reasons import Action, Remedy
-from schemas.records import Attempt, NodeRecord
+from schemas.enums import Action, Remedy
+from schemas.node_records import Attempt, NodeRecord
 from schemas.settings import Setting
 
 RUNGS: Final[tuple[Remedy, ...]] = ("reset-gpu", "reboot", "replace")

@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import Remedy, SagaKind
 from schemas.fault_signature import called
+from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
-from schemas.reasons import Remedy, SagaKind
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.remediation.remediator import Choice

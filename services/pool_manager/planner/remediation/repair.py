@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from schemas.breaker_state import Breaker
+from schemas.enums import BreakerCause
+from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
-from schemas.reasons import BreakerCause
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import Plan, World, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection

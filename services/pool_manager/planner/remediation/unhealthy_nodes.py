@@ -3,7 +3,8 @@
 from datetime import datetime
 from typing import Final
 
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.sizing import cloud_notices
 
 UNVERIFIED_TIMES: Final = 3

@@ -23,8 +23,8 @@ from typing import Final, Literal
 import msgspec
 
 from schemas.breaker_state import Breaker
-from schemas.reasons import BreakerCause
-from schemas.records import OpenSaga, PoolRecord
+from schemas.enums import BreakerCause
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import automatic
 from services.pool_manager.sagas import DEFINITIONS
 

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from schemas.breaker_state import OpenIncident
 from schemas.duration import format_duration
-from schemas.reasons import BreakerCause
-from schemas.records import PoolRecord
+from schemas.enums import BreakerCause
+from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec
 from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.disruption_budget import Allowance, room_at

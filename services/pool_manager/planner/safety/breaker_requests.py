@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from schemas.operator_requests import BreakerRequest
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
-from schemas.records import PoolRecord
-from schemas.requests import BreakerRequest
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.breaker import closed_by_hand, forced_open

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.planner.pool_snapshot import World
 

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import BreakerCause, SagaKind
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
-from schemas.reasons import BreakerCause, SagaKind
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.sagas import DEFINITIONS

@@ -5,8 +5,9 @@ It is the first gate: what is kept here is never asked about remedy, breaker or 
 
 from datetime import datetime
 
-from schemas.reasons import Refusal
-from schemas.records import NodeRecord, PoolRecord
+from schemas.enums import Refusal
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.pool_snapshot import World, earlier
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.sizing import cloud_notices

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.breaker_state import OpenIncident
+from schemas.enums import IncidentScope
 from schemas.fault_signature import SILENCE, called, shared
-from schemas.reasons import IncidentScope
-from schemas.records import NodeRecord
+from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.sizing import cloud_notices

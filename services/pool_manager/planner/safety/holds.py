@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from schemas.node_events import Held, NodeEvent, Released
-from schemas.records import NodeRecord
-from schemas.requests import HoldRequest
+from schemas.node_records import NodeRecord
+from schemas.operator_requests import HoldRequest
 
 SECONDS_MAX: Final = 7 * 86_400.0
 """A hold is for the time that somebody looks at the node; what is kept for good has other means."""

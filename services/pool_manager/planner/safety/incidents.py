@@ -16,7 +16,7 @@ from schemas.breaker_state import OpenIncident
 from schemas.duration import format_duration
 from schemas.fault_signature import SILENCE, in_words
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.safety.fault_waves import Ill, Wave, belongs, find, ill_nodes
 

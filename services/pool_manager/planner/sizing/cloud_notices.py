@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from schemas.node_events import Preempting
-from schemas.records import CloudNotice, NodeRecord, PoolRecord
+from schemas.node_records import CloudNotice, NodeRecord
+from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 
 MARGIN_SECONDS: Final = 5.0

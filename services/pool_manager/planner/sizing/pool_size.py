@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from schemas.records import NodeRecord, OpenSaga, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy, size
 from services.pool_manager.planner.pool_snapshot import Plan, World
 from services.pool_manager.planner.remediation.unhealthy_nodes import sick

@@ -6,7 +6,8 @@ that a replacement takes seconds; the node that is launched meanwhile becomes th
 
 from datetime import datetime
 
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import cloud_notices

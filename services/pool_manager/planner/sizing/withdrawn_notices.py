@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from schemas.records import NodeRecord, PoolRecord
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.pool_snapshot import Plan, World
 from services.pool_manager.planner.sizing import cloud_notices

@@ -11,7 +11,7 @@ from typing import Any, Final
 from schemas import subjects
 from schemas.duration import Duration
 from schemas.messages import encode
-from schemas.requests import (
+from schemas.operator_requests import (
     BreakerRequest,
     DrainRequest,
     HoldRequest,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas.messages import encode
-from schemas.records import FLEET_KEY, FleetRecord
-from schemas.requests import ScaleRequest
+from schemas.operator_requests import ScaleRequest
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.topology import POOLS
 from services.bus.topology_setup import set_up
 from services.health_monitor.service import build as build_health_monitor

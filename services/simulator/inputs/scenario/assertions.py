@@ -10,7 +10,7 @@ from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import NodeEvent
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import RequestRefused, ScaleRefused
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.observed_status import ObservedNode

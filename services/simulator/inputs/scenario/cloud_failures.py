@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from schemas.enums import ProviderErrorKind
 from schemas.launch_offers import Offering
-from schemas.reasons import ProviderErrorKind
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.simulated_cloud import (
     Call,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from schemas.records import OpenSaga, PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import Settings
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.inputs.scenario import scenario_format as f

@@ -6,8 +6,9 @@ Its health is what the hardware is like now, so it may be healthy again while th
 
 from dataclasses import dataclass
 
-from schemas.reasons import HealthStatus
-from schemas.records import HealthRecord, NodeRecord
+from schemas.enums import HealthStatus
+from schemas.health_records import HealthRecord
+from schemas.node_records import NodeRecord
 from services.simulator.inputs.scenario.scenario_format import NodeStatus
 
 

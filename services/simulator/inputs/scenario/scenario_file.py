@@ -14,7 +14,7 @@ import msgspec
 from schemas.duration import Duration
 from schemas.launch_offers import Offering
 from schemas.names import InvalidNameError, token
-from schemas.requests import REQUESTS
+from schemas.operator_requests import REQUESTS
 from schemas.settings import Settings
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.primitives.errors import ConfigurationError

@@ -10,8 +10,8 @@ import msgspec
 
 from schemas.autoscaling_advice import LimitedBy
 from schemas.duration import Duration
+from schemas.enums import BreakerState, HealthStatus, SagaKind
 from schemas.launch_offers import Market
-from schemas.reasons import BreakerState, HealthStatus, SagaKind
 from schemas.settings import Percent, Setting, Settings
 from services.simulator.engine.offering_selector import OfferingSelector
 

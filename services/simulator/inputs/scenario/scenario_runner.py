@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.duration import Duration, format_duration
 from schemas.messages import encode
-from schemas.requests import DiagnoseRequest, Diagnosis
 from services.bus.port import Bus
 from services.primitives.errors import BusError, NavarchError
 from services.runtime.logs import silenced

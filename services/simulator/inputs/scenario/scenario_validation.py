@@ -12,8 +12,8 @@ import msgspec
 from schemas.duration import decode_hook
 from schemas.launch_offers import Offering
 from schemas.node_events import FACTS as NODE_FACTS
+from schemas.operator_requests import REQUESTS
 from schemas.pool_events import FACTS as POOL_FACTS
-from schemas.requests import REQUESTS
 from services.simulator.inputs.scenario import scenario_format as f
 
 OfferingSelector = tuple[str | int, ...]

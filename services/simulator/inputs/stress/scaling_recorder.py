@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from schemas.records import PoolRecord
+from schemas.pool_records import PoolRecord
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from schemas import headers as h
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import GpuSample, Telemetry
-from schemas.records import HeartbeatRecord, node_key
+from schemas.node_records import HeartbeatRecord, node_key
 from schemas.settings import AgentSettings
 from schemas.topology import HEARTBEATS, TELEMETRY
 from services.primitives.errors import Unavailable

@@ -11,8 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from schemas import subjects
-from schemas.reasons import SagaKind
-from schemas.records import PoolRecord
+from schemas.enums import SagaKind
+from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE
 from schemas.settings import BudgetSpec
 from schemas.topology import EVENTS, HEALTH, NODES, SAGAS

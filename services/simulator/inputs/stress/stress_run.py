@@ -10,8 +10,8 @@ import msgspec
 
 from schemas import subjects
 from schemas.messages import encode
-from schemas.records import FLEET_KEY, FleetRecord
-from schemas.requests import ScaleRequest
+from schemas.operator_requests import ScaleRequest
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.settings import Settings
 from schemas.topology import POOLS
 from services.bus.port import Stored
