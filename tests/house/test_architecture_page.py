@@ -1,5 +1,6 @@
-"""docs/architecture.md lists every module, and every module and folder that it names exists."""
+"""docs/architecture.md lists every module, and every path and function that a page names exists."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def test_the_page_lists_every_module_once() -> None:
     assert len(listed) == len(set(listed))
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/architecture.md", "docs/follow-one-event.md", "CONTRIBUTING.md", "README.md"]
+)
 def test_every_path_that_a_page_cites_exists(page: str) -> None:
     """Paths in the text and in the tables are real."""
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -46,3 +49,25 @@ def test_every_path_that_a_page_cites_exists(page: str) -> None:
     )
     assert len(cited) > 5
     assert [each for each in cited if not (ROOT / each).exists()] == []
+
+
+def names_in(path: Path) -> set[str]:
+    """Functions, classes and methods of a module."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {each.id for each in targets if isinstance(each, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
+    return found
+
+
+def test_every_function_that_follow_one_event_names_exists() -> None:
+    """A reader who follows the page finds each function and class in the file it names."""
+    page = (ROOT / "docs/follow-one-event.md").read_text(encoding="utf-8")
+    cited = re.findall(r"`([\w/]+\.py)::([\w.]+)`", page)
+    assert len(cited) >= 40
+    assert [f"{path}::{name}" for path, name in cited if name not in names_in(ROOT / path)] == []

@@ -3,7 +3,6 @@
 The story that docs/follow-one-event.md tells, on real processes; and the page itself, held to it.
 """
 
-import ast
 import asyncio
 import re
 from collections.abc import AsyncIterator
@@ -175,7 +174,6 @@ async def test_the_replacement_s_heart_beats(story: Story) -> None:
 
 # --- the page ------------------------------------------------------------------------------------
 
-FILE = re.compile(r"`((?:agent|services|schemas|config|docs|tests)/[\w/.-]+)(?:::([\w.]+))?`")
 SUBJECT = re.compile(r"(?:navarch\.v1|\$KV)\.[\w.$-]*\w")
 JSON = re.compile(r"```json\n(.*?)```", re.DOTALL)
 VARYING = frozenset(
@@ -183,30 +181,6 @@ VARYING = frozenset(
     | {"boot_id", "policy", "hostname", "timestamp", "agent_version", "address"}
 )
 """Fields that no two runs have in common."""
-
-
-def names_in(path: Path) -> set[str]:
-    """Functions, classes and methods of a module."""
-    found: set[str] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {each.id for each in targets if isinstance(each, ast.Name)}
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
-    return found
-
-
-async def test_every_file_and_function_that_the_page_names_exists() -> None:
-    """A reader who follows the page finds each place."""
-    named = FILE.findall(PAGE)
-    assert len(named) >= 40
-    assert [path for path, _ in named if not (ROOT / path).exists()] == []
-    assert [
-        f"{path}::{name}" for path, name in named if name and name not in names_in(ROOT / path)
-    ] == []
 
 
 async def test_every_subject_that_the_page_names_is_of_the_story(story: Story) -> None:
