@@ -72,7 +72,7 @@ crash: $(STAMP) ## Kill services and servers at random: make crash ROUNDS=20 SEE
 	@$(BIN)/python -m tests.crash $(ROUNDS) $(SEED) --servers $(CLUSTER)
 
 outage: $(STAMP) ## Take the broker from 500 nodes for two minutes; about eight minutes in all
-	@$(BIN)/python -m benchmarks.outage
+	@$(BIN)/python -m benchmarks.broker_outage
 
 simulate: $(STAMP) ## Fleets in virtual time under faults of every kind: make simulate SEEDS=1000
 	@$(BIN)/navarch simulator fuzz --seeds $(SEEDS) --minutes $(MINUTES)

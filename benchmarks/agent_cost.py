@@ -1,8 +1,8 @@
-"""What the agent costs its host: memory and CPU of real agent processes with eight GPUs each.
+"""Memory and CPU of real agent processes with eight GPUs each.
 
-Three run side by side for the same while: one samples every second, one every fifteen, and one has
-a kernel log that grows by 1,600 lines a second. The GPUs are simulated below NVML's C interface, so
-the agent's own work is all there; what the real driver would add is not.
+Three run side by side: one samples every second, one every fifteen as shipped, and one has a kernel
+log that grows by 1,600 lines a second. The GPUs are simulated below NVML's C interface, so all of
+the agent's own work is measured; what the real driver would add is not.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ SETTLE_SECONDS = 5.0
 LINES_PER_SECOND = 1_600
 STORM_WAKES_PER_SECOND = 200
 FAULT_EVERY_LINES = 400
-"""One line in so many is of the GPU driver; the rest is what other drivers write."""
+"""One line in so many is from the GPU driver; other drivers write the rest."""
 MIB = 1 << 20
 BOOT = "3f1c0a52-6f0b-4b9e-9a55-1d7f4c1f2a10"
 
@@ -46,7 +46,7 @@ class Host:
     """A simulated host: its files, and the agent that runs on it."""
 
     def __init__(self, directory: Path, url: str, library: Path, node: str) -> None:
-        """Make the files."""
+        """Create its files."""
         self.node = node
         self.kmsg = directory / node / "kmsg"
         state = directory / node / "nvml-state"
@@ -70,7 +70,7 @@ class Host:
 
     @property
     def pid(self) -> int:
-        """The agent."""
+        """Process ID of the agent."""
         assert self._process is not None
         return self._process.pid
 
@@ -89,13 +89,13 @@ class Host:
             await self._process.wait()
 
     async def storm(self) -> None:
-        """Write kernel log lines, evenly, for ever."""
-        begun = time.monotonic()
-        each = LINES_PER_SECOND // STORM_WAKES_PER_SECOND
+        """Write kernel log lines at an even rate, forever."""
+        start = time.monotonic()
+        burst = LINES_PER_SECOND // STORM_WAKES_PER_SECOND
         with self.kmsg.open("ab", buffering=0) as log:
             while True:
-                log.write(b"".join(self._line() for _ in range(each)))
-                due = begun + self.lines / LINES_PER_SECOND
+                log.write(b"".join(self._line() for _ in range(burst)))
+                due = start + self.lines / LINES_PER_SECOND
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     def _line(self) -> bytes:
@@ -120,8 +120,8 @@ async def _hosts(place: Path) -> AsyncIterator[tuple[NatsBus, list[Host]]]:
         for host, seconds in zip(hosts, (1, 15, 15), strict=True):
             await host.start(seconds)
         checked: set[str] = set()
-        wanted = [subjects.node_event_wildcard("boot-checked")]
-        following = bus.follow(EVENTS.name, wanted, "all")
+        checks = [subjects.node_event_wildcard("boot-checked")]
+        following = bus.follow(EVENTS.name, checks, "all")
         async with asyncio.timeout(START_SECONDS_MAX), aclosing(following):  # type: ignore[type-var]
             async for stored in following:
                 checked.add(stored.subject)
@@ -136,16 +136,16 @@ async def _hosts(place: Path) -> AsyncIterator[tuple[NatsBus, list[Host]]]:
 
 
 async def measure(seconds: float) -> dict[str, Any]:
-    """Measure for so long, after the agents have come to rest."""
+    """Measure for so long, after the agents have settled."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as place:
         async with _hosts(Path(place)) as (bus, hosts):
             storming = asyncio.create_task(hosts[2].storm())
             await asyncio.sleep(SETTLE_SECONDS)
-            lines, begun = hosts[2].lines, time.monotonic()
+            lines, start = hosts[2].lines, time.monotonic()
             before = [cpu_seconds(host.pid) for host in hosts]
             await asyncio.sleep(seconds)
             used = [cpu_seconds(h.pid) - b for h, b in zip(hosts, before, strict=True)]
-            lasted = time.monotonic() - begun
+            lasted = time.monotonic() - start
             lines = hosts[2].lines - lines
             resident = [resident_bytes(host.pid) for host in hosts]
             storming.cancel()

@@ -1,8 +1,9 @@
-"""What a figure was measured on, and how much of it a process uses."""
+"""The machine that a figure was measured on, and what a process uses of it."""
 
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from services.bus.nats.embedded_server import server_binary
 
 NS: float = 1e9
 KIB: int = 1024
+FLOOR_REPEATS: int = 200
+FLOOR_SUM: int = 200_000
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine, so that a figure can be compared with another's."""
+    """Describe this machine, so that figures of two machines can be compared."""
     model = "unknown"
     memory = 0
     for line in _lines("/proc/cpuinfo"):
@@ -23,7 +26,7 @@ def machine() -> dict[str, Any]:
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemTotal"):
             memory = int(line.split()[1]) * KIB
-    told = subprocess.run(
+    version = subprocess.run(
         [server_binary(), "--version"], capture_output=True, text=True, check=True
     )
     return {
@@ -32,7 +35,25 @@ def machine() -> dict[str, Any]:
         "memory_bytes": memory,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "nats_server": told.stdout.strip().rpartition(" ")[2],
+        "nats_server": version.stdout.strip().rpartition(" ")[2],
+    }
+
+
+def floor() -> dict[str, float]:
+    """Milliseconds of a fixed computation: how fast and how undisturbed the machine is now.
+
+    On an idle machine the two figures are close. Where other programs compete, `p99` shows how long
+    they keep a process waiting, and latencies measured meanwhile contain that.
+    """
+    took = []
+    for _ in range(FLOOR_REPEATS):
+        start = time.perf_counter()
+        sum(range(FLOOR_SUM))
+        took.append(1000 * (time.perf_counter() - start))
+    return {
+        "loop_ms_min": round(min(took), 2),
+        "loop_ms_p99": round(percentile(took, 99), 2),
+        "load_average": round(os.getloadavg()[0], 2),
     }
 
 
@@ -44,7 +65,7 @@ def _lines(path: str) -> list[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, all threads together, to the nanosecond."""
+    """CPU time of all threads of a process, to the nanosecond."""
     used = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -55,7 +76,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM, shared libraries included."""
+    """Resident memory of a process, shared libraries included."""
     for line in _lines(f"/proc/{pid}/status"):
         if line.startswith("VmRSS"):
             return int(line.split()[1]) * KIB

@@ -1,4 +1,4 @@
-"""compose/ names only what exists, and leaves no service out. It does not run a container."""
+"""compose/ is complete and names only files and modules that exist. No container is run."""
 
 import importlib.util
 import re
@@ -27,7 +27,7 @@ def test_every_service_has_its_container_and_its_program() -> None:
 
 
 def test_the_server_is_new_enough_and_keeps_its_store() -> None:
-    """JetStream on a volume, of a version that has what the topology asks for."""
+    """JetStream on a volume, in a version that has the features that the topology uses."""
     nats = COMPOSE["services"]["nats"]
     found = re.search(r":-nats:(\d+)\.(\d+)-alpine}$", nats["image"])
     assert found is not None
@@ -39,7 +39,7 @@ def test_the_server_is_new_enough_and_keeps_its_store() -> None:
 
 
 def test_services_find_the_bus_and_their_configuration() -> None:
-    """Each is told where both are, and the file that is mounted there is valid."""
+    """Both are in each service's environment, and the mounted file is valid."""
     for name in SERVICES:
         service = COMPOSE["services"][name]
         assert service["environment"] == {
@@ -51,8 +51,8 @@ def test_services_find_the_bus_and_their_configuration() -> None:
     assert settings.http.port == 8080
 
 
-def test_the_image_is_built_of_what_is_there() -> None:
-    """Whatever the Dockerfile copies exists."""
+def test_everything_that_the_image_copies_exists() -> None:
+    """Every path that the Dockerfile copies exists."""
     text = (ROOT / "compose" / "Dockerfile").read_text()
     lines = re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)
     copied = [word for line in lines for word in line.split()]
@@ -61,13 +61,13 @@ def test_the_image_is_built_of_what_is_there() -> None:
 
 
 def test_the_example_configurations_are_valid() -> None:
-    """What ships in config/ as an example loads without a word."""
+    """The example files in config/ load without warnings."""
     for name in ("navarch.yaml", "demo.yaml"):
         assert load_settings(ROOT / "config" / name, {}).pools.keys() == {"training"}
 
 
-def test_no_container_may_do_more_than_it_must() -> None:
-    """Read-only, without capabilities, without a way to more; the image is not root's."""
+def test_containers_run_with_least_privilege() -> None:
+    """Read-only, without capabilities or ways to gain them; the image does not run as root."""
     for name, service in COMPOSE["services"].items():
         assert (True, ["ALL"]) == (service["read_only"], service["cap_drop"]), name
         assert ["no-new-privileges:true"] == service["security_opt"], name
@@ -77,7 +77,7 @@ def test_no_container_may_do_more_than_it_must() -> None:
 
 
 def test_each_service_is_given_its_own_credentials_and_no_others() -> None:
-    """secure.yaml mounts what `navarch nats-config` writes, to each what is its own."""
+    """secure.yaml mounts into each service the files that `navarch nats-config` wrote for it."""
     secure = yaml.safe_load((ROOT / "compose" / "secure.yaml").read_text())["services"]
     for name in SERVICES:
         mounted = [each for each in secure[name]["volumes"] if "/creds/" in each]

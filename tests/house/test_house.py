@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows: length, purity, where a subject may be written."""
+"""House rules that no linter checks: length, purity, where subjects may be written."""
 
 import ast
 import importlib.metadata
@@ -39,7 +39,7 @@ PURE: Final = (
     "services/settings/yaml_document.py",
     "services/simulator/engine/network_faults.py",
 )
-"""Decision code: what it is given is all it knows. So it is with whatever calls itself `Pure.`"""
+"""Decision code: it gets all data as arguments. Modules that call themselves `Pure.` count too."""
 SAYS_PURE: Final = re.compile(r"\bPure\b[.:]")
 SEEDED: Final = frozenset(
     {
@@ -49,7 +49,7 @@ SEEDED: Final = frozenset(
         ("random", "services/simulator/inputs/stress/stress_fleet.py"),
     }
 )
-"""They draw from the generator that they are given."""
+"""They draw from a generator that is passed to them."""
 
 IMPURE_MODULES: Final = frozenset(
     {"asyncio", "time", "random", "secrets", "uuid", "logging", "os", "io", "socket", "subprocess"}
@@ -60,7 +60,7 @@ IMPURE_OURS: Final = (
     *("services.saga.participant", "services.saga.coordinator"),
 )
 PURE_OURS: Final = frozenset({"services.primitives.errors", "services.bus.port"})
-"""Errors and the shapes of stored messages are values; so is what a pure module has."""
+"""Errors and the types of stored messages are values; so is what a pure module declares."""
 IMPURE_CALLS: Final = frozenset({"now", "utcnow", "today", "open", "read_text", "write_text"})
 
 NOT_SUBJECTS: Final = frozenset(
@@ -68,11 +68,10 @@ NOT_SUBJECTS: Final = frozenset(
         "navarch.yaml",  # the configuration's usual name
     }
 )
-"""Entry-point groups need no place here: they are named in schemas/settings.py."""
 LIBRARIES: Final = frozenset(
     {"bus", "cli", "primitives", "runtime", "saga", "settings", "simulator"}
 )
-"""Folders of services/ that are no service: libraries, and the command line."""
+"""Folders of services/ that are libraries or programs, not services."""
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -83,7 +82,7 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def prose(tree: ast.Module) -> set[int]:
-    """Identities of the constants that are docstrings: sentences, not values."""
+    """Identities of the constants that are docstrings."""
     return {
         id(node.value)
         for node in ast.walk(tree)
@@ -91,8 +90,8 @@ def prose(tree: ast.Module) -> set[int]:
     }
 
 
-def test_every_module_is_short_enough_to_read_at_once() -> None:
-    """No module has more lines than a reader can hold."""
+def test_every_module_is_short() -> None:
+    """No module has more than `MODULE_LINES_MAX` lines."""
     long = {
         path: lines
         for path, _, text in modules(*CODE, "tests")
@@ -101,8 +100,8 @@ def test_every_module_is_short_enough_to_read_at_once() -> None:
     assert long == {}
 
 
-def test_every_function_is_short_enough_to_read_at_once() -> None:
-    """No function has more lines than a screen."""
+def test_every_function_is_short() -> None:
+    """No function has more than `FUNCTION_LINES_MAX` lines."""
     long = {
         f"{path}:{each.name}": length
         for path, tree, _ in modules(*CODE, "tests")
@@ -112,8 +111,8 @@ def test_every_function_is_short_enough_to_read_at_once() -> None:
     assert long == {}
 
 
-def test_a_subject_is_written_in_schemas_alone() -> None:
-    """A string that begins like one of our subjects stands nowhere but in schemas/."""
+def test_subjects_are_built_in_schemas_only() -> None:
+    """No string outside schemas/ begins like a subject."""
     written = [
         f"{path}:{node.lineno}: {node.value!r}"
         for path, tree, _ in modules("agent", "services", "benchmarks")
@@ -128,7 +127,7 @@ def test_a_subject_is_written_in_schemas_alone() -> None:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Full names of the modules that a module imports, wherever the import stands."""
+    """Full names of the modules that a module imports, at any level."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -140,7 +139,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def called(tree: ast.Module) -> Iterator[str]:
-    """Last names of what a module calls."""
+    """Names of the functions and methods that a module calls."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
@@ -150,7 +149,7 @@ def called(tree: ast.Module) -> Iterator[str]:
 
 
 def pure_modules() -> dict[str, ast.Module]:
-    """The modules that are held to it: path from the root -> tree."""
+    """The modules that must be pure: path from the root -> tree."""
     listed = {str(path.relative_to(ROOT)) for pattern in PURE for path in ROOT.glob(pattern)}
     return {
         path: tree
@@ -159,8 +158,8 @@ def pure_modules() -> dict[str, ast.Module]:
     }
 
 
-def test_decisions_know_no_clock_no_chance_and_no_outside() -> None:
-    """A pure module imports no asyncio, clock, chance, log or I/O, and asks no clock."""
+def test_pure_modules_have_no_clock_randomness_or_io() -> None:
+    """A pure module imports no asyncio, clock, randomness, logging or I/O, and calls no clock."""
     impure = [f"{pattern} names nothing" for pattern in PURE if not list(ROOT.glob(pattern))]
     pure = pure_modules()
     ours = PURE_OURS | {path.removesuffix(".py").replace("/", ".") for path in pure}
@@ -176,7 +175,7 @@ def test_decisions_know_no_clock_no_chance_and_no_outside() -> None:
 
 
 def service_folders() -> list[str]:
-    """Folders of services/ that are processes."""
+    """Folders of services/ that run as processes."""
     return sorted(
         path.name
         for path in (ROOT / "services").iterdir()
@@ -186,34 +185,34 @@ def service_folders() -> list[str]:
 
 @pytest.mark.parametrize("name", service_folders())
 def test_every_service_has_the_same_files(name: str) -> None:
-    """Every service starts from `__main__` and is put together in `service`."""
+    """Every service starts in `__main__` and is assembled in `service`."""
     folder = ROOT / "services" / name
     missing = {each for each in ("__main__.py", "service.py") if not (folder / each).exists()}
     assert missing == set()
 
 
 @pytest.mark.parametrize("package", ["agent", "schemas", "services"])
-def test_our_import_names_are_ours_alone(package: str) -> None:
-    """No other installed distribution brings a package of the same name."""
+def test_no_other_distribution_has_our_import_names(package: str) -> None:
+    """No other installed distribution has a package of the same name."""
     owners = set(importlib.metadata.packages_distributions().get(package, []))
     assert owners == {"navarch"}
 
 
 def test_configuration_holds_no_python() -> None:
-    """config/ is data: nothing there is imported or run."""
+    """config/ contains data only: nothing there is imported or run."""
     found = [str(path.relative_to(ROOT)) for path in (ROOT / "config").rglob("*.py*")]
     assert found == []
 
 
-def test_every_test_says_what_holds() -> None:
-    """Each test's docstring states the property that it shows."""
-    silent = [
+def test_every_test_has_a_docstring() -> None:
+    """Each test's docstring states the property that it checks."""
+    undocumented = [
         f"{path}:{each.name}"
         for path, tree, _ in modules("tests")
         for each in functions(tree)
         if each.name.startswith("test_") and not ast.get_docstring(each)
     ]
-    assert silent == []
+    assert undocumented == []
 
 
 def readme_commands(program: str) -> set[str]:
@@ -227,7 +226,7 @@ def readme_commands(program: str) -> set[str]:
 
 
 def test_every_make_target_of_the_readme_exists() -> None:
-    """What the README says to make can be made."""
+    """Every `make` target that the README names is in the Makefile."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
     named = readme_commands("make")
@@ -236,7 +235,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
 
 
 def test_every_command_of_the_readme_exists() -> None:
-    """What the README says to type is a command of `navarch`."""
+    """Every `navarch` command that the README names exists."""
     group = typer.main.get_command(app)
     commands = set(getattr(group, "commands", {}))
     named = readme_commands("navarch")

@@ -1,9 +1,10 @@
-"""From a kernel log line to the cordon at the workload system, fault after fault, under telemetry.
+"""Time from a kernel log line to the cordon at the workload system, while telemetry flows.
 
 A whole fleet runs on this machine: nats-server, the five services and a pool of local nodes, each
-a real agent process that follows its own kernel log. A fault is an XID 79 line in one of them; the
-figure is the time until the notifier's POST arrives at a receiver in this process. Each fault waits
-for the replacement of the one before it. The stored messages tell where the time went.
+a real agent process that reads its own kernel log. A fault is an XID 79 line in one of them; the
+figure is the time until the notifier's POST arrives at a receiver in this process. Each fault is
+written after the node of the previous one was replaced. The times of the stored messages show how
+long each hop took.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -38,10 +39,10 @@ from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
 from services.runtime.process_http import WebServer
 from services.settings.settings_file import load_settings
 
-NODES_WANTED = 4
+NODE_COUNT = 4
 WARM_UP = 5
-"""Faults that are not counted: everything is loaded and connected by then."""
-CALM_SECONDS = 0.1
+"""Faults that are not counted; afterwards everything is loaded and connected."""
+PAUSE_SECONDS = 0.1
 """Between a replacement and the next fault."""
 WAIT_SECONDS = 60.0
 CONFIG = """
@@ -67,49 +68,57 @@ pools:
     health:
       incident: {{hold: 0s}}
     budget:
-      max_unavailable: {nodes}
-      max_replacements: unlimited
+      max_replacements: {faults}
 budget:
-  max_unavailable: 100%
-  max_replacements: unlimited
+  max_replacements: {faults}
 """
+DEVIATIONS: Final = {
+    "pool and fleet budget.max_replacements": (
+        "one for each fault of the run; shipped: 50% of the nodes an hour, at least 3 in a pool "
+        "and 10 in the fleet, after which no replacement starts in that hour. Both budgets are "
+        "counted and claimed as shipped; max_unavailable is the shipped one"
+    ),
+    "health.incident.hold": (
+        "0s; shipped: 15m, for which the breaker would stop after five equal faults in a minute"
+    ),
+}
 HOPS = (
     ("line written to fault stored", "line", "fault"),
     ("fault stored to verdict stored", "fault", "verdict"),
     ("verdict stored to saga started", "verdict", "saga"),
     ("saga started to cordon commanded", "saga", "command"),
-    ("cordon commanded to told", "command", "told"),
+    ("cordon commanded to POST received", "command", "post"),
 )
 
 _node = decoder(NodeRecord)
 
 
 class Receiver:
-    """The workload system: notes when it is told to cordon a node; a node is always drained."""
+    """A workload system that records when a node is cordoned; every node is drained at once."""
 
     def __init__(self) -> None:
-        """Nothing told yet."""
+        """Start without cordons."""
         self.url = ""
-        self._told: dict[str, asyncio.Future[float]] = {}
+        self._cordoned: dict[str, asyncio.Future[float]] = {}
 
     def expect(self, node: str) -> "asyncio.Future[float]":
-        """When the node will be cordoned, by this machine's clock."""
-        return self._told.setdefault(node, asyncio.get_running_loop().create_future())
+        """A future with the time at which the node is cordoned, by this machine's clock."""
+        return self._cordoned.setdefault(node, asyncio.get_running_loop().create_future())
 
     async def cordon(self, request: Request) -> Response:
-        """Take the order; its time is that of its arrival."""
+        """Accept the request and record when it arrived."""
         now = time.time()
-        told = self.expect((await request.json())["node_id"])
-        if not told.done():
-            told.set_result(now)
+        cordoned = self.expect((await request.json())["node_id"])
+        if not cordoned.done():
+            cordoned.set_result(now)
         return Response(status_code=202)
 
     async def drain(self, _: Request) -> Response:
-        """Take the order."""
+        """Accept the request."""
         return Response(status_code=202)
 
     async def drained(self, _: Request) -> Response:
-        """No work is left anywhere."""
+        """Answer that no work is left."""
         return JSONResponse({"drained": True})
 
 
@@ -126,7 +135,7 @@ async def receiving() -> AsyncIterator[Receiver]:
         Starlette(routes=routes), port=0, log_config=None, lifespan="off", access_log=False
     )
     bound = config.bind_socket()
-    # Without it an answer's body waits for the acknowledgement of its head.
+    # Without it a response body waits until the header is acknowledged.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     receiver.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     server = WebServer(config)
@@ -137,11 +146,12 @@ async def receiving() -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def fleet(directory: Path, url: str) -> AsyncIterator[tuple[Serving, NatsBus]]:
-    """Run the fleet that the figures are of."""
+async def fleet(directory: Path, url: str, faults: int) -> AsyncIterator[tuple[Serving, NatsBus]]:
+    """Run the measured fleet."""
     config = directory / "navarch.yaml"
     config.write_text(
-        CONFIG.format(directory=directory, url=url, nodes=NODES_WANTED), encoding="utf-8"
+        CONFIG.format(directory=directory, url=url, nodes=NODE_COUNT, faults=faults),
+        encoding="utf-8",
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     settings = load_settings(config, environment)
@@ -160,25 +170,25 @@ async def fleet(directory: Path, url: str) -> AsyncIterator[tuple[Serving, NatsB
 
 @asynccontextmanager
 async def telemetry(url: str, agents: int) -> AsyncIterator[dict[str, int]]:
-    """Publish so many agents' samples from a process of its own; tells at the end how many."""
+    """Publish the samples of so many agents from another process; yields their count at the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.samples", url, str(agents)),
+        *(sys.executable, "-m", "benchmarks.telemetry_publisher", url, str(agents)),
         stdout=asyncio.subprocess.PIPE,
     )
-    told: dict[str, int] = {}
-    begun = time.monotonic()
+    counts: dict[str, int] = {}
+    start = time.monotonic()
     try:
-        yield told
+        yield counts
     finally:
         process.send_signal(signal.SIGTERM)
         out, _ = await process.communicate()
-        seconds = time.monotonic() - begun
-        told |= json.loads(out)
-        told["per_second"] = round(told["sent"] / seconds)
+        seconds = time.monotonic() - start
+        counts |= json.loads(out)
+        counts["per_second"] = round(counts["sent"] / seconds)
 
 
-class Faults:
-    """Breaks one node after the other."""
+class FaultWriter:
+    """Breaks one node after another."""
 
     def __init__(self, serving: Serving, bus: NatsBus, receiver: Receiver) -> None:
         """Break nodes of this fleet."""
@@ -189,7 +199,7 @@ class Faults:
         self._changed = asyncio.Condition()
 
     async def watch(self) -> None:
-        """Know the nodes in service, for ever."""
+        """Follow which nodes are in service, forever."""
         async for entry in self._bus.watch(NODES):
             record = None if entry.removed else _node.decode(entry.value)
             self._active.pop(entry.key, None)
@@ -199,22 +209,22 @@ class Faults:
                 self._changed.notify_all()
 
     async def oldest(self) -> NodeRecord:
-        """Wait until all nodes are in service, and name the one that has been for longest."""
+        """Wait until all nodes are in service; return the one admitted first."""
         async with asyncio.timeout(WAIT_SECONDS), self._changed:
-            await self._changed.wait_for(lambda: len(self._active) == NODES_WANTED)
+            await self._changed.wait_for(lambda: len(self._active) == NODE_COUNT)
             return min(self._active.values(), key=lambda node: str(node.admitted_at))
 
     async def break_one(self, replaced: "asyncio.Queue[str]") -> tuple[str, float, float]:
-        """Break a node; return its name, when the line was written and when it was cordoned."""
+        """Break a node; return its name, the time of the line and the time of the cordon."""
         node = await self.oldest()
-        await asyncio.sleep(CALM_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)
         line = xid_79(node.gpus[3], 1, time.monotonic_ns() // 1000)
-        told = self._receiver.expect(node.node)
+        cordoned_at = self._receiver.expect(node.node)
         with (self._folder / node.node / "kmsg").open("a", encoding="utf-8") as log:
             log.write(f"{line}\n")
             written = time.time()
         async with asyncio.timeout(WAIT_SECONDS):
-            cordoned = await told
+            cordoned = await cordoned_at
             while await replaced.get() != node.node:
                 pass
         return node.node, written, cordoned
@@ -230,22 +240,22 @@ async def _follow_replaced(bus: NatsBus, replaced: "asyncio.Queue[str]") -> None
 
 
 async def measure(faults: int, agents: int) -> dict[str, Any]:
-    """Measure; the result holds the figures and what they were measured under."""
+    """Measure; the result has the figures and the load during the measurement."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as place:
         async with (
             receiving() as receiver,
-            fleet(Path(place), receiver.url) as (serving, bus),
+            fleet(Path(place), receiver.url, WARM_UP + faults) as (serving, bus),
             telemetry(serving.supervisor.url, agents) as sent,
         ):
-            breaking = Faults(serving, bus, receiver)
+            writer = FaultWriter(serving, bus, receiver)
             replaced: asyncio.Queue[str] = asyncio.Queue()
             tasks = [
-                asyncio.create_task(breaking.watch()),
+                asyncio.create_task(writer.watch()),
                 asyncio.create_task(_follow_replaced(bus, replaced)),
             ]
             try:
-                runs = [await breaking.break_one(replaced) for _ in range(WARM_UP + faults)]
-                stories = await _stories(bus, runs[WARM_UP:])
+                runs = [await writer.break_one(replaced) for _ in range(WARM_UP + faults)]
+                timelines = await _timelines(bus, runs[WARM_UP:])
             finally:
                 for task in tasks:
                     task.cancel()
@@ -256,22 +266,25 @@ async def measure(faults: int, agents: int) -> dict[str, Any]:
         "kmsg_to_cordon_ms_p99": round(percentile(latencies, 99), 2),
         "kmsg_to_cordon_ms_max": round(max(latencies), 2),
         "faults": len(latencies),
-        "hops_ms": _hops(stories),
+        "hops_ms": _hops(timelines),
         "telemetry": {"agents": agents, **sent},
     }
 
 
-async def _stories(bus: NatsBus, runs: list[tuple[str, float, float]]) -> list[dict[str, float]]:
-    """When each station of each fault's way was passed, in seconds."""
-    found = {node: {"line": written, "told": told} for node, written, told in runs}
+async def _timelines(bus: NatsBus, runs: list[tuple[str, float, float]]) -> list[dict[str, float]]:
+    """Hop -> time in seconds, for each fault."""
+    found = {node: {"line": written, "post": cordoned} for node, written, cordoned in runs}
     events = await bus.read(EVENTS.name, subjects.NODE_EVENTS)
     for stored in events:
         subject = subjects.parse_node(stored.subject)
         if subject is None or subject.node not in found:
             continue
-        story = found[subject.node]
-        if subject.fact in ("fault", "verdict") and stored.time.timestamp() > story["line"] - 0.05:
-            story.setdefault(subject.fact, stored.time.timestamp())
+        timeline = found[subject.node]
+        if (
+            subject.fact in ("fault", "verdict")
+            and stored.time.timestamp() > timeline["line"] - 0.05
+        ):
+            timeline.setdefault(subject.fact, stored.time.timestamp())
     for stored in await bus.read(SAGAS.name, subjects.SAGAS):
         entry = subjects.parse_saga(stored.subject)
         node = entry.saga.removeprefix("replace-").rpartition("-")[0] if entry else ""
@@ -282,11 +295,11 @@ async def _stories(bus: NatsBus, runs: list[tuple[str, float, float]]) -> list[d
     return list(found.values())
 
 
-def _hops(stories: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Where the time went, hop by hop."""
+def _hops(timelines: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Percentiles of each hop."""
     hops: dict[str, dict[str, float]] = {}
     for name, start, end in HOPS:
-        took = [1000 * (story[end] - story[start]) for story in stories]
+        took = [1000 * (timeline[end] - timeline[start]) for timeline in timelines]
         hops[name] = {
             "p50": round(percentile(took, 50), 2),
             "p99": round(percentile(took, 99), 2),

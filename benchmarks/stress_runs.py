@@ -1,10 +1,10 @@
-"""Stress runs that ship, each in a process of its own: wall time, and memory at its most.
+"""Wall time and peak memory of the shipped stress runs, each in a process of its own.
 
-1,000 nodes for 10 minutes and 5,000 nodes for 30 minutes, from the launch of the first machine on:
-the real health-monitor, pool-manager, provisioner and notifier in virtual time on the bus in
-memory, agents that beat every 10 s and sample every 15 s, failures and outages as in
-config/scenarios/stress. Reports are composed and not written. The history's hash says whether two
-runs were the same.
+1,000 nodes for 10 simulated minutes and 5,000 nodes for 30, from the first launch on: the real
+health-monitor, pool-manager, provisioner and notifier in virtual time on the in-memory bus, agents
+that send a heartbeat every 10 s and a sample every 15 s, failures and outages as in
+config/scenarios/stress. Reports are built but not written. Two runs with the same history hash were
+identical.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ KIB: Final = 1024
 
 
 async def measure() -> dict[str, Any]:
-    """Run each in a process of its own."""
+    """Run each file in its own process."""
     figures: dict[str, Any] = {}
     for name, file in RUNS.items():
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.simulation", file, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-m", "benchmarks.stress_runs", file, stdout=asyncio.subprocess.PIPE
         )
         output, _ = await process.communicate()
         if process.returncode:
@@ -42,10 +42,10 @@ def _run(file: str) -> dict[str, Any]:
 
     scenario = read_file(STRESS / file)
     spec = msgspec.structs.replace(scenario.stress, log_file="")
-    began = time.monotonic()
+    start = time.monotonic()
     report = stress_entry.simulate(spec, name=scenario.name, base=scenario.configuration)
     return {
-        "wall_seconds": round(time.monotonic() - began, 1),
+        "wall_seconds": round(time.monotonic() - start, 1),
         "processor_seconds": round(time.process_time(), 1),
         "memory_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB / KIB, 2),
         "history": report.history[:16],

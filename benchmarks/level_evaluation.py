@@ -1,9 +1,9 @@
-"""How many samples a second the health-monitor compares with the policy's levels, on one core.
+"""Samples per second that the health-monitor compares with the policy's levels on one core.
 
-The whole service runs in this process against a real server: leases, consumers, the watch of
-levels. Another process publishes a round of samples, each acknowledged, while this one stands
-still; then it takes all of them as fast as it can. So nothing but the server runs beside it, and
-its own counters say whether any sample is lost.
+The whole service runs in this process against a real server, with shipped settings: leases,
+consumers, levels. Another process publishes a round of samples while this process is blocked; then
+the service processes all of them. So only nats-server runs beside it. The service's own counter
+shows whether a sample is lost.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import uvloop
 
-from benchmarks.samples import Senders
+from benchmarks.telemetry_publisher import TelemetryPublisher
 from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
@@ -32,41 +32,41 @@ from services.runtime.tracing import Tracing
 
 NODES: Final = 1_000
 ROUNDS: Final = 8
-EACH: Final = 5_000
-"""Samples a round: published in less time than a lease lives, which nobody renews meanwhile."""
+ROUND_SAMPLES: Final = 5_000
+"""Published in less time than a lease lasts, because no lease is renewed meanwhile."""
 AT_ONCE: Final = 256
 WARM: Final = 1_000
-LOOK_SECONDS: Final = 0.002
+POLL_SECONDS: Final = 0.002
 WAIT_SECONDS: Final = 30.0
 COUNTER: Final = "navarch_samples_judged_total"
 
 
 async def publish(url: str) -> None:
-    """Publish as many samples as each line of standard input says, and say when it is done."""
+    """Publish as many samples as each line of standard input asks for; print the failures."""
     bus = await NatsBus.connect(ConnectOptions(settings=NatsSettings(url=url), name="rounds"))
-    senders, number = Senders(bus), 0
+    publisher, number = TelemetryPublisher(bus), 0
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        room = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(AT_ONCE)
 
-        async def one(number: int, room: asyncio.Semaphore = room) -> None:
-            async with room:
-                await senders.send(f"node-{number % NODES}", number)
+        async def one(number: int, slots: asyncio.Semaphore = slots) -> None:
+            async with slots:
+                await publisher.send(f"node-{number % NODES}", number)
 
         await asyncio.gather(*(one(number + each) for each in range(int(line))))
         number += int(line)
-        print(senders.failed, flush=True)
+        print(publisher.failed, flush=True)
     await bus.close()
 
 
 async def measure() -> dict[str, Any]:
-    """Measure; `lost` counts what was published and never judged."""
+    """Measure; `lost` counts published samples that were not evaluated."""
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         server = EmbeddedServer(Path(place) / "nats")
         await server.start()
         try:
             bus = await NatsBus.connect(
-                ConnectOptions(settings=NatsSettings(url=server.url), name="judging")
+                ConnectOptions(settings=NatsSettings(url=server.url), name="level-evaluation")
             )
             await set_up(bus, SystemClock(), replicas=1)
             async with _service(bus) as instruments:
@@ -107,33 +107,33 @@ async def _service(bus: NatsBus) -> AsyncIterator[Instruments]:
 async def _rounds(url: str, instruments: Instruments) -> dict[str, Any]:
     with _publisher(url) as publisher:
         _publish(publisher, WARM)
-        await _judged(instruments, WARM)
-        wanted, seconds, used = WARM, 0.0, 0.0
+        await _wait_for(instruments, WARM)
+        expected, seconds, used = WARM, 0.0, 0.0
         for _ in range(ROUNDS):
-            _publish(publisher, EACH)
-            wanted += EACH
-            begun, cpu = time.perf_counter(), time.process_time()
-            await _judged(instruments, wanted)
-            seconds += time.perf_counter() - begun
+            _publish(publisher, ROUND_SAMPLES)
+            expected += ROUND_SAMPLES
+            start, cpu = time.perf_counter(), time.process_time()
+            await _wait_for(instruments, expected)
+            seconds += time.perf_counter() - start
             used += time.process_time() - cpu
-        judged = _count(instruments)
+        evaluated = _count(instruments)
         assert publisher.stdin is not None
         publisher.stdin.close()
     return {
-        "judging_ingest_samples_per_second": round((judged - WARM) / seconds),
-        "judging_ingest_cores": round(used / seconds, 2),
-        "judging_samples": judged - WARM,
-        "judging_lost": wanted - judged,
+        "level_evaluation_samples_per_second": round((evaluated - WARM) / seconds),
+        "level_evaluation_cores": round(used / seconds, 2),
+        "level_evaluation_samples": evaluated - WARM,
+        "level_evaluation_lost": expected - evaluated,
     }
 
 
 def _publisher(url: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "benchmarks.judging", url]
+    command = [sys.executable, "-m", "benchmarks.level_evaluation", url]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _publish(publisher: "subprocess.Popen[str]", count: int) -> None:
-    """Have a round published; the loop of this process stands still meanwhile."""
+    """Let the other process publish a round; this process is blocked meanwhile."""
     assert publisher.stdin is not None
     assert publisher.stdout is not None
     publisher.stdin.write(f"{count}\n")
@@ -142,12 +142,11 @@ def _publish(publisher: "subprocess.Popen[str]", count: int) -> None:
         raise RuntimeError("samples could not be published")
 
 
-async def _judged(instruments: Instruments, wanted: int) -> None:
-    """Wait until so many samples are judged, or until no more can be expected."""
+async def _wait_for(instruments: Instruments, expected: int) -> None:
+    """Wait until so many samples are evaluated, for at most `WAIT_SECONDS`."""
     until = time.perf_counter() + WAIT_SECONDS
-    # A counter says nothing when it rises, so it is looked at.
-    while _count(instruments) < wanted and time.perf_counter() < until:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_SECONDS)
+    while _count(instruments) < expected and time.perf_counter() < until:  # noqa: ASYNC110 - counters are polled
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _count(instruments: Instruments) -> int:

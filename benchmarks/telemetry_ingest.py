@@ -1,8 +1,7 @@
-"""How many samples a second the metrics service takes in, on one core, and whether any is lost.
+"""Samples per second that the metrics service ingests on one core, and how many it loses.
 
-A stream is filled by another process as fast as it goes; then the service's own follower and
-decoder take all of it, in this process, as they do after a restart. Nothing else runs meanwhile but
-the server.
+Another process fills the stream first. Then the service's own follower and decoder read all of it
+in this process, as they do after a restart. Only nats-server runs beside it.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from typing import Any
 import uvloop
 from prometheus_client import Counter
 
-from benchmarks.samples import Senders, sample
+from benchmarks.telemetry_publisher import TelemetryPublisher, sample
 from schemas import subjects
 from schemas.messages import encode
 from schemas.settings import NatsSettings
@@ -31,7 +30,7 @@ from services.primitives.clock import SystemClock
 
 NODES = 1_000
 ROUNDS = 40
-"""Samples of each node: fewer than the stream keeps."""
+"""Samples per node; the stream keeps more."""
 AT_ONCE = 256
 DECODED = 20_000
 WAIT_SECONDS = 30.0
@@ -43,19 +42,19 @@ async def _connect(url: str, name: str) -> NatsBus:
 
 
 async def fill(url: str) -> None:
-    """Publish every sample, each acknowledged by the server."""
+    """Publish every sample and wait for the acknowledgements."""
     bus = await _connect(url, "fill")
-    senders = Senders(bus)
-    room = asyncio.Semaphore(AT_ONCE)
+    publisher = TelemetryPublisher(bus)
+    slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int) -> None:
-        async with room:
-            await senders.send(f"node-{number % NODES}", number)
+        async with slots:
+            await publisher.send(f"node-{number % NODES}", number)
 
     await asyncio.gather(*(one(number) for number in range(NODES * ROUNDS)))
     await bus.close()
-    if senders.failed:
-        sys.exit(f"{senders.failed} samples could not be published")
+    if publisher.failed:
+        sys.exit(f"{publisher.failed} samples could not be published")
 
 
 def _samples(bus: NatsBus) -> tuple[Samples, Fleet]:
@@ -64,7 +63,7 @@ def _samples(bus: NatsBus) -> tuple[Samples, Fleet]:
 
 
 async def measure() -> dict[str, Any]:
-    """Measure; `lost` counts what was stored and never came."""
+    """Measure; `lost` counts stored samples that were not delivered."""
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         server = EmbeddedServer(Path(place) / "nats")
         await server.start()
@@ -72,42 +71,42 @@ async def measure() -> dict[str, Any]:
             bus = await _connect(server.url, "ingest")
             await set_up(bus, SystemClock(), replicas=1)
             filling = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "benchmarks.ingest", server.url
+                sys.executable, "-m", "benchmarks.telemetry_ingest", server.url
             )
             if await filling.wait():
                 raise RuntimeError("the stream could not be filled")
-            result = await _take(bus)
+            result = await _ingest(bus)
             await bus.close()
         finally:
             await server.stop()
     return result | {"telemetry_decode_samples_per_second": _decode()}
 
 
-async def _take(bus: NatsBus) -> dict[str, Any]:
+async def _ingest(bus: NatsBus) -> dict[str, Any]:
     samples, fleet = _samples(bus)
-    wanted, taken = NODES * ROUNDS, 0
-    used, begun = time.process_time(), time.perf_counter()
+    expected, ingested = NODES * ROUNDS, 0
+    used, start = time.process_time(), time.perf_counter()
     following = bus.follow(TELEMETRY.name, [subjects.TELEMETRY], "all")
     with suppress(TimeoutError):
         async with asyncio.timeout(WAIT_SECONDS), aclosing(following):  # type: ignore[type-var]
             async for stored in following:
                 samples.take(stored)
-                taken += 1
-                if taken == wanted:
+                ingested += 1
+                if ingested == expected:
                     break
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     return {
-        "telemetry_ingest_samples_per_second": round(taken / seconds),
+        "telemetry_ingest_samples_per_second": round(ingested / seconds),
         "telemetry_ingest_cores": round((time.process_time() - used) / seconds, 2),
-        "telemetry_samples": taken,
-        "telemetry_lost": wanted - taken,
+        "telemetry_samples": ingested,
+        "telemetry_lost": expected - ingested,
         "telemetry_nodes": len(fleet.samples),
         "telemetry_bytes_each": len(encode(sample("node-1", 1))),
     }
 
 
 def _decode() -> int:
-    """Samples a second of decoding and keeping alone, without the bus."""
+    """Samples per second of decoding and storing alone, without the bus."""
     samples, _ = _samples(None)  # type: ignore[arg-type]
     now = SystemClock().now()
     stored = [
@@ -115,10 +114,10 @@ def _decode() -> int:
         for n in range(DECODED)
         for data in [encode(sample(f"node-{n % NODES}", n))]
     ]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for each in stored:
         samples.take(each)
-    return round(DECODED / (time.perf_counter() - begun))
+    return round(DECODED / (time.perf_counter() - start))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Telemetry as agents publish it: real messages, eight GPUs each, and a process that sends them.
+"""Publishes telemetry as agents do: real messages of eight GPUs each, from one process.
 
-`python -m benchmarks.samples URL NODES` publishes each node's sample once a second, spread evenly
-over the second, until it is told to stop; then it prints how many it sent.
+`python -m benchmarks.telemetry_publisher URL NODES` publishes each node's sample once a second,
+spread evenly over the second, until SIGTERM; then it prints how many it sent.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ GIB = 1 << 30
 
 
 def sample(node: str, number: int, gpus: int = GPUS) -> Telemetry:
-    """One sample of a node, every reading of an H100 present."""
+    """One sample of a node, with every reading of an H100."""
     now = datetime.now(UTC)
     return Telemetry(
         id=f"{POOL}.{node}.telemetry.{number}",
@@ -68,8 +68,8 @@ def sample(node: str, number: int, gpus: int = GPUS) -> Telemetry:
     )
 
 
-class Senders:
-    """So many agents' telemetry, over one connection."""
+class TelemetryPublisher:
+    """The telemetry of many agents, over one connection."""
 
     def __init__(self, bus: NatsBus) -> None:
         """Publish on `bus`."""
@@ -78,40 +78,43 @@ class Senders:
         self.failed = 0
 
     async def send(self, node: str, number: int) -> None:
-        """Publish one sample, as an agent does: stored, and acknowledged by the server."""
-        told = sample(node, number)
+        """Publish one sample and wait for the server's acknowledgement, as an agent does."""
+        telemetry = sample(node, number)
         try:
-            await self._bus.publish(subjects.telemetry(POOL, node), encode(told), msg_id=told.id)
+            subject = subjects.telemetry(POOL, node)
+            await self._bus.publish(subject, encode(telemetry), msg_id=telemetry.id)
         except BusError:
             self.failed += 1
         else:
             self.sent += 1
 
     async def run(self, nodes: int, stopping: asyncio.Event) -> None:
-        """Send one sample of each node a second, until told to stop."""
+        """Send one sample of each node a second until `stopping` is set."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        start = loop.time()
         number = 0
-        under_way: set[asyncio.Task[None]] = set()
+        pending: set[asyncio.Task[None]] = set()
         while not stopping.is_set():
             task = loop.create_task(self.send(f"node-{number % nodes}", number))
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
+            pending.add(task)
+            task.add_done_callback(pending.discard)
             number += 1
-            await asyncio.sleep(max(0.0, begun + number / nodes - loop.time()))
-        if under_way:
-            await asyncio.wait(under_way)
+            await asyncio.sleep(max(0.0, start + number / nodes - loop.time()))
+        if pending:
+            await asyncio.wait(pending)
 
 
 async def _main(url: str, nodes: int) -> None:
     stopping = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stopping.set)
-    bus = await NatsBus.connect(ConnectOptions(settings=NatsSettings(url=url), name="samples"))
-    senders = Senders(bus)
-    await senders.run(nodes, stopping)
+    bus = await NatsBus.connect(
+        ConnectOptions(settings=NatsSettings(url=url), name="telemetry-publisher")
+    )
+    publisher = TelemetryPublisher(bus)
+    await publisher.run(nodes, stopping)
     await bus.close()
-    print(json.dumps({"sent": senders.sent, "failed": senders.failed}))
+    print(json.dumps({"sent": publisher.sent, "failed": publisher.failed}))
 
 
 if __name__ == "__main__":
