@@ -26,9 +26,9 @@ from agent.maintenance.diagnostics.findings import Finding
 from agent.sources.cloud.notice_parsers import Notice
 from agent.sources.kernel_log_parser import Line
 from agent.sources.nvml.nvml_events import XidEvent
-from schemas import subjects
+from schemas.event_subjects import event_subject
 from schemas.messages import encode
-from schemas.node_events import FACTS, Fault, NodeEvent
+from schemas.node_events import Fault, NodeEvent
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Reporter:
             )
         self._outbox.put(
             Outgoing(
-                subject=subjects.node_event(self.who.pool, self.who.node, FACTS[type(event)]),
+                subject=event_subject(event),
                 data=encode(event),
                 msg_id=event.id,
                 trace=fault_builder.traceparent(event.id),

@@ -17,6 +17,7 @@ from schemas.headers import TRACEPARENT
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Refused
+from services.primitives.race import race
 
 log = logging.getLogger(__name__)
 
@@ -109,14 +110,7 @@ class Outbox:
 
     async def _pause(self, seconds: float, *, found: bool) -> None:
         """Wait before the next try; where there was no bus, only until one is `found`."""
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._clock.sleep(seconds))]
-        if found:
-            waits.append(asyncio.ensure_future(self._found.wait()))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
+        await race(self._clock.sleep(seconds), *([self._found.wait()] if found else []))
 
     async def flush(self, seconds: float) -> None:
         """Wait until everything is sent, but no longer than `seconds`; then keep the rest."""

@@ -2,20 +2,26 @@
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from schemas.lease_records import LeaseRecord
-from schemas.messages import encode
 from schemas.topology import LEASES
 from services.bus.port import Bus
+from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Conflict
+from services.primitives.errors import BusError, Conflict, NavarchError
+from services.primitives.race import race, unless
 
 log = logging.getLogger(__name__)
 
 LEASE_TTL_SECONDS: Final = 3
 RENEW_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 0.2
+"""Before work that ended by itself is started again."""
+
+Work = Callable[[], Awaitable[object]]
 
 
 class Lease:
@@ -24,13 +30,14 @@ class Lease:
     def __init__(self, bus: Bus, clock: Clock, name: str, holder: str) -> None:
         """Contend for `name` as `holder`."""
         self._bus = bus
+        self._records = RecordBucket(bus, LEASES, LeaseRecord, lambda _: LEASE_TTL_SECONDS)
         self._clock = clock
         self._name = name
         self._holder = holder
         self._revision = 0
         self._until = 0.0
         self._turned = asyncio.Event()
-        """Set after each renewal, and when it is given back: whoever waits looks again."""
+        """Set after each renewal, and when it is given back: waiting tasks look again."""
 
     @property
     def held(self) -> bool:
@@ -55,23 +62,16 @@ class Lease:
         """Acquire and renew for ever."""
         while True:
             await self._step()
-            # Whatever came of it: its time may have run out, and begun anew, within one step.
+            # Always: the lease may have expired and been acquired again within one step.
             self._turned.set()
             await self._clock.sleep(RENEW_SECONDS)
 
     async def _step(self) -> None:
         asked = self._clock.monotonic()
-        value = encode(LeaseRecord(holder=self._holder, since=self._clock.now()))
+        record = LeaseRecord(holder=self._holder, since=self._clock.now())
         had = self._revision > 0
         try:
-            if had:
-                self._revision = await self._bus.update(
-                    LEASES, self._name, value, self._revision, ttl_seconds=LEASE_TTL_SECONDS
-                )
-            else:
-                self._revision = await self._bus.create(
-                    LEASES, self._name, value, ttl_seconds=LEASE_TTL_SECONDS
-                )
+            self._revision = await self._records.write(self._name, record, self._revision)
         except Conflict:
             self._revision = 0
         except BusError:
@@ -89,3 +89,50 @@ class Lease:
                 await self._bus.delete(LEASES, self._name, revision=self._revision)
             self._revision = 0
             self._turned.set()
+
+    @asynccontextmanager
+    async def kept(self) -> "AsyncIterator[asyncio.Task[None]]":
+        """Contend for it in a task, which is yielded; give it back at the end."""
+        keeping = asyncio.create_task(self.keep())
+        try:
+            yield keeping
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+            await self.release()
+
+
+async def while_held(lease: Lease, clock: Clock, work: Work) -> None:
+    """Contend for the lease and work while it is held; work that ends is started again."""
+    async with lease.kept() as keeping:
+        while True:
+            await unless(keeping, lease.acquired())
+            working, _ = await unless(keeping, race(work(), lease.lost()))
+            if not working.cancelled() and (error := working.exception()) is not None:
+                log.warning("work under the lease ended", exc_info=error)
+            if lease.held:
+                await clock.sleep(AGAIN_SECONDS)
+
+
+async def repeat_while_held(
+    lease: Lease,
+    clock: Clock,
+    work: Work,
+    *,
+    every_seconds: float,
+    look_seconds: float,
+    on_lost: Callable[[], None] = lambda: None,
+) -> None:
+    """Work as soon as a lease, which another task keeps, is held, and then at an interval."""
+    due = 0.0
+    while True:
+        if not lease.held:
+            due = 0.0
+            on_lost()
+        elif clock.monotonic() >= due:
+            due = clock.monotonic() + every_seconds
+            try:
+                await work()
+            except NavarchError as error:
+                log.warning("put off", extra={"reason": str(error)})
+        await clock.sleep(look_seconds)

@@ -15,14 +15,12 @@ import msgspec
 
 from schemas import pool_events as pe
 from schemas import subjects
-from schemas.messages import encode
 from schemas.node_events import Fault, node_codec
 from schemas.settings import HealthSpec, IncidentSpec, Settings
 from schemas.topology import EVENTS, NODES
 from services.bus.bucket_mirror import readable
-from services.bus.leases import Lease
+from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Stored
-from services.health_monitor.leased_work import while_held
 from services.health_monitor.rules.correlated_faults import Crash, Wave, Waves, What, reason
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import of_program
@@ -30,6 +28,7 @@ from services.health_monitor.rules.level_faults import is_over
 from services.health_monitor.rules.topology_groups import Place, Places
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -157,10 +156,9 @@ class Correlation:
             scope=what.scope,
             within=what.within,
         )
-        subject = subjects.pool_event(what.pool, pe.FACTS[pe.Incident])
         for _ in range(TRIES_MAX):
             try:
-                await self._bus.publish(subject, encode(event), msg_id=event.id)
+                await publish_event(self._bus, event)
             except BusError as error:
                 log.info("cannot tell yet", extra={"incident": name, "reason": str(error)})
                 await self._clock.sleep(RETRY_SECONDS)

@@ -7,23 +7,19 @@ changes without effects only: a verdict always rests on what the bucket holds.
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from schemas.health_records import HealthRecord
-from schemas.messages import decoder, encode
 from schemas.node_records import node_key
 from schemas.topology import HEALTH
 from services.bus.port import Bus
+from services.bus.record_bucket import RecordBucket, retry_conflicts
 from services.health_monitor.rules.node_health import Decision, Effect
-from services.primitives.errors import Conflict, Reject, Retry
+from services.primitives.errors import Conflict
 
-ATTEMPTS_MAX: Final = 8
 CACHED_NODES_MAX: Final = 20_000
-
-_records: Final[msgspec.json.Decoder[Any]] = decoder(HealthRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +47,17 @@ class HealthStore:
     def __init__(self, bus: Bus) -> None:
         """Keep records in `bus`."""
         self._bus = bus
+        self._records = RecordBucket(bus, HEALTH, HealthRecord)
         self._cache: OrderedDict[str, Held] = OrderedDict()
 
     async def read(self, pool: str, node: str) -> Held:
         """Read what the bucket holds now."""
         key = node_key(pool, node)
-        entry = await self._bus.get(HEALTH, key)
-        if entry is None:
+        record, revision, _ = await self._records.read(key)
+        if record is None:
             self._cache.pop(key, None)
             return Held(HealthRecord(pool=pool, node=node), 0)
-        try:
-            record: HealthRecord = _records.decode(entry.value)
-        except msgspec.DecodeError as error:
-            raise Reject(f"HEALTH {key} cannot be read: {error}; delete the key") from error
-        held = Held(record, entry.revision)
+        held = Held(record, revision)
         self._keep(key, held)
         return held
 
@@ -77,7 +70,7 @@ class HealthStore:
         *,
         may_begin: MayBegin = never,
     ) -> None:
-        """Decide on a node's record, perform the effects, save; anew where another was first.
+        """Decide on a node's record, perform the effects, save; again where another was first.
 
         `may_begin` is asked where there is no record; where it says no, nothing is done.
         """
@@ -85,18 +78,21 @@ class HealthStore:
         held = self._cache.get(key)
         if held is not None:
             record, effects = decide(held.record)
-            if not effects and await self._saved(key, held, record):
-                return
-        for _ in range(ATTEMPTS_MAX):
+            if not effects:
+                with suppress(Conflict):
+                    await self._save(key, held, record)
+                    return
+
+        async def attempt() -> None:
             held = await self.read(pool, node)
             if not held.revision and not await may_begin(pool, node):
                 return
             record, effects = decide(held.record)
             for effect in effects:
                 await perform(record, effect)
-            if await self._saved(key, held, record):
-                return
-        raise Retry(f"HEALTH {key} was written by others {ATTEMPTS_MAX} times meanwhile")
+            await self._save(key, held, record)
+
+        await retry_conflicts(attempt, f"HEALTH {key}")
 
     async def remove(self, pool: str, node: str) -> None:
         """Forget a node that is gone."""
@@ -104,20 +100,15 @@ class HealthStore:
         self._cache.pop(key, None)
         await self._bus.delete(HEALTH, key)
 
-    async def _saved(self, key: str, held: Held, record: HealthRecord) -> bool:
+    async def _save(self, key: str, held: Held, record: HealthRecord) -> None:
         if record == held.record:
-            return True
-        data = encode(record)
+            return
         try:
-            if held.revision:
-                revision = await self._bus.update(HEALTH, key, data, held.revision)
-            else:
-                revision = await self._bus.create(HEALTH, key, data)
+            revision = await self._records.write(key, record, held.revision)
         except Conflict:
             self._cache.pop(key, None)
-            return False
+            raise
         self._keep(key, Held(record, revision))
-        return True
 
     def _keep(self, key: str, held: Held) -> None:
         self._cache[key] = held

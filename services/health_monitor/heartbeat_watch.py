@@ -15,10 +15,10 @@ from schemas.health_records import HealthRecord
 from schemas.messages import decoder
 from schemas.topology import HEALTH, HEARTBEATS
 from services.bus.bucket_mirror import readable
-from services.bus.leases import Lease
+from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.leased_work import Tellers, while_held
+from services.health_monitor.leased_work import Tellers
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.verdict_publisher import Performer

@@ -9,16 +9,15 @@ from typing import Final, assert_never
 
 from prometheus_client import CollectorRegistry, Counter
 
-from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
-from schemas.node_events import FACTS, Fault, NodeEvent
+from schemas.node_events import Fault, NodeEvent
 from schemas.node_records import node_key
 from schemas.saga_log_entries import TimerDue
 from services.bus.port import Bus
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.level_faults import is_over
-from services.runtime.tracing import current_headers
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -83,19 +82,19 @@ class Performer:
         """Perform one effect about the node of `record`."""
         match effect:
             case node_health.PublishVerdict(verdict=verdict):
-                await self._publish(verdict)
+                await publish_event(self._bus, verdict)
                 self._instruments.verdicts.labels(verdict.status).inc()
                 log.info("node %s", verdict.status, extra=_about(verdict, verdict.reason))
             case node_health.PublishLost(lost=lost):
-                await self._publish(lost)
+                await publish_event(self._bus, lost)
                 self._instruments.silences.labels("lost").inc()
                 log.warning("node lost", extra=_about(lost, "its heartbeat ran out"))
             case node_health.PublishReturned(returned=returned):
-                await self._publish(returned)
+                await publish_event(self._bus, returned)
                 self._instruments.silences.labels("returned").inc()
                 log.info("node returned", extra=_about(returned, "its heart beats again"))
             case node_health.PublishFault(fault=fault):
-                await self._publish(fault)
+                await publish_event(self._bus, fault)
                 self._instruments.levels.labels(fault.subcode, _edge(fault)).inc()
                 log.info("level %s", _edge(fault), extra=_about(fault, fault.message))
             case node_health.ReviewAt(at=at):
@@ -104,14 +103,6 @@ class Performer:
                 await self._bus.schedule(TIMER_OWNER, key, at, encode(due))
             case _:
                 assert_never(effect)
-
-    async def _publish(self, event: NodeEvent) -> None:
-        await self._bus.publish(
-            subjects.node_event(event.pool, event.node, FACTS[type(event)]),
-            encode(event),
-            msg_id=event.id,
-            headers=current_headers(),
-        )
 
 
 def _edge(fault: Fault) -> str:

@@ -24,23 +24,21 @@ from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
+from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.safety.disruption_budget import lifted, others
 from services.pool_manager.requests import request_ordering
-from services.primitives.errors import Conflict, Retry
+from services.primitives.errors import Conflict
 
 log = logging.getLogger(__name__)
 
-TRIES_MAX: Final = 50
 TERMINATED_TTL_SECONDS: Final = 7 * 86_400
 """How long a node that is gone can still be asked about."""
 
-_nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
 _removed = decoder(RemovedPool)
 _fleet = decoder(FleetRecord)
-_fleet_budget = decoder(FleetBudgetRecord)
 
 PoolChange = Callable[[PoolRecord], PoolRecord]
 Change = Callable[[NodeRecord | None], NodeRecord | None]
@@ -54,6 +52,8 @@ class Store:
         """Mirror the buckets; `run` of each view must be running."""
         self._bus = bus
         self.fleet_budget = fleet_budget
+        self._node_records = RecordBucket(bus, NODES, NodeRecord, _node_ttl_seconds)
+        self._claim_records = RecordBucket(bus, POOLS, FleetBudgetRecord)
         self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
         self.health: BucketView[HealthRecord] = BucketView(bus, HEALTH, HealthRecord)
         self.fleet = ""
@@ -78,8 +78,7 @@ class Store:
 
     async def fresh_node(self, pool: str, node: str) -> NodeRecord | None:
         """A node's record, from the server."""
-        entry = await self._bus.get(NODES, node_key(pool, node))
-        return _nodes.decode(entry.value) if entry else None
+        return (await self._node_records.read(node_key(pool, node))).record
 
     def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
         """A pool's nodes that are not gone."""
@@ -93,29 +92,12 @@ class Store:
     async def change_node(self, pool: str, node: str, change: Change) -> NodeRecord | None:
         """Change a node's record; return the current one."""
         key = node_key(pool, node)
-        record = self.nodes.records.get(key)
-        revision = self.nodes.revisions.get(key, 0) if record else 0
-        for _ in range(TRIES_MAX):
-            if record is None:
-                entry = await self._bus.get(NODES, key)
-                record = _nodes.decode(entry.value) if entry else None
-                revision = entry.revision if entry else 0
-            wanted = change(record)
-            if wanted is None or wanted == record:
-                return record
-            value = encode(wanted)
-            ttl = TERMINATED_TTL_SECONDS if wanted.state == "terminated" else 0
-            try:
-                if record is None:
-                    revision = await self._bus.create(NODES, key, value, ttl_seconds=ttl)
-                else:
-                    revision = await self._bus.update(NODES, key, value, revision, ttl_seconds=ttl)
-            except Conflict:
-                record = None
-                continue
-            self.nodes.wrote(key, wanted, revision)
-            return wanted
-        raise Retry(f"node {key}: others keep writing to its record")
+        mirrored = self.nodes.records.get(key)
+        known = Versioned(mirrored, self.nodes.revisions[key]) if mirrored else None
+        record, revision, written = await self._node_records.change(key, change, known)
+        if written and record is not None:
+            self.nodes.wrote(key, record, revision)
+        return record
 
     # --- pools --------------------------------------------------------------------------------
 
@@ -200,23 +182,18 @@ class Store:
         await mine[1]
 
     async def _change_together(self, pool: str, changes: list[PoolChange]) -> None:
-        for _ in range(TRIES_MAX if changes else 0):
-            found = await self.pool(pool)
+        async def attempt() -> None:
+            found = await self.pool(pool) if changes else None
             if found is None:
                 return
             record, revision = found
             wanted = record
             for change in changes:
                 wanted = change(wanted)
-            if wanted == record:
-                return
-            try:
+            if wanted != record:
                 await self.save_pool(wanted, revision)
-            except Conflict:
-                continue
-            return
-        if changes:
-            raise Retry(f"pool {pool}: others keep writing to its record")
+
+        await retry_conflicts(attempt, f"pool {pool}")
 
     async def world(self, pool: str) -> World | None:
         """Everything a decision about a pool may look at; None where there is no such pool.
@@ -244,14 +221,15 @@ class Store:
 
     async def claims(self) -> tuple[FleetBudgetRecord, int]:
         """What each pool takes of the fleet's budget, fresh; nothing where that cannot bind."""
-        entry = None if lifted(self.fleet_budget) else await self._bus.get(POOLS, FLEET_BUDGET_KEY)
-        if entry is None:
+        if lifted(self.fleet_budget):
             return FleetBudgetRecord(), 0
-        return _fleet_budget.decode(entry.value), entry.revision
+        record, revision, _ = await self._claim_records.read(FLEET_BUDGET_KEY)
+        return record or FleetBudgetRecord(), revision
 
     async def save_claims(self, claims: FleetBudgetRecord, revision: int) -> None:
         """Write the claims if nobody else has; else Conflict."""
-        if revision:
-            await self._bus.update(POOLS, FLEET_BUDGET_KEY, encode(claims), revision)
-        else:
-            await self._bus.create(POOLS, FLEET_BUDGET_KEY, encode(claims))
+        await self._claim_records.write(FLEET_BUDGET_KEY, claims, revision)
+
+
+def _node_ttl_seconds(record: NodeRecord) -> int:
+    return TERMINATED_TTL_SECONDS if record.state == "terminated" else 0

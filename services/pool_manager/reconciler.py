@@ -6,15 +6,12 @@ from it. Runs of one pool that are asked for while one is under way become one r
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from schemas import node_events as ne
-from schemas import pool_events as pe
-from schemas import subjects
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
@@ -22,6 +19,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import TimerDue
 from schemas.saga_params import LaunchSpec, SagaParams
 from services.bus.port import Bus
+from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.pool_planner import plan
@@ -36,14 +34,14 @@ from services.pool_manager.saga_interventions import Departures
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
-from services.primitives.errors import Conflict, Retry
+from services.primitives.errors import Conflict
+from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
 from services.settings.provider_choices import choice_of, says_more
 
 log = logging.getLogger(__name__)
 
-TRIES_MAX: Final = 50
 STARTS_AT_ONCE_MAX: Final = 64
 BEGUN_MAX: Final = 100_000
 """Sagas remembered as begun; forgetting one costs a refused append."""
@@ -100,20 +98,19 @@ class Reconciler:
                 return
             # Told first: whoever dies in between tells it again, under the same id.
             await self._tell(world.record)
-            await self.publish(pool_apply.farewell(world.record, self._clock.now()))
+            await publish_event(self._bus, pool_apply.farewell(world.record, self._clock.now()))
             with suppress(Conflict):
                 await self._store.forget_pool(world.record, world.revision)
 
     async def _decide(self, pool: str) -> Plan | None:
-        for attempt in range(TRIES_MAX):
-            try:
-                if not attempt:
-                    return await self._decide_once(pool)
-                async with self._store.claiming:
-                    return await self._decide_once(pool)
-            except Conflict:
-                continue
-        raise Retry(f"pool {pool}: others keep deciding about it")
+        with suppress(Conflict):
+            return await self._decide_once(pool)
+
+        async def attempt() -> Plan | None:
+            async with self._store.claiming:
+                return await self._decide_once(pool)
+
+        return await retry_conflicts(attempt, f"pool {pool}")
 
     async def _decide_once(self, pool: str) -> Plan | None:
         """Decide and write: the claim on the fleet's budget, then the pool's record with the facts.
@@ -147,7 +144,7 @@ class Reconciler:
         """Publish what was decided with a record; again, and the stream knows it by its id."""
         told = self._told.get(record.name, frozenset())
         for event in event_outbox.facts(record, told):
-            await self.publish(event)
+            await publish_event(self._bus, event)
         self._told[record.name] = event_outbox.held(record)
 
     async def _clear(self, pool: str) -> None:
@@ -172,8 +169,7 @@ class Reconciler:
         if found is None or found.held_until != node.held_until:
             return
         end, fact = holds.over(node, self._clock.now())
-        subject = subjects.node_event(node.pool, node.node, ne.FACTS[type(fact)])
-        await self._bus.publish(subject, encode(fact), msg_id=fact.id, headers=current_headers())
+        await publish_event(self._bus, fact)
 
         def ended(record: NodeRecord | None) -> NodeRecord | None:
             same = record is not None and record.held_until == node.held_until
@@ -205,15 +201,6 @@ class Reconciler:
     async def _wake(self, pool: str, at: datetime) -> None:
         due = TimerDue(id=f"wake-{pool}-{at.timestamp():.0f}", time=self._clock.now(), pool=pool)
         await self._bus.schedule(TIMER_OWNER, f"pool-{pool}", at, encode(due))
-
-    async def publish(self, event: pe.PoolEvent, headers: Mapping[str, str] | None = None) -> None:
-        """Publish a fact about a pool."""
-        await self._bus.publish(
-            subjects.pool_event(event.pool, pe.FACTS[type(event)]),
-            encode(event),
-            msg_id=event.id,
-            headers=current_headers() if headers is None else headers,
-        )
 
 
 def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:

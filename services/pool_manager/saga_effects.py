@@ -4,11 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from schemas import node_events as ne
-from schemas import pool_events as pe
-from schemas import subjects
 from schemas.enums import OVER_CAP
-from schemas.messages import Message, encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaDone, SagaEntry, SagaUnwound, StepStarted, StepSucceeded
@@ -28,7 +24,7 @@ from services.pool_manager.planner.saga_projection import (
 )
 from services.pool_manager.pool_store import Store
 from services.pool_manager.sagas import DEFINITIONS
-from services.runtime.tracing import current_headers
+from services.runtime.event_publisher import publish_event
 from services.saga.saga_state import SagaState
 
 
@@ -69,7 +65,7 @@ class Effects:
         if params.promotes and params.promotes != params.node:
             await self._store.change_node(params.pool, params.promotes, promoted)
         for fact in facts(state, entry):
-            await self.publish(fact)
+            await publish_event(self._bus, fact)
         if isinstance(entry, StepStarted) and left is not None and left.notices:
             # A drain that begins when the cloud is about to take its node ends at once.
             await self._reconcile(params.pool)
@@ -108,16 +104,7 @@ class Effects:
         found = await self._store.pool(state.params.pool)
         fact = admission_refusals.fact(found[0], state, entry.time, entry.id) if found else None
         if fact is not None:
-            await self.publish(fact)
-
-    async def publish(self, event: Message) -> None:
-        """Publish a fact about a node or a pool."""
-        if isinstance(event, pe.PoolEvent):
-            subject = subjects.pool_event(event.pool, pe.FACTS[type(event)])
-        else:
-            assert isinstance(event, ne.NodeEvent)
-            subject = subjects.node_event(event.pool, event.node, ne.FACTS[type(event)])
-        await self._bus.publish(subject, encode(event), msg_id=event.id, headers=current_headers())
+            await publish_event(self._bus, fact)
 
 
 def _how(state: SagaState, entry: SagaDone | SagaUnwound) -> Ended:

@@ -8,11 +8,11 @@ Each is one guarded entry in the saga's log, and a log that cannot go back any m
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
+from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.planner.remediation.recovered_nodes import HEARD, recovered
 from services.pool_manager.planner.saga_projection import done
 from services.pool_manager.planner.sizing import cloud_notices
@@ -20,14 +20,11 @@ from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
-from services.primitives.errors import Conflict
 from services.saga.coordinator import Coordinator
 from services.saga.next_entry import Impossible, cancel, proceed
 from services.saga.saga_state import SagaState
 
 log = logging.getLogger(__name__)
-
-TRIES_MAX: Final = 10
 
 Decide = Callable[[SagaState], "SagaEntry | Impossible"]
 
@@ -101,7 +98,8 @@ class Departures:
 
     async def _intervene(self, saga: str, decide: Decide) -> None:
         coordinator = self._coordinator()
-        for _ in range(TRIES_MAX):
+
+        async def attempt() -> None:
             state = await coordinator.state(saga)
             if state is None:
                 return
@@ -109,10 +107,8 @@ class Departures:
             if isinstance(entry, Impossible):
                 log.debug("left as it is", extra={"saga": saga, "reason": entry.reason})
                 return
-            try:
-                await coordinator.intervene(state, entry)
-            except Conflict:
-                continue
+            await coordinator.intervene(state, entry)
             log.info("intervened", extra={"saga": saga, "entry": entry.id})
             await coordinator.advance(saga)
-            return
+
+        await retry_conflicts(attempt, f"saga {saga}")

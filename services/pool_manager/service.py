@@ -22,6 +22,7 @@ from schemas.settings import Mode, PoolSpec
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.bus.leases import Lease
 from services.bus.port import Stored
+from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.hardware_store import HardwareList
@@ -40,8 +41,9 @@ from services.pool_manager.requests.request_decisions import decide, saga_asked_
 from services.pool_manager.requests.request_replies import Answer, Asked
 from services.pool_manager.saga_effects import Effects
 from services.pool_manager.sagas import DEFINITIONS
-from services.primitives.errors import BusError, Conflict, Reject, Retry, Unavailable
+from services.primitives.errors import BusError, Reject, Retry, Unavailable
 from services.runtime.consumer_loop import Consumer, Received
+from services.runtime.event_publisher import publish_event
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState
@@ -49,7 +51,6 @@ from services.saga.saga_state import SagaState
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 5.0
-TRIES_MAX: Final = 50
 PREPARE_RETRY_SECONDS: Final = 0.25
 
 
@@ -234,30 +235,28 @@ class PoolManager:
             of_pool = asked.verb in pool_apply.VERBS
             answer = await (self._pools.answer(asked) if of_pool else self._answer(asked))
         if answer.hold is not None:
-            await self._effects.publish(fact(answer.hold, asked.id, self._clock.now()))
+            await publish_event(self._bus, fact(answer.hold, asked.id, self._clock.now()))
         for event in (answer.event, *answer.more):
-            await self._reconciler.publish(event)
+            await publish_event(self._bus, event)
         if answer.record is not None:
             await self._reconciler.reconcile(asked.pool)
 
     async def _answer(self, asked: Asked) -> Answer:
-        for _ in range(TRIES_MAX):
+        async def attempt() -> Answer:
             world = await self.store.world(asked.pool)
             state = await self._saga_asked_about(asked, world) if world else None
             answer = decide(asked, world, self._clock.now(), state)
-            try:
-                if answer.entry is not None and state is not None:
-                    await self._coordinator.intervene(state, answer.entry)
-                if (hold := answer.hold) is not None:
-                    # The pool's record is then written as it is: whoever decided on the node as it
-                    # was before is refused, and decides again.
-                    await self.store.change_node(hold.pool, hold.node, partial(applied, hold=hold))
-                if answer.record is not None and world is not None:
-                    await self.store.save_pool(answer.record, world.revision)
-            except Conflict:
-                continue
+            if answer.entry is not None and state is not None:
+                await self._coordinator.intervene(state, answer.entry)
+            if (hold := answer.hold) is not None:
+                # The pool's record is then written as it is: a replica that decided on the node as
+                # it was before is refused, and decides again.
+                await self.store.change_node(hold.pool, hold.node, partial(applied, hold=hold))
+            if answer.record is not None and world is not None:
+                await self.store.save_pool(answer.record, world.revision)
             return answer
-        raise Retry(f"pool {asked.pool}: others keep deciding about it")
+
+        return await retry_conflicts(attempt, f"pool {asked.pool}")
 
     async def _saga_asked_about(self, asked: Asked, world: World) -> SagaState | None:
         """The log that a request is about, as it is now; begun first where that is still due."""

@@ -21,6 +21,7 @@ from services.bus.port import Bus, Endpoint
 from services.bus.topology_setup import set_up
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.errors import NavarchError
+from services.primitives.race import race
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
 from services.runtime.logs import set_up_logs
 from services.runtime.process_http import HttpEndpoint
@@ -105,25 +106,21 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    connecting = asyncio.create_task(
-        NatsBus.connect(
-            ConnectOptions(
-                settings=settings.nats,
-                name=name,
-                inbox_prefix=inbox(name),
-                ping_seconds=PING_SECONDS,
-            )
-        )
+    options = ConnectOptions(
+        settings=settings.nats, name=name, inbox_prefix=inbox(name), ping_seconds=PING_SECONDS
     )
-    if not await _first(connecting, stopping):
+    connecting, _ = await race(NatsBus.connect(options), stopping.wait())
+    if connecting.cancelled():
         return
-    bus = connecting.result()
+    bus: NatsBus = connecting.result()
     await set_up(bus, clock, replicas=settings.nats.replicas)
     instruments, replica = Instruments(), f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
     server_clock = ServerClock(bus, clock, instruments, replica)
-    if not await _first(asyncio.create_task(server_clock.known()), stopping):
+    reading, _ = await race(server_clock.known(), stopping.wait())
+    if reading.cancelled():
         await bus.close()
         return
+    reading.result()
     context = Context(
         name=name,
         replica=replica,
@@ -141,17 +138,6 @@ async def _run(
         context.tracing.close()
         await bus.close()
         log.info("stopped")
-
-
-async def _first(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
-    """Wait for a task unless told to stop before."""
-    waiting = asyncio.create_task(stopping.wait())
-    done, _ = await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    if task in done:
-        return True
-    task.cancel()
-    return False
 
 
 async def _serve(context: Context, service: Service, stopping: asyncio.Event) -> None:

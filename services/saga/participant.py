@@ -39,6 +39,7 @@ from schemas.topology import SAGAS, DurableSpec
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, Retry
+from services.primitives.race import race
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.tracing import current_headers
 from services.saga.saga_log import append, decode_entry, read_state, saga_of
@@ -246,17 +247,10 @@ class Participant:
         left: float | None = None
         if command.deadline is not None:
             left = max((command.deadline - self._clock.now()).total_seconds(), 0.0)
-        acting = asyncio.ensure_future(action(command))
-        stopping = asyncio.create_task(stop.wait())
-        both: set[asyncio.Future[Any]] = {acting, stopping}
-        try:
-            await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            acting.cancel()
-            stopping.cancel()
-            await asyncio.wait(both)
+        acting, _ = await race(action(command), stop.wait(), seconds_max=left)
         if not acting.cancelled():
-            return acting.result()
+            outputs: msgspec.Struct | None = acting.result()
+            return outputs
         raise Stopped if stop.is_set() else DeadlinePassed
 
     async def _perform(

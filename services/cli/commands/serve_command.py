@@ -25,6 +25,7 @@ from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, Running,
 from services.cli.supervisor import Supervisor, Tell, end_left_behind, environment_for
 from services.primitives.atomic_files import write_whole
 from services.primitives.errors import NavarchError
+from services.primitives.race import race
 
 LOCK_FILE: Final = "serve.lock"
 NATS_FOLDER: Final = "nats"
@@ -154,14 +155,11 @@ async def _serve(serving: Serving, tell: Tell) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with serving:
-        waiting = asyncio.create_task(stopping.wait())
-        watching = asyncio.create_task(serving.supervisor.failed())
         telling = asyncio.create_task(_tell_where(serving, tell))
-        done, _ = await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (waiting, watching, telling):
-            task.cancel()
-        if watching in done:
-            watching.result()
+        _, failed = await race(stopping.wait(), serving.supervisor.failed())
+        telling.cancel()
+        if not failed.cancelled():
+            failed.result()
         tell("serve", "stopping")
     tell("serve", "stopped")
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import pool_events as p
-from schemas import subjects
 from schemas.enums import REMEDIES
+from schemas.event_subjects import event_subject
 from schemas.messages import Message, encode
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
 from services.bus.port import Bus, Stored
@@ -139,7 +139,6 @@ class Collector:
         assert outcome != "open"
         assert outcome != "recovered"
         assert made.restored_at is not None
-        subject = subjects.node_event(made.pool, made.node, n.FACTS[n.Repaired])
         event = n.Repaired(
             id=f"repaired-{made.saga or message.id}",
             time=self._clock.now(),
@@ -156,6 +155,7 @@ class Collector:
             lost_gpu_hours=made.lost_gpu_hours,
             evidence=name,
         )
+        subject = event_subject(event)
         told = await self._bus.read(EVENTS.name, subject)
         if any(getattr(node_history.read(each), "id", "") == event.id for each in told):
             return

@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 
 from schemas import subjects
 from schemas.evidence_bundles import TOTALS_KEY, RepairTotals
-from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Repaired, node_codec
 from schemas.topology import EVENTS, REPAIRS
 from services.bus.port import Bus, Stored
+from services.bus.record_bucket import RecordBucket, Versioned
 from services.metrics.evidence.repair_sums import (
     BUCKETS_SECONDS,
     LABELS,
@@ -27,13 +27,11 @@ from services.metrics.evidence.repair_sums import (
     add,
 )
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Conflict
+from services.primitives.errors import BusError, Retry
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
-
-_totals = decoder(RepairTotals)
 
 
 class Totals(Collector):
@@ -43,6 +41,7 @@ class Totals(Collector):
         """Keep it in `bus`; nothing is known yet."""
         self._bus = bus
         self._clock = clock
+        self._records = RecordBucket(bus, REPAIRS, RepairTotals)
         self._known = RepairTotals()
         self._revision = 0
 
@@ -58,12 +57,12 @@ class Totals(Collector):
 
     async def _tried_to_look(self) -> bool:
         try:
-            entry = await self._bus.get(REPAIRS, TOTALS_KEY)
+            record, revision, _ = await self._records.read(TOTALS_KEY)
         except BusError as error:
             log.info("the totals cannot be read yet: %s", error)
             return False
-        if entry is not None:
-            self._known, self._revision = _totals.decode(entry.value), entry.revision
+        if record is not None:
+            self._known, self._revision = record, revision
         return True
 
     async def _tried_to_take(self, stored: Stored) -> bool:
@@ -71,24 +70,17 @@ class Totals(Collector):
         event = node_codec.decode(stored.data)
         if not isinstance(event, Repaired):
             return True
-        totals = add(self._known, event, stored.sequence)
-        if totals is self._known:
-            return True
         try:
-            self._revision = await self._write(encode(totals))
-        except Conflict:
-            await self._tried_to_look()
-            return False
-        except BusError as error:
+            record, revision, _ = await self._records.change(
+                TOTALS_KEY,
+                lambda totals: add(totals or RepairTotals(), event, stored.sequence),
+                Versioned(self._known, self._revision),
+            )
+        except (BusError, Retry) as error:
             log.info("a repair cannot be counted yet: %s", error)
             return False
-        self._known = totals
+        self._known, self._revision = record or RepairTotals(), revision
         return True
-
-    async def _write(self, value: bytes) -> int:
-        if not self._revision:
-            return await self._bus.create(REPAIRS, TOTALS_KEY, value)
-        return await self._bus.update(REPAIRS, TOTALS_KEY, value, self._revision)
 
     # --- the scraper --------------------------------------------------------------------------
 

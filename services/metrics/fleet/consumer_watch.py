@@ -15,14 +15,14 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from schemas import subjects
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
-from schemas.messages import encode
 from schemas.settings import LagSettings
 from schemas.topology import DURABLES, EVENTS, DurableSpec
-from services.bus.leases import Lease
+from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.metrics.fleet.consumer_lag import Look, decide
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Refused
+from services.primitives.errors import Refused
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -67,17 +67,14 @@ class Consumers:
 
     async def run(self) -> None:
         """Look whenever it is due and the lease is ours, for ever."""
-        due = 0.0
-        while True:
-            if not self._lease.held:
-                self._forget()
-            elif self._clock.monotonic() >= due:
-                due = self._clock.monotonic() + float(self._bounds.interval)
-                try:
-                    await self.look()
-                except BusError as error:
-                    log.info("no look at the consumers: %s", error)
-            await self._clock.sleep(LOOK_SECONDS)
+        await repeat_while_held(
+            self._lease,
+            self._clock,
+            self.look,
+            every_seconds=float(self._bounds.interval),
+            look_seconds=LOOK_SECONDS,
+            on_lost=self._forget,
+        )
 
     async def look(self) -> None:
         """Look once at every durable."""
@@ -87,9 +84,7 @@ class Consumers:
         lagging, events = decide(self._lagging, looks, self._bounds, self._clock.now())
         for event in events:
             log.warning("%s: %s", event.status, event.reason, extra={"durable": event.durable})
-            await self._bus.publish(
-                subjects.fleet_event(FACTS[ConsumerLag]), encode(event), msg_id=event.id
-            )
+            await publish_event(self._bus, event)
         self._lagging = lagging
 
     def _forget(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from schemas import node_events as ne
 from schemas import pool_events as pe
 from schemas.enums import DEADLINE_PASSED
-from schemas.messages import Message
+from schemas.event_subjects import Event
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,
@@ -26,7 +26,7 @@ from services.pool_manager.sagas.saga_steps import booted, mended_at
 from services.saga.saga_state import SagaState
 
 
-def facts(state: SagaState, entry: SagaEntry) -> tuple[Message, ...]:
+def facts(state: SagaState, entry: SagaEntry) -> tuple[Event, ...]:
     """What one entry tells the world; ids derive from the saga, so repeating tells nothing new."""
     params = state.params
     match entry:
@@ -88,7 +88,7 @@ def _node(state: SagaState, entry: SagaEntry, what: str, node: str) -> dict[str,
     return {**_pool(state, entry, what), "node": node, "saga": state.saga}
 
 
-def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Message, ...]:
+def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Event, ...]:
     params = state.params
     match step:
         case "cordon":
@@ -111,7 +111,7 @@ def _step_facts(state: SagaState, entry: StepSucceeded, step: str) -> tuple[Mess
             return ()
 
 
-def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Message:
+def _uncordoned_fact(state: SagaState, entry: SagaEntry) -> Event:
     about = _node(state, entry, "uncordoned", state.params.node)
     outputs = state.outputs
     mended = mended_at(outputs) is not None or booted(outputs) != ""
@@ -129,7 +129,7 @@ def _cured(state: SagaState) -> str:
     return f"{what} ({state.params.reason})"
 
 
-def _remediated_fact(state: SagaState, entry: SagaEntry) -> Message:
+def _remediated_fact(state: SagaState, entry: SagaEntry) -> Event:
     params = state.params
     return ne.Remediated(
         **_node(state, entry, "remediated", params.node),
@@ -144,12 +144,12 @@ def _remediated_fact(state: SagaState, entry: SagaEntry) -> Message:
     )
 
 
-def _drained_fact(state: SagaState, entry: SagaEntry, *, expired: bool) -> Message:
+def _drained_fact(state: SagaState, entry: SagaEntry, *, expired: bool) -> Event:
     about = _node(state, entry, "drained", state.params.node)
     return ne.Drained(**about, expired=expired, waited=state.params.drain != "immediate")
 
 
-def _overdue_fact(state: SagaState, entry: SagaEntry, step: str) -> Message:
+def _overdue_fact(state: SagaState, entry: SagaEntry, step: str) -> Event:
     return pe.SagaOverdue(
         **_again(state, entry, f"overdue-{step}", f"{step}.overdue"),
         saga=state.saga,
@@ -161,7 +161,7 @@ def _overdue_fact(state: SagaState, entry: SagaEntry, step: str) -> Message:
     )
 
 
-def _replaced_fact(state: SagaState, entry: SagaEntry) -> Message:
+def _replaced_fact(state: SagaState, entry: SagaEntry) -> Event:
     params = state.params
     return pe.NodeReplaced(
         **_pool(state, entry, "replaced"),
@@ -174,7 +174,7 @@ def _replaced_fact(state: SagaState, entry: SagaEntry) -> Message:
     )
 
 
-def _failed_fact(state: SagaState, entry: SagaUnwound) -> Message:
+def _failed_fact(state: SagaState, entry: SagaUnwound) -> Event:
     reason = entry.reason or state.reason
     if state.cancelled:
         return pe.SagaCancelled(

@@ -5,10 +5,10 @@ of the configuration, and none of this process's environment.
 """
 
 from pathlib import Path
-from typing import Final
 
 from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.settings import REMEDIATOR_PLUGINS, Settings
+from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.pool_manager.planner.remediation.remediator import BUILT_IN
 from services.pool_manager.pool_store import Store
@@ -16,11 +16,9 @@ from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.pool_apply import Wanted
 from services.pool_manager.requests.request_replies import Answer, Asked, RefusedError, read
 from services.primitives.clock import Clock
-from services.primitives.errors import ConfigurationError, Conflict, Retry
+from services.primitives.errors import ConfigurationError, Conflict
 from services.settings.plugin_loader import load_plugin
 from services.settings.settings_file import requested_pool
-
-TRIES_MAX: Final = 50
 
 
 class PoolRequests:
@@ -43,7 +41,8 @@ class PoolRequests:
         """Decide and write; the answer is to be published then."""
         configured = asked.pool in self._settings.pools
         request = _read(asked)
-        for _ in range(TRIES_MAX):
+
+        async def attempt() -> Answer:
             world, now = await self._store.world(asked.pool), self._clock.now()
             if isinstance(request, RemoveRequest):
                 answer = pool_apply.removed(asked, request, world, now, configured=configured)
@@ -60,16 +59,13 @@ class PoolRequests:
                 )
             if answer.record is None:
                 return answer
-            try:
-                if world is None:
-                    if not await self._store.create_pool(answer.record):
-                        continue
-                else:
-                    await self._store.save_pool(answer.record, world.revision)
-            except Conflict:
-                continue
+            if world is not None:
+                await self._store.save_pool(answer.record, world.revision)
+            elif not await self._store.create_pool(answer.record):
+                raise Conflict(f"pool {asked.pool} exists already")
             return answer
-        raise Retry(f"pool {asked.pool}: others keep deciding about it")
+
+        return await retry_conflicts(attempt, f"pool {asked.pool}")
 
     def _wanted(self, pool: str, request: ApplyRequest | str) -> Wanted:
         if isinstance(request, str):

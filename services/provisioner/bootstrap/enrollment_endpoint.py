@@ -19,13 +19,14 @@ from schemas.agent_commands import EnrollAnswer, EnrollRequest
 from schemas.headers import SUBJECT
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.node_events import FACTS, CredentialsIssued, CredentialsRefused
+from schemas.node_events import CredentialsIssued, CredentialsRefused
 from schemas.node_records import node_key
 from schemas.settings import AgentSettings
 from services.bus.nats.nats_accounts import agent_token, read_agent_keys
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ class EnrollmentEndpoint:
             return encode(EnrollAnswer(refused=refused))
         keys = read_agent_keys(Path(self._signing_file))
         token = agent_token(keys, pool, node, asked.key, self._clock.now())
-        await self._tell(
+        await publish_event(
+            self._bus,
             CredentialsIssued(
                 id=f"credentials-{node}-{asked.key[1:9]}",
                 time=self._clock.now(),
@@ -71,7 +73,7 @@ class EnrollmentEndpoint:
                 pool=pool,
                 node=node,
                 key=asked.key,
-            )
+            ),
         )
         return encode(EnrollAnswer(token=token))
 
@@ -89,19 +91,16 @@ class EnrollmentEndpoint:
 
     async def _tell_refused(self, pool: str, node: str, reason: str) -> None:
         now = self._clock.now()
-        await self._tell(
+        await publish_event(
+            self._bus,
             CredentialsRefused(
                 id=refusal_id(node, reason, now),
                 time=now,
                 pool=pool,
                 node=node,
                 reason=reason,
-            )
+            ),
         )
-
-    async def _tell(self, event: CredentialsIssued | CredentialsRefused) -> None:
-        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
-        await self._bus.publish(subject, encode(event), msg_id=event.id)
 
 
 def refusal_id(node: str, reason: str, now: datetime) -> str:

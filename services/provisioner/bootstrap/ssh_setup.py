@@ -14,11 +14,9 @@ from typing import Final
 import asyncssh
 from msgspec.structs import replace
 
-from schemas import subjects
 from schemas.addresses import host_and_port
 from schemas.instance_records import InstanceRecord
-from schemas.messages import encode
-from schemas.node_events import FACTS, SetupRan
+from schemas.node_events import SetupRan
 from schemas.node_records import node_key
 from schemas.saga_params import SetupSpec
 from services.bus.port import Bus
@@ -28,7 +26,7 @@ from services.provisioner.bootstrap import setup_plan
 from services.provisioner.bootstrap.user_data import BootstrapTemplates, redacted
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider_calls import Providers
-from services.runtime.tracing import current_headers
+from services.runtime.event_publisher import publish_event
 from services.saga.participant import StepFailure
 from services.settings import placeholders
 
@@ -242,8 +240,7 @@ class SshSetup:
             output=output[-setup_plan.OUTPUT_CHARS_MAX :],
             saga=job.saga,
         )
-        subject = subjects.node_event(record.pool, record.instance, FACTS[SetupRan])
-        await self._bus.publish(subject, encode(event), msg_id=event.id, headers=current_headers())
+        await publish_event(self._bus, event)
 
     async def _noted(
         self, record: InstanceRecord, *, address: str = "", host_key: str = ""

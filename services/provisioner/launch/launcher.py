@@ -21,6 +21,7 @@ from schemas.launch_offers import Offering
 from schemas.node_records import node_key
 from schemas.step_data import ProvisionInputs, ProvisionOutputs
 from services.primitives.clock import Clock
+from services.primitives.race import race
 from services.provisioner.bootstrap.user_data import UserDataError
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
@@ -168,19 +169,21 @@ class Launcher:
 
         Its node is out of service until then, and what came at last would be ended at once.
         """
-        working = asyncio.create_task(self._choose(key, tries))
-        try:
-            while not (await asyncio.wait({working}, timeout=OVERTAKEN_LOOK_SECONDS))[0]:
+
+        async def until_superseded() -> None:
+            while True:
+                await asyncio.sleep(OVERTAKEN_LOOK_SECONDS)
                 if await superseded():
-                    working.cancel()
-                    await asyncio.wait({working})
-                    if tries.taken is not None:
-                        await self._chooser.abandon(tries.taken)
-                    raise StepFailure("the saga went on without it")
-        finally:
-            working.cancel()
-            await asyncio.wait({working})
-        working.result()
+                    return
+
+        choosing, watching = await race(self._choose(key, tries), until_superseded())
+        if not choosing.cancelled():
+            choosing.result()
+            return
+        watching.result()
+        if tries.taken is not None:
+            await self._chooser.abandon(tries.taken)
+        raise StepFailure("the saga went on without it")
 
     async def _refused(self, key: str, tries: _Tries, error: ProviderError) -> None:
         """Record that an offering was refused; another replica may have taken the next already."""

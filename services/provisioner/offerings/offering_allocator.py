@@ -14,17 +14,16 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from schemas import subjects
 from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering
-from schemas.messages import encode
 from schemas.node_records import node_key
 from schemas.offering_records import SPEND_KEY, BlockRecord
-from schemas.pool_events import FACTS, LaunchRefused, LaunchWaiting, PoolEvent
+from schemas.pool_events import LaunchRefused, LaunchWaiting
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
+from services.primitives.race import race
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks, offering_choice, spend
 from services.provisioner.offerings.offering_catalogue import Candidate, candidates, choice_of
@@ -32,7 +31,7 @@ from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.runtime.tracing import current_headers
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ class OfferingAllocator:
                     if taken is not None:
                         return taken
                 case offering_choice.WaitForOffering(None):
-                    await _wait(changed, PACE_LOOK_SECONDS)
+                    await race(changed.wait(), seconds_max=PACE_LOOK_SECONDS)
                 case offering_choice.WaitForOffering(at, blocked):
                     assert at is not None
                     lane.blocked = blocked
@@ -149,7 +148,7 @@ class OfferingAllocator:
                         raise _capacity_error(blocked)
                     for each in list(lane.waiting.values()):
                         await self._tell_waiting(each, lane, decision)
-                    await _wait(changed, min(seconds, LOOK_SECONDS))
+                    await race(changed.wait(), seconds_max=max(min(seconds, LOOK_SECONDS), 0.0))
                 case offering_choice.FailLaunch(kind, reason):
                     raise ProviderError(kind, reason)
                 case offering_choice.RefuseLaunch(refusal, reason):
@@ -323,7 +322,8 @@ class OfferingAllocator:
         if key in lane.told or not hold.blocked:
             return
         lane.told.add(key)
-        await self._publish(
+        await publish_event(
+            self._bus,
             LaunchWaiting(
                 id=f"launch-waits-{key}",
                 time=self._clock.now(),
@@ -333,14 +333,15 @@ class OfferingAllocator:
                 saga=record.saga,
                 reason=offering_choice.describe_blocks(hold.blocked),
                 until=hold.until,
-            )
+            ),
         )
 
     async def _tell_refused(
         self, record: InstanceRecord, refusal: LaunchRefusal, reason: str
     ) -> None:
         log.warning("launch refused", extra={"instance": record.instance, "reason": reason})
-        await self._publish(
+        await publish_event(
+            self._bus,
             LaunchRefused(
                 id=f"launch-refused-{node_key(record.pool, record.instance)}",
                 time=self._clock.now(),
@@ -351,15 +352,7 @@ class OfferingAllocator:
                 refusal=refusal,
                 reason=reason,
                 remedy=REMEDIES[refusal],
-            )
-        )
-
-    async def _publish(self, event: PoolEvent) -> None:
-        await self._bus.publish(
-            subjects.pool_event(event.pool, FACTS[type(event)]),
-            encode(event),
-            msg_id=event.id,
-            headers=current_headers(),
+            ),
         )
 
 
@@ -371,15 +364,6 @@ REMEDIES: Final[dict[LaunchRefusal, str]] = {
     "above-fleet-cap": "raise the fleet's spend_cap, or make a pool smaller",
 }
 """What a person can do about each."""
-
-
-async def _wait(changed: asyncio.Event, seconds: float) -> None:
-    """Wait until something changes, so long at most."""
-    waiting = asyncio.create_task(changed.wait())
-    try:
-        await asyncio.wait({waiting}, timeout=max(seconds, 0.0))
-    finally:
-        waiting.cancel()
 
 
 def _capacity_error(blocked: tuple[BlockRecord, ...]) -> ProviderError:

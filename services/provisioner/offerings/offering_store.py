@@ -6,24 +6,18 @@ by compare-and-set, and read again where that fails.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from schemas.messages import Record, decoder, encode
+from schemas.messages import encode
 from schemas.offering_records import BlockRecord, PricesRecord, SpendRecord, prices_key
 from schemas.topology import OFFERINGS
 from services.bus.port import Bus
+from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
-from services.primitives.errors import Conflict, Reject, Retry
+from services.primitives.errors import Conflict
 from services.provisioner.offerings import offering_blocks
 
 FRESH_SECONDS: Final = 1.0
-CONFLICTS_MAX: Final = 20
-
-_block: "msgspec.json.Decoder[Any]" = decoder(BlockRecord)
-_prices: "msgspec.json.Decoder[Any]" = decoder(PricesRecord)
-_spend: "msgspec.json.Decoder[Any]" = decoder(SpendRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +34,9 @@ class OfferingStore:
     def __init__(self, bus: Bus, clock: Clock) -> None:
         """Read and write the bucket OFFERINGS of this bus."""
         self._bus = bus
+        self._blocks = RecordBucket(bus, OFFERINGS, BlockRecord)
+        self._prices = RecordBucket(bus, OFFERINGS, PricesRecord)
+        self._spending = RecordBucket(bus, OFFERINGS, SpendRecord)
         self._clock = clock
         self._known = OfferingRecords()
         self._read_at: float | None = None
@@ -61,9 +58,9 @@ class OfferingStore:
         for entry in await self._bus.entries(OFFERINGS):
             kind = entry.key.partition(".")[0]
             if kind == "blocked":
-                found.blocks[entry.key] = _decode(_block, entry.key, entry.value)
+                found.blocks[entry.key] = self._blocks.decode(entry)
             elif kind == "prices":
-                record: PricesRecord = _decode(_prices, entry.key, entry.value)
+                record = self._prices.decode(entry)
                 found.prices[record.provider] = record
         return found
 
@@ -122,20 +119,9 @@ class OfferingStore:
     async def _change(
         self, key: str, decide: Callable[[BlockRecord | None], BlockRecord | None]
     ) -> None:
-        for _ in range(CONFLICTS_MAX):
-            entry = await self._bus.get(OFFERINGS, key)
-            old = _decode(_block, key, entry.value) if entry is not None else None
-            new = decide(old)
-            if new is None or new == old:
-                break
-            try:
-                await self._write(key, new, entry.revision if entry is not None else 0)
-            except Conflict:
-                continue
-            self._known.blocks[key] = new
-            return
-        else:
-            raise Retry(f"the record {key} changes too often")
+        record, _, written = await self._blocks.change(key, decide)
+        if written and record is not None:
+            self._known.blocks[key] = record
 
     # --- prices and spending ------------------------------------------------------------------
 
@@ -146,39 +132,25 @@ class OfferingStore:
 
     async def spend(self, key: str) -> tuple[SpendRecord, int]:
         """What launches have reserved, and the revision that guards the next."""
-        entry = await self._bus.get(OFFERINGS, key)
-        if entry is None:
-            return SpendRecord(), 0
-        return _decode(_spend, key, entry.value), entry.revision
+        record, revision, _ = await self._spending.read(key)
+        return record or SpendRecord(), revision
 
     async def reserve(self, key: str, record: SpendRecord, revision: int) -> bool:
         """Write what is reserved; False where another launch was first."""
         try:
-            await self._write(key, record, revision)
+            await self._spending.write(key, record, revision)
         except Conflict:
             return False
         return True
 
     async def unreserve(self, key: str, launch: str) -> None:
         """Give back what a launch has reserved; it does not come about there."""
-        for _ in range(CONFLICTS_MAX):
-            record, revision = await self.spend(key)
-            kept = {name: each for name, each in record.reserved.items() if name != launch}
-            if kept == record.reserved:
-                return
-            if await self.reserve(key, SpendRecord(reserved=kept), revision):
-                return
-        raise Retry(f"the record {key} changes too often")
 
-    async def _write(self, key: str, record: Record, revision: int) -> None:
-        if revision == 0:
-            await self._bus.create(OFFERINGS, key, encode(record))
-        else:
-            await self._bus.update(OFFERINGS, key, encode(record), revision)
+        def without(old: SpendRecord | None) -> SpendRecord | None:
+            if old is None:
+                return None
+            return SpendRecord(
+                reserved={name: each for name, each in old.reserved.items() if name != launch}
+            )
 
-
-def _decode(kind: "msgspec.json.Decoder[Any]", key: str, value: bytes) -> Any:
-    try:
-        return kind.decode(value)
-    except msgspec.DecodeError as error:
-        raise Reject(f"the record {key} in {OFFERINGS.name} cannot be read: {error}") from error
+        await self._spending.change(key, without)

@@ -5,7 +5,7 @@ age; what it never says is the catalogue's.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,10 +14,9 @@ from schemas.messages import decoder
 from schemas.offering_records import PricesRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
-from services.bus.leases import Lease
+from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import NavarchError
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.provider_client.provider_calls import Providers
@@ -53,19 +52,19 @@ class PriceReader:
 
     async def run(self, lease: Lease) -> None:
         """Ask whenever it is due and the lease is ours, for ever."""
-        due = 0.0
-        telling = [name for name, each in self._providers.calls.items() if each.has_prices]
-        while True:
-            if lease.held and telling and self._clock.monotonic() >= due:
-                due = self._clock.monotonic() + ASK_SECONDS
-                try:
-                    await self.ask(telling)
-                except NavarchError as error:
-                    log.warning("prices not kept", extra={"reason": str(error)})
-            await self._clock.sleep(LOOK_SECONDS if telling else ASK_SECONDS)
+        names = [name for name, each in self._providers.calls.items() if each.has_prices]
+        await repeat_while_held(
+            lease,
+            self._clock,
+            lambda: self.ask(names),
+            every_seconds=ASK_SECONDS,
+            look_seconds=LOOK_SECONDS if names else ASK_SECONDS,
+        )
 
-    async def ask(self, names: Iterable[str]) -> None:
+    async def ask(self, names: Sequence[str]) -> None:
         """Ask each of these once."""
+        if not names:
+            return
         known = (await self._offerings.known()).prices
         pools = await self._pools()
         for name in names:

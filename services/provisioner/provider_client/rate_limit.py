@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from schemas.lease_records import RateLimitRecord
-from schemas.messages import decoder, encode
 from schemas.names import TOKEN
 from schemas.topology import LEASES
 from services.bus.port import Bus, Entry
+from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, NavarchError
 from services.provisioner.provider_client import request_slots
@@ -25,8 +25,6 @@ TRIES_MAX: Final = 100
 KEPT_SECONDS: Final = 3600
 """Of a record that nobody writes any more; every interval is far shorter."""
 INTERVAL_SECONDS_MAX: Final = 60.0
-
-_pace = decoder(RateLimitRecord)
 
 
 class RateLimiter(Protocol):
@@ -85,6 +83,7 @@ class SharedRateLimiter:
             raise NavarchError(f"{slowest:g} s between two calls are too long a pace")
         self._bus = bus
         self._clock = clock
+        self._records = RecordBucket(bus, LEASES, RateLimitRecord, lambda _: KEPT_SECONDS)
         self._key = f"pace-{name}"
         self._pace = pace
         self._line = asyncio.Lock()
@@ -136,12 +135,12 @@ class SharedRateLimiter:
     async def _taken(self, kind: str) -> bool:
         """Take a turn and wait for it; False where it could not be used, and is lost."""
         before = await self._bus.get(LEASES, self._key)
-        value = encode(
-            request_slots.slot_record(self._after(before) if before else NextSlot(), kind)
-        )
+        taking = request_slots.slot_record(self._after(before) if before else NextSlot(), kind)
         sent = self._clock.monotonic()
         try:
-            revision = await self._write(value, before)
+            revision = await self._records.write(
+                self._key, taking, before.revision if before else 0
+            )
         except Conflict:
             return False
         stored = await self._bus.get(LEASES, self._key)
@@ -149,18 +148,11 @@ class SharedRateLimiter:
         if stored is None or stored.revision != revision:
             # Somebody wrote the next one already, and when ours was stored is not known any more.
             return False
-        turn = request_slots.slot_start(_pace.decode(stored.value), stored.time)
+        turn = request_slots.slot_start(self._records.decode(stored), stored.time)
         wait = request_slots.wait_seconds(turn, stored.time)
         await self._clock.sleep(max(known + wait - self._clock.monotonic(), 0.0))
         since_sent = self._clock.monotonic() - sent
         return request_slots.is_in_time(since_sent, wait, self._pace.interval_seconds)
 
     def _after(self, entry: Entry) -> NextSlot:
-        return request_slots.next_slot(_pace.decode(entry.value), entry.time, self._pace)
-
-    async def _write(self, value: bytes, before: Entry | None) -> int:
-        if before is None:
-            return await self._bus.create(LEASES, self._key, value, ttl_seconds=KEPT_SECONDS)
-        return await self._bus.update(
-            LEASES, self._key, value, before.revision, ttl_seconds=KEPT_SECONDS
-        )
+        return request_slots.next_slot(self._records.decode(entry), entry.time, self._pace)

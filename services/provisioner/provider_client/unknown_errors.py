@@ -10,12 +10,12 @@ from typing import Final
 
 from schemas import subjects
 from schemas.fleet_events import FACTS, UnknownError, fleet_codec
-from schemas.messages import encode
 from schemas.topology import EVENTS
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class UnknownErrors:
             treated_as=error.kind,
         )
         log.warning("an error without a row", extra={"provider": provider, "code": code})
-        await self._bus.publish(SUBJECT, encode(event), msg_id=event.id)
+        await publish_event(self._bus, event)
 
     async def _known(self) -> set[tuple[str, str]]:
         if self._told is None:

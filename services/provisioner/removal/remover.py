@@ -9,13 +9,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from schemas import subjects
 from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord
-from schemas.messages import encode
 from schemas.names import TOKEN
 from schemas.node_records import node_key
-from schemas.pool_events import FACTS, InstanceLeaked
+from schemas.pool_events import InstanceLeaked
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.instances import instance_decisions
@@ -25,7 +23,7 @@ from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.time_limits import TimeLimits
-from services.runtime.tracing import current_headers
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -136,15 +134,7 @@ class Remover:
             dollars_per_hour=record.dollars_per_hour,
         )
         log.warning("instance leaked", extra={"instance": record.instance, "reason": reason})
-        await self._publish(event)
-
-    async def _publish(self, event: InstanceLeaked) -> None:
-        await self._bus.publish(
-            subjects.pool_event(event.pool, FACTS[InstanceLeaked]),
-            encode(event),
-            msg_id=event.id,
-            headers=current_headers(),
-        )
+        await publish_event(self._bus, event)
 
     async def publish_observed(self, provider: str, instance: Instance, why: str) -> None:
         """Tell people of an instance that would be removed if its pool did not only observe."""
@@ -163,7 +153,7 @@ class Remover:
         )
         if event.id in self._told:
             return
-        await self._publish(event)
+        await publish_event(self._bus, event)
         if len(self._told) >= PUBLISHED_MAX:
             self._told.clear()
         self._told.add(event.id)

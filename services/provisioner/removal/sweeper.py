@@ -21,7 +21,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_params import LaunchSpec
 from schemas.topology import NODES, POOLS
-from services.bus.leases import Lease
+from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError, Reject
@@ -79,17 +79,13 @@ class Sweeper:
 
     async def run(self, lease: Lease) -> None:
         """Sweep whenever it is due and the lease is ours, for ever."""
-        due = 0.0
-        held = False
-        while True:
-            if lease.held and (not held or self._clock.monotonic() >= due):
-                due = self._clock.monotonic() + self._timing.sweep_interval_seconds
-                try:
-                    await self.sweep()
-                except NavarchError as error:
-                    log.warning("sweep not finished", extra={"reason": str(error)})
-            held = lease.held
-            await self._clock.sleep(self._timing.sweep_look_seconds)
+        await repeat_while_held(
+            lease,
+            self._clock,
+            self.sweep,
+            every_seconds=self._timing.sweep_interval_seconds,
+            look_seconds=self._timing.sweep_look_seconds,
+        )
 
     async def sweep(self) -> tuple[instance_decisions.SweepAction, ...]:
         """One sweep; what it did, or tried."""

@@ -7,9 +7,9 @@ order. What a node's hardware is really like stands here too, for the checks to 
 import asyncio
 from typing import Any, Final
 
-from schemas import subjects
+from schemas.event_subjects import event_subject
 from schemas.messages import encode
-from schemas.node_events import FACTS, NodeEvent
+from schemas.node_events import NodeEvent
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.primitives.errors import BusError
@@ -80,7 +80,7 @@ class ScriptedAgents:
             await asyncio.sleep(left)
 
     async def _say(self, node: SimulatedMachine, event: NodeEvent) -> None:
-        subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
+        subject = event_subject(event)
         while True:
             await self._awake(node)
             try:

@@ -1,0 +1,95 @@
+"""The records of one bucket: read, written under their revision, changed by compare-and-set."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from schemas.messages import Record, decoder, encode
+from schemas.topology import BucketSpec
+from services.bus.port import Bus, Entry
+from services.primitives.errors import Conflict, Reject, Retry
+
+ATTEMPTS_MAX: Final = 50
+"""Each failed attempt means that another writer succeeded."""
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+
+class Versioned(NamedTuple, Generic[R]):
+    """A record as it was last read or written; `written`: by this change."""
+
+    record: R | None
+    revision: int
+    """0: there is no record."""
+    written: bool = False
+
+
+async def retry_conflicts(attempt: Callable[[], Awaitable[T]], about: str) -> T:
+    """Repeat an attempt to read, decide and write until no other writer is faster; else Retry."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            return await attempt()
+        except Conflict:
+            continue
+    raise Retry(f"{about}: other writers were faster {ATTEMPTS_MAX} times")
+
+
+class RecordBucket(Generic[R]):
+    """One kind of record in one bucket."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        bucket: BucketSpec,
+        kind: type[R],
+        ttl_seconds: Callable[[R], int] = lambda _: 0,
+    ) -> None:
+        """`ttl_seconds`: after how long a written record expires; 0: never."""
+        self._bus = bus
+        self._bucket = bucket
+        self._decoder = decoder(kind)
+        self._ttl_seconds = ttl_seconds
+
+    def decode(self, entry: Entry) -> R:
+        """Decode an entry of the bucket; raise Reject where that fails."""
+        try:
+            record: R = self._decoder.decode(entry.value)
+        except msgspec.DecodeError as error:
+            reason = f"the record {entry.key} in {self._bucket.name} cannot be read: {error}"
+            raise Reject(reason) from error
+        return record
+
+    async def read(self, key: str) -> Versioned[R]:
+        """Read a record from the server."""
+        entry = await self._bus.get(self._bucket, key)
+        return Versioned(self.decode(entry), entry.revision) if entry else Versioned(None, 0)
+
+    async def write(self, key: str, record: R, revision: int) -> int:
+        """Write over a revision (0: there is no record) and return the new one; else Conflict."""
+        value, ttl = encode(record), self._ttl_seconds(record)
+        if revision:
+            return await self._bus.update(self._bucket, key, value, revision, ttl_seconds=ttl)
+        return await self._bus.create(self._bucket, key, value, ttl_seconds=ttl)
+
+    async def change(
+        self,
+        key: str,
+        decide: Callable[[R | None], R | None],
+        known: Versioned[R] | None = None,
+    ) -> Versioned[R]:
+        """Write what a pure function makes of the record; None or the same record: write nothing.
+
+        `known` saves the first read; it may be old.
+        """
+
+        async def attempt() -> Versioned[R]:
+            nonlocal known
+            old, known = known or await self.read(key), None
+            new = decide(old.record)
+            if new is None or new is old.record or new == old.record:
+                return old
+            return Versioned(new, await self.write(key, new, old.revision), written=True)
+
+        return await retry_conflicts(attempt, f"{self._bucket.name} {key}")
