@@ -72,7 +72,7 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version  # noqa: PLC0415
 
-        console.say(f"navarch {version('navarch')}")
+        console.write(f"navarch {version('navarch')}")
         raise typer.Exit
 
 
@@ -118,20 +118,24 @@ def status(nats_url: NatsUrl = "", config: Config = None, output: Output = Forma
                 fleet.pages("pools", Query()), fleet.pages("sagas", Query())
             )
         if output is Format.JSON:
-            console.document(
-                b'{"pools":' + console.array(pools) + b',"sagas":' + console.array(sagas) + b"}"
+            console.write_json(
+                b'{"pools":'
+                + console.json_array(pools)
+                + b',"sagas":'
+                + console.json_array(sagas)
+                + b"}"
             )
             return
         views = sorted(bus_client.pool_views(pools), key=lambda each: each.name)
         rows = tables.pool_rows(views)
-        console.say(tables.columns(tables.POOL_HEADERS, rows, colour=console.colour()))
+        console.write(tables.columns(tables.POOL_HEADERS, rows, colour=console.colour()))
         if not rows:
-            console.say("No pool is configured.")
+            console.write("No pool is configured.")
         if kept := tables.unfollowed(views):
-            console.say("\n" + "\n".join(kept))
+            console.write("\n" + "\n".join(kept))
         opened = [msgspec.json.decode(each) for each in sagas]
         if opened:
-            console.say("\n" + tables.under_way(opened, colour=console.colour()))
+            console.write("\n" + tables.under_way(opened, colour=console.colour()))
 
     _run(work())
 
@@ -156,12 +160,12 @@ def list_nodes(
             query = Query(pool=pool, terminated=terminated, limit=bus_client.PAGE_NODES)
             items = await fleet.pages("nodes", query)
         if output is Format.JSON:
-            console.document(console.array(items))
+            console.write_json(console.json_array(items))
             return
         rows = tables.node_rows(bus_client.views(items))
-        console.say(tables.columns(tables.NODE_HEADERS, rows, colour=console.colour()))
+        console.write(tables.columns(tables.NODE_HEADERS, rows, colour=console.colour()))
         if not rows:
-            console.say("There is no node: `navarch why POOL` says what a pool waits for.")
+            console.write("There is no node: `navarch why POOL` says what a pool waits for.")
 
     _run(work())
 
@@ -178,9 +182,9 @@ def get(
         async with _fleet(nats_url, config) as fleet:
             view, data = await fleet.node(node)
         if output is Format.JSON:
-            console.document(data)
+            console.write_json(data)
         else:
-            console.say(tables.node_page(view, colour=console.colour()))
+            console.write(tables.node_page(view, colour=console.colour()))
 
     _run(work())
 
@@ -205,7 +209,7 @@ def events(
             await fleet.check_pool(pool)
             if not since and sys.stderr.isatty():
                 sys.stderr.write("Waiting for what happens next; Ctrl-C ends it.\n")
-            await console.stream(
+            await console.write_stream(
                 fleet.events(pool=pool, node=node, since=start), output, count=count
             )
 
@@ -220,14 +224,14 @@ def timeline(
 
     async def work() -> None:
         from services.cli.text import tables  # noqa: PLC0415
-        from services.cli.text.node_timeline import assemble  # noqa: PLC0415
+        from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
 
         async with _fleet(nats_url, config) as fleet:
-            moments = assemble(await fleet.story(node))
+            moments = timeline_rows(await fleet.story(node))
         if output is Format.JSON:
-            console.document(moments)
+            console.write_json(moments)
         elif moments:
-            console.say(tables.timeline(moments, colour=console.colour()))
+            console.write(tables.timeline(moments, colour=console.colour()))
         if not moments:
             raise NavarchError(f"nothing is stored about a node {node!r}: `navarch list --all`")
 
@@ -255,9 +259,9 @@ def why(
         async with _fleet(nats_url, config) as fleet:
             answer = await stored_history.why(fleet, name)
         if output is Format.JSON:
-            console.document(answer)
+            console.write_json(answer)
         else:
-            console.say(page(answer))
+            console.write(page(answer))
 
     _run(work())
 
@@ -360,7 +364,7 @@ def scale(
 
         async with _fleet(nats_url, config) as fleet:
             answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
-            console.message(accepted(answer), output)
+            console.write_message(accepted(answer), output)
 
     _run(work())
 

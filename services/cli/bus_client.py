@@ -41,10 +41,11 @@ from schemas.pool_events import (
 from schemas.pool_records import pool_key
 from schemas.saga_log_entries import WHOLE
 from schemas.settings import NatsSettings
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus, Stored
-from services.cli.text.node_timeline import decode, mentions, sagas_about
+from services.cli.text.node_timeline import mentions, sagas_about
 from services.primitives.errors import NavarchError, Unavailable
 
 CONNECT_SECONDS_MAX: Final = 5.0
@@ -218,7 +219,7 @@ class Fleet:
             _generator(self.bus.follow(EVENTS.name, [nodes, pools, *others], "new", after=since))
         ) as following:
             async for stored in following:
-                if not node or mentions(decode(stored), node):
+                if not node or mentions(decode_stored(stored), node):
                     yield stored
 
     async def story(self, node: str) -> list[Stored]:
@@ -232,7 +233,7 @@ class Fleet:
         trees = await asyncio.gather(
             *(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in sagas_about(node, started))
         )
-        about = [each for each in pools if mentions(decode(each), node)]
+        about = [each for each in pools if mentions(decode_stored(each), node)]
         return [*own, *about, *(entry for tree in trees for entry in tree)]
 
 

@@ -1,4 +1,4 @@
-"""Prints answers and streams on stdout: words for people, JSON for programs."""
+"""Prints on stdout: text for operators, JSON for programs."""
 
 import os
 import sys
@@ -23,53 +23,65 @@ class Format(StrEnum):
 
 
 def colour() -> bool:
-    """Whether stdout is a terminal whose owner has not asked for no colour."""
+    """Whether stdout is a terminal and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def say(text: str) -> None:
-    """Print a line, at once."""
+def write(text: str) -> None:
+    """Print a line and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def document(value: Any) -> None:
-    """Print one JSON document: bytes that are JSON already, or a value."""
+def write_json(value: Any) -> None:
+    """Print one JSON document: encoded bytes, or a value to encode."""
     data = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    say(msgspec.json.format(data, indent=2).decode())
+    write(msgspec.json.format(data, indent=2).decode())
 
 
-def array(items: Sequence[msgspec.Raw]) -> bytes:
-    """Join items that are JSON already."""
+def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
+    """Print a table, or `empty` if it has no rows."""
+    from services.cli.text import tables  # noqa: PLC0415
+
+    if rows or not empty:
+        write(tables.columns(headers, rows, colour=colour()))
+    else:
+        write(empty)
+
+
+def json_array(items: Sequence[msgspec.Raw]) -> bytes:
+    """Join encoded items into a JSON array."""
     return b"[" + b",".join(bytes(each) for each in items) + b"]"
 
 
-def message(told: Message, output: Format) -> None:
+def write_message(message: Message, output: Format) -> None:
     """Print one message."""
-    from services.cli.text import event_text, tables  # noqa: PLC0415
+    from services.cli.text import tables  # noqa: PLC0415
+    from services.operator_text.event_text import describe  # noqa: PLC0415
 
     if output is Format.JSON:
-        document(encode(told))
+        write_json(encode(message))
     else:
-        say(tables.event_line(told.time, event_text.tell(told), colour=colour()))
+        write(tables.event_line(message.time, describe(message), colour=colour()))
 
 
-async def stream(
+async def write_stream(
     messages: AsyncGenerator[Stored, None], output: Format, *, count: int = 0
 ) -> Message | UnknownType | Invalid | None:
-    """Print a line a message, at once, until `count` (0: no end); return the last."""
-    from services.cli.text import event_text, tables  # noqa: PLC0415
-    from services.cli.text.node_timeline import decode  # noqa: PLC0415
+    """Print each message as it arrives, up to `count` (0: no limit); return the last."""
+    from schemas.stored_messages import decode_stored  # noqa: PLC0415
+    from services.cli.text import tables  # noqa: PLC0415
+    from services.operator_text.event_text import describe  # noqa: PLC0415
 
     last: Message | UnknownType | Invalid | None = None
     printed = 0
     async with aclosing(messages):
         async for stored in messages:
-            last = decode(stored)
+            last = decode_stored(stored)
             if output is Format.JSON:
-                say(json_line(stored))
+                write(json_line(stored))
             else:
-                say(tables.event_line(stored.time, event_text.tell(last), colour=colour()))
+                write(tables.event_line(stored.time, describe(last), colour=colour()))
             printed += 1
             if printed == count:
                 break
@@ -77,7 +89,7 @@ async def stream(
 
 
 def json_line(stored: Stored) -> str:
-    """The stored JSON on one line; what is none stands in quotes, with its subject."""
+    """The stored JSON on one line; data that is not JSON is quoted, with its subject."""
     try:
         return msgspec.json.format(stored.data, indent=-1).decode()
     except (msgspec.DecodeError, UnicodeDecodeError):

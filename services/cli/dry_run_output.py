@@ -29,9 +29,9 @@ def dry_run(
         async with connected(find_bus(nats_url, config)) as fleet:
             data = await fleet.ask("dry-run", asked)
         if output is Format.JSON:
-            console.document(data)
+            console.write_json(data)
         else:
-            console.say(page(msgspec.json.decode(data, type=DryRun)))
+            console.write(page(msgspec.json.decode(data, type=DryRun)))
 
     asyncio.run(work())
 

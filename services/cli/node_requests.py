@@ -39,10 +39,10 @@ def ask_node(
         async with connected(find_bus(where.nats_url, where.config)) as fleet:
             view, _ = await fleet.node(node)
             answer = accepted(await fleet.request(view.pool, verb, asked))
-            console.message(answer, output)
+            console.write_message(answer, output)
             saga = getattr(answer, "saga", "")
             if where.wait and saga:
-                last = await console.stream(fleet.saga(saga), output)
+                last = await console.write_stream(fleet.saga(saga), output)
                 if not isinstance(last, SagaDone):
                     raise NavarchError(f"{saga} was not done: {getattr(last, 'reason', '')}")
 

@@ -27,7 +27,7 @@ class Board:
                 self._tasks[node] = self._bars.add_task(node, total=1.0, text=text)
             self._bars.update(self._tasks[node], completed=share, text=text)
         elif self._shown.get(node) != text:
-            console.say(f"  {node:<24} {share:>4.0%}  {text}")
+            console.write(f"  {node:<24} {share:>4.0%}  {text}")
         self._shown[node] = text
 
 
@@ -56,10 +56,11 @@ async def bad_news(fleet: "Fleet", pool: str) -> AsyncGenerator[None, None]:
 
 
 async def _tell(fleet: "Fleet", pool: str) -> None:
-    from services.cli.text import event_text, tables  # noqa: PLC0415
-    from services.cli.text.node_timeline import decode  # noqa: PLC0415
+    from schemas.stored_messages import decode_stored  # noqa: PLC0415
+    from services.cli.text import tables  # noqa: PLC0415
+    from services.operator_text.event_text import describe  # noqa: PLC0415
 
     async for stored in fleet.events(pool=pool, node="", since=None):
-        told = event_text.tell(decode(stored))
-        if told.mood == "bad":
-            console.say(tables.event_line(stored.time, told, colour=console.colour()))
+        text = describe(decode_stored(stored))
+        if text.tone == "bad":
+            console.write(tables.event_line(stored.time, text, colour=console.colour()))

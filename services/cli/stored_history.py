@@ -14,10 +14,11 @@ from schemas.node_events import Repaired
 from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerOpened, Incident
 from schemas.pool_records import PoolRecord, pool_key
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli.bus_client import Fleet
-from services.cli.text.node_timeline import decode, sagas_about
+from services.cli.text.node_timeline import sagas_about
 from services.cli.text.why_text import Answer, why_node, why_pool, why_saga
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import fold_stored
@@ -101,7 +102,7 @@ def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:
 
 def _holds_back(stored: Stored, node: str) -> bool:
     """Whether an event says that the node waits."""
-    match decode(stored):
+    match decode_stored(stored):
         case BreakerOpened(waiting=waiting):
             return node in waiting
         case Incident(named=named):
@@ -126,17 +127,17 @@ async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> Answer:
         bus.read(EVENTS.name, subjects.pool_events_of(params.pool)),
     )
     causes = [each for each in own if params.fault and _led_to(each, params.fault)]
-    results = [each for each in facts if getattr(decode(each), "saga", "") == state.saga]
+    results = [each for each in facts if getattr(decode_stored(each), "saga", "") == state.saga]
     costs = [each for each in own if _cost(each, state.saga)]
     return why_saga(state, [*entries, *causes, *results, *costs])
 
 
 def _cost(stored: Stored, saga: str) -> bool:
     """Whether an event says what the fault signature that a saga ended has cost."""
-    message = decode(stored)
+    message = decode_stored(stored)
     return isinstance(message, Repaired) and message.saga == saga
 
 
 def _led_to(stored: Stored, fault: str) -> bool:
-    message = decode(stored)
+    message = decode_stored(stored)
     return fault in (getattr(message, "id", ""), getattr(message, "fault", ""))

@@ -28,7 +28,6 @@ from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS, Folding, folded, is_held
 from services.notifier.alerts.alert_rules import Alert, alert_of
 from services.notifier.alerts.incident_matching import part_of
-from services.notifier.workload.drain_polling import poll_seconds
 from services.notifier.workload.workload_notifier import AlertChannel, Notifier
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
@@ -41,6 +40,13 @@ from services.settings.plugin_loader import load_plugin
 log = logging.getLogger(__name__)
 
 ALERT_SECONDS_MAX: Final = 30.0
+POLL_FIRST_SECONDS: Final = 0.25
+POLL_MAX_SECONDS: Final = 0.5
+"""At most two polls and their replies, so that a saga continues within a second of the drain."""
+POLL_GROWTH: Final = 1.25
+POLLS_PER_SECOND_MAX: Final = 500.0
+"""Per process. Beyond 250 concurrent drains each is polled less often, which leaves capacity for
+cordons and protects the workload system."""
 FINISH_SECONDS: Final = 1.0
 """Enough for an order that is on its way; a drain is left to the next process at once."""
 SENT_MAX: Final = 10_000
@@ -106,7 +112,7 @@ class WorkloadSteps:
             self._drains -= 1
 
     def participant(self, context: Context) -> Participant:
-        """Take part in sagas with them."""
+        """Make the saga participant that performs these steps."""
         return Participant(
             context.bus,
             context.clock,
@@ -122,6 +128,13 @@ class WorkloadSteps:
             },
             undos={"cordon": self.uncordon},
         )
+
+
+def poll_seconds(polls: int, drains: int) -> float:
+    """Delay before the next poll of one drain, after `polls` polls, with `drains` drains open."""
+    # The exponent is bounded: a drain may last for days.
+    alone = min(POLL_FIRST_SECONDS * POLL_GROWTH ** min(polls, 16), POLL_MAX_SECONDS)
+    return max(alone, drains / POLLS_PER_SECOND_MAX)
 
 
 def _inputs(command: Command) -> NodeInputs:

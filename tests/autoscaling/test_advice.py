@@ -12,7 +12,7 @@ from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, Setting
 from services.cli.text.advice_text import advice_words, matters
-from services.cli.text.history_text import moment
+from services.operator_text.quantities import local_time
 from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
 from services.pool_manager.autoscaling.scaling_decision import noted, unanswered, unfollowed
 from services.simulator.inputs.scenario.scenario_file import read_text
@@ -92,9 +92,9 @@ def test_it_is_written_where_it_changes_and_not_at_each_interval():
     assert noted(over, None) is None
 
 
-SINCE = f"not followed since {moment(NOW)}"
+SINCE = f"not followed since {local_time(NOW)}"
 AGAIN = "It is asked again every 30s."
-COOL = moment(RECENT + 5 * MINUTE)
+COOL = local_time(RECENT + 5 * MINUTE)
 WORDS = {
     "cooldown": (
         asked(record(scaled_at=RECENT), 6),
@@ -114,15 +114,15 @@ WORDS = {
     "failed": (
         unanswered("failed", "mine", "KeyError: 'x'", NOW, 30.0),
         (
-            f"The autoscaler (mine) has failed since {moment(NOW)}: KeyError: 'x'; the size stays "
-            "as it is."
+            f"The autoscaler (mine) has failed since {local_time(NOW)}: KeyError: 'x'; the size "
+            "stays as it is."
         ),
     ),
     "source": (
         unanswered("source", "queue", "no answer in 20 s", NOW, 30.0),
         (
-            f"The metrics source of the autoscaler (queue) has not answered since {moment(NOW)}: "
-            "no answer in 20 s; how many jobs wait is not known."
+            f"The metrics source of the autoscaler (queue) has not answered since "
+            f"{local_time(NOW)}: no answer in 20 s; how many jobs wait is not known."
         ),
     ),
 }

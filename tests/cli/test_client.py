@@ -15,7 +15,7 @@ from schemas.saga_log_entries import SagaDone, SagaStarted, StepStarted, StepSuc
 from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.bus_client import AnswerError, Fleet, accepted, views
-from services.cli.text.node_timeline import assemble
+from services.cli.text.node_timeline import timeline_rows
 from services.primitives.errors import NavarchError
 from services.saga.participant import append
 
@@ -107,12 +107,12 @@ async def test_the_story_of_both_nodes_holds_the_whole_replacement(bus: NatsBus,
     for name in ("n1", "n2", "n3"):
         lost = Lost(id=f"lost-{name}", time=NOW, pool="training", node=name)
         await bus.publish(subjects.node_event("training", name, "lost"), encode(lost))
-    moments = assemble(await Fleet(bus).story(node))
-    assert [each.what for each in moments] == [
+    moments = timeline_rows(await Fleet(bus).story(node))
+    assert [each.title for each in moments] == [
         "saga started",
         "cordon started",
         "cordon succeeded",
         "saga done",
         "lost",
     ]
-    assert moments[-1].about == f"training/{node}"
+    assert moments[-1].subject == f"training/{node}"

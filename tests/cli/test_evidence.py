@@ -11,8 +11,8 @@ from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemet
 from schemas.node_records import NodeRecord
 from services.cli.commands.evidence_command import write
 from services.cli.commands.report_command import out, rows
-from services.cli.text.event_text import hours
 from services.cli.text.evidence_text import FILES, README, files, summary
+from services.operator_text.quantities import gpu_hours
 from services.primitives.errors import NavarchError
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
@@ -143,4 +143,4 @@ def test_what_is_out_now_is_named_and_spares_are_not() -> None:
 )
 def test_few_hours_are_told_as_exactly_as_they_are_worth(count: float, expected: str) -> None:
     """A demo's seconds are not zero, and no list shows an exponent."""
-    assert expected == hours(count)
+    assert expected == gpu_hours(count)

@@ -42,4 +42,4 @@ async def test_people_cancel_retry_and_uncordon_from_the_command_line(
     assert "it leaves behind: the node in service" in cancelled
     assert 0 == uncordoned[0], uncordoned
     assert f"uncordon-{second}-2" in uncordoned[1]
-    assert f"unwind replace-{second}-1, at drain" in told
+    assert f"replace-{second}-1 saga unwinding: at drain" in told

@@ -46,7 +46,7 @@ def test_run_tells_the_story_and_what_holds():
     code, said = navarch("run", str(GOOD))
     assert code == 0
     assert "1:00.0   node-1" in said
-    assert "unhealthy: XID 48: uncorrectable memory error (GPU 3)" in said
+    assert "XID 48: uncorrectable memory error (GPU 3)" in said
     assert "holds  nobody replaces these nodes" in said
     assert "xid-stays-unhealthy: passed: 4 assertions, simulated 4:00" in said
 
@@ -71,7 +71,7 @@ def test_run_answers_programs_in_json():
         "node-1": "active",
         "node-2": "active",
     }
-    assert any(each["what"] == "fault" for each in told["story"])
+    assert any(each["title"] == "fault" for each in told["story"])
 
 
 def test_validate_plays_nothing(tmp_path):
@@ -103,7 +103,7 @@ def test_by_hand_too_one_can_ask_why():
     typed = "start\nstep 10s\ninject node-1 xid_error\nwhy node-1\nwhy mars\nwhy\n"
     code, said = navarch("interactive", "--nodes", "2", typed=typed)
     assert code == 0
-    assert "it calls for replace" in said
+    assert "action replace" in said
     assert "Now:   It waits for " in said
     assert "! nothing here is called 'mars'" in said
     assert "! name a node, a pool or a saga: why node-1" in said

@@ -40,9 +40,9 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
 from services.cli.bus_client import Fleet
 from services.cli.stored_history import why
-from services.cli.text.history_text import moment
 from services.cli.text.saga_progress import progress
 from services.cli.text.why_text import LINES_MAX, page, why_node, why_pool, why_saga
+from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import append
 from services.saga.saga_state import SagaState, fold
@@ -173,13 +173,13 @@ def test_a_node_under_replacement_is_explained_from_fault_to_what_comes_next() -
 
     assert "n1 in pool training is leaving, unhealthy, cordoned." == answer.summary
     assert [
-        ("seen", "n1 reported XID 79 on GPU 3: off the bus"),
-        ("judged", "n1 is unhealthy by rule fatal (policy 9f2c): XID 79; it calls for replace"),
-        ("decided", f"replace n1 -> n2: XID 79 (saga {SAGA})"),
-        ("done", f"cordon, in 1.0 s ({SAGA})"),
-        ("refused", "drain n1 (saga-open): replace is under way"),
+        ("observed", "n1 fault: XID 79 on GPU 3: off the bus"),
+        ("judged", "n1 unhealthy: XID 79 (rule fatal, action replace, policy 9f2c)"),
+        ("decided", f"{SAGA} saga opened: replace n1 -> n2: XID 79"),
+        ("done", f"{SAGA} cordon succeeded after 1.0 s"),
+        ("refused", "training refused: drain n1 (saga-open): replace is under way"),
     ] == [(each.topic, each.text) for each in answer.lines]
-    span = f"since {moment(NOW)}, until {moment(DEADLINE)} at the latest."
+    span = f"since {local_time(NOW)}, until {local_time(DEADLINE)} at the latest."
     assert (f"It waits for the work on n1 to leave (at drain), {span}",) == answer.now
     assert "terminate, provision, bootstrap, register, admit" == answer.next
 
@@ -206,7 +206,7 @@ HELD_BACK = [
         NodeRecord(
             pool="training", node="n1", state="active", health="healthy", lost=True, lost_at=NOW
         ),
-        "It waits to be heard of again, silent since",
+        "Its heartbeats stopped at",
     ),
     ("nobody decides", {}, SICK, "It waits for the pool-manager to decide"),
     (
@@ -319,7 +319,7 @@ def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
     assert f"navarch saga retry {SAGA}" in answer.now[0]
     assert answer.now[0].startswith("It is stuck at terminate since")
     assert "not allowed" in answer.now[0]
-    assert "n1 reported XID 79 on GPU 3: off the bus" == answer.lines[0].text
+    assert "n1 fault: XID 79 on GPU 3: off the bus" == answer.lines[0].text
 
 
 def test_a_long_story_shows_its_end_and_says_how_much_is_left_out() -> None:

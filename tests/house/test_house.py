@@ -27,7 +27,7 @@ PURE: Final = (
     "services/health_monitor/rules/policy_explanation.py",
     "services/health_monitor/rules/policy_replay.py",
     "services/metrics/fleet/fleet_metrics.py",
-    "services/notifier/workload/drain_polling.py",
+    "services/operator_text/*.py",
     "services/pool_manager/planner/*.py",
     "services/pool_manager/planner/*/*.py",
     "services/pool_manager/sagas/*.py",
@@ -69,7 +69,7 @@ NOT_SUBJECTS: Final = frozenset(
     }
 )
 LIBRARIES: Final = frozenset(
-    {"bus", "cli", "primitives", "runtime", "saga", "settings", "simulator"}
+    {"bus", "cli", "operator_text", "primitives", "runtime", "saga", "settings", "simulator"}
 )
 """Folders of services/ that are libraries or programs, not services."""
 

@@ -116,7 +116,7 @@ def verdict(status: str, was: str, action: str = "none") -> Verdict:
             "warning",
             "launch/training/above-pool-cap",
         ),
-        (OperatorNeeded(**POOL, node="training-1"), "critical", "person/training/training-1"),
+        (OperatorNeeded(**POOL, node="training-1"), "critical", "operator/training/training-1"),
         (Fault(**NODE, kind="xid", code=79), None, ""),
         (Cordoned(**NODE), None, ""),
         (Scaled(**POOL, was=1, nodes=2), None, ""),
@@ -132,10 +132,8 @@ def test_an_alert_says_what_why_and_what_next():
     """A person needs no other page to know what goes on."""
     alert = alert_of(verdict("unhealthy", "healthy", "replace"))
     assert alert is not None
-    assert alert.title == "training-1 is unhealthy"
-    assert alert.text == (
-        "It was healthy. Rule: xid-79. Reason: GPU 3 fell off. It calls for a replacement."
-    )
+    assert alert.title == "training/training-1: unhealthy"
+    assert alert.text == "GPU 3 fell off (was healthy, rule xid-79, action replace)."
 
 
 def test_what_is_left_to_people_says_what_they_can_do():
@@ -149,9 +147,9 @@ def test_what_is_left_to_people_says_what_they_can_do():
     )
     alert = alert_of(left)
     assert alert is not None
-    assert alert.title == "training-1 needs a person"
+    assert alert.title == "training/training-1: operator needed"
     assert alert.text == (
-        "Reason: XID 74. navarch reset-gpu training-1. It is cordoned until then."
+        "XID 74. navarch reset-gpu training-1. The node stays cordoned until then."
     )
 
 
@@ -168,9 +166,7 @@ def test_a_leak_names_its_cost():
         )
     )
     assert alert is not None
-    assert alert.text == (
-        "At lambda (i-1). Reason: auth. It costs $23.92 an hour. Removing it is retried."
-    )
+    assert alert.text == ("Still at lambda (i-1), $23.92 an hour: auth. Removal is retried.")
 
 
 async def test_the_log_channel_writes_one_structured_line(caplog):
@@ -191,7 +187,7 @@ async def test_the_log_channel_writes_one_structured_line(caplog):
     assert [each.levelname for each in caplog.records] == ["ERROR", "WARNING", "INFO"]
     line = caplog.records[0]
     assert (line.message, line.alert, line.severity, line.pool, line.node, line.event) == (
-        "training-1 is unhealthy",
+        "training/training-1: unhealthy",
         "health/training/training-1",
         "critical",
         "training",
@@ -255,27 +251,27 @@ async def test_facts_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
                 while not any(hasattr(each, "alert") for each in caplog.records):
                     await asyncio.sleep(0.01)
     lines = [each for each in caplog.records if hasattr(each, "alert")]
-    assert [each.message for each in lines] == ["training-1 is unhealthy"]
+    assert [each.message for each in lines] == ["training/training-1: unhealthy"]
 
 
 @pytest.mark.parametrize(
     ("shared", "severity", "title"),
     [
-        ({"kind": "xid", "code": 79}, "critical", "training: 6 nodes have xid 79 at once"),
+        ({"kind": "xid", "code": 79}, "critical", "training: incident opened: 6 nodes with xid 79"),
         (
             {"kind": "xid", "code": 31, "scope": "job", "within": "slurm-7"},
             "warning",
-            "training: 6 nodes of job slurm-7 have trouble at once",
+            "training: incident opened: 6 nodes of job slurm-7",
         ),
         (
             {"kind": "xid", "code": 79, "scope": "job", "within": "slurm-7"},
             "critical",
-            "training: 6 nodes of job slurm-7 have trouble at once",
+            "training: incident opened: 6 nodes of job slurm-7",
         ),
         (
             {"kind": "xid", "code": 31, "scope": "rack", "within": "r17"},
             "critical",
-            "training: 6 nodes of rack r17 have trouble at once",
+            "training: incident opened: 6 nodes of rack r17",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_of_three_hundred_nodes_five_are_told_and_that_there_are_more() -> None:
         each.title for each in found[:EACH_MAX]
     ]
     [last] = found[EACH_MAX:]
-    assert "training: n5 is unhealthy, and so are more nodes" == last.title
+    assert "n5 is unhealthy, like other nodes of the pool" == last.title
     assert "navarch list --pool training" in last.text
     assert "many/training/health/critical" == last.key
 
@@ -57,7 +57,7 @@ def test_one_that_is_delivered_again_is_told_as_before() -> None:
     once = [alert(number) for number in range(4)]
 
     assert [*once, *once, alert(4)] == told(*once, *once, alert(4))
-    assert 2 == sum("more nodes" in each.title for each in told(*map(alert, [*range(6), 5])))
+    assert 2 == sum("other nodes" in each.title for each in told(*map(alert, [*range(6), 5])))
 
 
 def test_what_is_about_another_pool_or_something_else_is_counted_apart() -> None:

@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 
 from schemas.saga_log_entries import StepFailed, StepSucceeded, UndoSucceeded
 from schemas.topology import NOTIFIER_STEPS
-from services.notifier.workload.drain_polling import POLL_MAX_SECONDS, poll_seconds
+from services.notifier.service import POLL_MAX_SECONDS, poll_seconds
 from tests.support.settling import settled
 
 

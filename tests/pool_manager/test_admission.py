@@ -147,9 +147,10 @@ async def test_refused_too_often_a_person_is_told_and_it_waits(
 
     assert ("", True) == (first["remedy"], "navarch scale training 1" in second["remedy"])
     assert (3, 4) == (launched, len(peers.zones))
-    assert ("critical", "training: 2 new nodes in a row were refused") == (
-        (alert.severity, alert.title) if alert else None
-    )
+    assert alert is not None
+    assert ("critical", "admission/training") == (alert.severity, alert.key)
+    assert alert.title.endswith(": not admitted")
+    assert alert.text.startswith("Attempt 2 of 2: ")
 
 
 async def test_people_list_hardware_and_forget_it(

@@ -184,9 +184,12 @@ async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
 
 @pytest.mark.parametrize(
     ("treated_as", "says"),
-    [("TRANSIENT", "It is tried again."), ("AUTH", "It is taken for AUTH, by its status alone.")],
+    [
+        ("TRANSIENT", "It is treated as TRANSIENT; "),
+        ("AUTH", "It is treated as AUTH, judged by its HTTP status alone; "),
+    ],
 )
-def test_the_alert_says_what_becomes_of_it(treated_as: str, says: str) -> None:
+def test_the_alert_says_how_the_error_is_treated(treated_as: str, says: str) -> None:
     """Provider, code and what the provider said; and that it is told this once."""
     event = UnknownError(
         id="e1",
@@ -200,5 +203,5 @@ def test_the_alert_says_what_becomes_of_it(treated_as: str, says: str) -> None:
     alert = alert_of(event)
     assert alert is not None
     assert ("warning", "unknown-error/lambda/global/new") == (alert.severity, alert.key)
-    assert "lambda answered provision with an error that is not known here" == alert.title
-    assert f"Code global/new: HTTP 400: on hold. {says}" in alert.text
+    assert "lambda: unknown error" == alert.title
+    assert f"Provision failed with global/new: HTTP 400: on hold. {says}" in alert.text

@@ -22,12 +22,12 @@ from schemas.permissions import CLI, inbox
 from schemas.pool_events import NodeReplaced
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import NatsSettings
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Stored
 from services.cli.commands.demo_command import xid_79
 from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
-from services.cli.text.node_timeline import decode
 from services.provisioner.providers.local_gpus import compiler
 from services.settings.settings_file import load_settings
 from tests.whole_fleet.around import Around, surroundings
@@ -150,7 +150,7 @@ class Fleet:
             aclosing(self.bus.follow(stream, [filter_], "new", after=after)) as following,
         ):
             async for stored in following:
-                message = decode(stored)
+                message = decode_stored(stored)
                 if isinstance(message, Message) and wanted(message):
                     return stored
         raise AssertionError("the bus stopped")
@@ -163,7 +163,7 @@ class Fleet:
             after,
             lambda message: isinstance(message, NodeReplaced) and message.old_node == node,
         )
-        message = decode(stored)
+        message = decode_stored(stored)
         assert isinstance(message, NodeReplaced)
         return message
 

@@ -18,9 +18,9 @@ from schemas.messages import decoder
 from schemas.node_events import Remediated
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import NodeReplaced
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.cli.commands.serve_command import LOCAL_FOLDER
-from services.cli.text.node_timeline import decode
 from services.provisioner.providers.local_gpus import kmsg_record
 from tests.whole_fleet.fleet import WAIT_SECONDS, Fleet, serving_fleet
 
@@ -66,7 +66,7 @@ async def mended(fleet: Fleet, node: str, after: int) -> tuple[Remediated, int]:
         after,
         lambda message: isinstance(message, Remediated),
     )
-    message = decode(stored)
+    message = decode_stored(stored)
     assert isinstance(message, Remediated)
     return message, stored.sequence
 
@@ -129,7 +129,9 @@ async def test_a_node_whose_agent_is_gone_is_rebooted_by_its_provider(fleet: Fle
     assert now.boot_id not in ("", node.boot_id)
     (by,) = [
         entry.outputs["by"]
-        for entry in map(decode, await fleet.bus.read("SAGAS", subjects.saga_tree(told.saga)))
+        for entry in map(
+            decode_stored, await fleet.bus.read("SAGAS", subjects.saga_tree(told.saga))
+        )
         if getattr(entry, "step", "") == "reboot" and hasattr(entry, "outputs")
     ]
     assert "local" == by

@@ -14,10 +14,10 @@ from schemas import subjects
 from schemas.node_events import Admitted, Drained
 from schemas.saga_log_entries import SagaStarted
 from schemas.settings import NatsSettings
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE
-from services.cli.text.node_timeline import decode
 from tests.agent.metadata_servers import Aws, Response
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 
@@ -122,7 +122,7 @@ async def test_a_spot_notice_brings_the_new_node_before_the_old_ones_moment(
     metadata.tokens.reverse()
     when = deadline.isoformat(timespec="seconds").replace("+00:00", "Z")
     metadata.items["spot/instance-action"] = {"action": "terminate", "time": when}
-    started = decode(
+    started = decode_stored(
         await fleet.first(
             SAGAS.name,
             subjects.SAGAS,

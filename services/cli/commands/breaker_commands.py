@@ -14,6 +14,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.console import Format
+from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
@@ -64,15 +65,15 @@ def show(
             items = await fleet.pages("pools", Query(pool=pool))
             budget = await fleet.budget()
         if output is Format.JSON:
-            console.document({"pools": items, "fleet": budget})
+            console.write_json({"pools": items, "fleet": budget})
             return
         views = sorted(bus_client.pool_views(items), key=lambda each: each.name)
         rows = [row(each) for each in views]
-        console.say(tables.columns(HEADERS, rows, colour=console.colour()))
-        console.say("\n" + fleet_line(budget))
+        console.write(tables.columns(HEADERS, rows, colour=console.colour()))
+        console.write("\n" + fleet_line(budget))
         for each in views:
             if each.breaker != "closed":
-                console.say(next_line(each))
+                console.write(next_line(each))
 
     asyncio.run(work())
 
@@ -134,9 +135,7 @@ def next_line(pool: "PoolView") -> str:
 def _moment(text: str) -> str:
     from datetime import datetime  # noqa: PLC0415
 
-    from services.cli.text.history_text import moment  # noqa: PLC0415
-
-    return moment(datetime.fromisoformat(text)) if text else "-"
+    return local_time(datetime.fromisoformat(text)) if text else "-"
 
 
 @commands.command("open")
@@ -195,7 +194,7 @@ async def _ask(
         raise NavarchError(f"--reason: {error}") from error
     async with connected(find_bus(nats_url, config)) as asked:
         for name in [pool] if pool else await _pools(asked):
-            console.message(accepted(await asked.request(name, verb, request)), output)
+            console.write_message(accepted(await asked.request(name, verb, request)), output)
 
 
 async def _pools(fleet: "Fleet") -> list[str]:

@@ -89,10 +89,10 @@ def set_credentials(
     kept = StoredCredentials(options=plain, secret=source)
     if check:
         count = asyncio.run(_tried(provider, configured, kept, secret, settings, config))
-        console.say(f"{provider} takes them: it lists {count} instances")
+        console.write(f"{provider} takes them: it lists {count} instances")
     file = store_credentials(Path(settings.data_dir), provider, kept, secret)
-    console.say(f"kept in {file}; they count before the configuration")
-    console.say("The provisioner reads them when it starts: restart it (or navarch serve).")
+    console.write(f"kept in {file}; they count before the configuration")
+    console.write("The provisioner reads them when it starts: restart it (or navarch serve).")
 
 
 def _configured(settings: "Settings", provider: str) -> "PluginSettings":

@@ -24,14 +24,16 @@ from schemas.node_events import GpuIdentity
 from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced, SagaFailed, SagaIsStuck
 from schemas.settings import NatsSettings
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli import console
 from services.cli.bus_client import Fleet, connected
 from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
 from services.cli.temporary_fleet import DATA_FOLDER, cleared_directory
-from services.cli.text import event_text, tables
-from services.cli.text.node_timeline import assemble, decode, milliseconds
+from services.cli.text import tables
+from services.cli.text.node_timeline import milliseconds, timeline_rows
+from services.operator_text.event_text import describe
 from services.primitives.errors import NavarchError
 from services.settings.packaged_files import resource
 from services.settings.settings_file import load_settings
@@ -164,10 +166,10 @@ async def _break_one(serving: Serving, fleet: Fleet, nodes: list[NodeRecord]) ->
         log.write(f"{line}\n")
     async with _within(REPLACED_SECONDS_MAX, f"{old.node} was not replaced"):
         replaced = await _follow(fleet, old.node, begun, after)
-    moments = assemble(await fleet.story(old.node), begun)
+    moments = timeline_rows(await fleet.story(old.node), begun)
     _print(f"\nThe story of {old.node}, in milliseconds from the line in its kernel log:\n")
     _print(tables.timeline(moments, colour=console.colour()))
-    cordoned = [each for each in moments if each.what == "cordon succeeded"]
+    cordoned = [each for each in moments if each.title == "cordon succeeded"]
     if not cordoned:
         raise NavarchError(f"{old.node} was replaced without being cordoned")
     end = next(each for each in moments if each.id == replaced.id)
@@ -197,9 +199,9 @@ async def _follow(fleet: Fleet, node: str, begun: datetime, after: dict[str, int
     try:
         while True:
             stored = await arrived.get()
-            message = decode(stored)
+            message = decode_stored(stored)
             since = f"+{milliseconds(begun, stored.time):>9.1f} ms"
-            text = tables.event_line(stored.time, event_text.tell(message), colour=console.colour())
+            text = tables.event_line(stored.time, describe(message), colour=console.colour())
             _print(f"{since}  {text}")
             match message:
                 case NodeReplaced(old_node=old) if old == node:

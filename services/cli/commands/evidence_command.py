@@ -12,6 +12,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.console import Format
+from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
@@ -121,16 +122,16 @@ def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
         or (each.metadata.get("node"), each.metadata.get("unhealthy_at")) not in told
     ]
     if output is Format.JSON:
-        console.document([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])
+        console.write_json([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])
         return
     if not shown:
-        console.say("No node was sick up to now: no evidence is kept.")
+        console.write("No node was sick up to now: no evidence is kept.")
         return
     rows = [_row(each) for each in shown[-ROWS_MAX:]]
-    console.say(tables.columns(HEADERS, rows, colour=console.colour()))
+    console.write(tables.columns(HEADERS, rows, colour=console.colour()))
     if len(shown) > ROWS_MAX:
-        console.say(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
-    console.say("\nOne of them: navarch evidence NODE; to send it: --save DIR or FILE.tar.gz")
+        console.write(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
+    console.write("\nOne of them: navarch evidence NODE; to send it: --save DIR or FILE.tar.gz")
 
 
 def is_capture(info: "ObjectInfo") -> bool:
@@ -139,7 +140,6 @@ def is_capture(info: "ObjectInfo") -> bool:
 
 
 def _row(info: "ObjectInfo") -> tuple[str, ...]:
-    from services.cli.text.history_text import hours, moment, span  # noqa: PLC0415
 
     about = info.metadata
     sick, back = (_moment(about.get(name, "")) for name in ("unhealthy_at", "restored_at"))
@@ -147,11 +147,11 @@ def _row(info: "ObjectInfo") -> tuple[str, ...]:
     if about.get("new_node"):
         ended += f" by {about['new_node']}"
     return (
-        moment(sick or info.time),
+        local_time(sick or info.time),
         about.get("node", "-"),
         about.get("fault_signature", "") or "-",
-        span((back - sick).total_seconds()) if sick and back else "-",
-        hours(float(about.get("lost_gpu_hours") or 0)) if back else "-",
+        elapsed((back - sick).total_seconds()) if sick and back else "-",
+        gpu_hours(float(about.get("lost_gpu_hours") or 0)) if back else "-",
         ended,
         about.get("saga", "") or "-",
     )
@@ -167,12 +167,12 @@ def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
 
     if save is not None:
         where = write(save, bundle)
-        console.say(f"{where}: {len(evidence_text.FILES)} files; begin with README.txt")
+        console.write(f"{where}: {len(evidence_text.FILES)} files; begin with README.txt")
     elif output is Format.JSON:
-        console.document(encode(bundle))
+        console.write_json(encode(bundle))
     else:
-        console.say(evidence_text.summary(bundle))
-        console.say(
+        console.write(evidence_text.summary(bundle))
+        console.write(
             f"\nAll of it: navarch evidence {bundle.node} -o json; to send it: "
             "--save DIR or --save FILE.tar.gz"
         )

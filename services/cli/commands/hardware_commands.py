@@ -11,6 +11,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.console import Format
+from services.operator_text.quantities import local_time
 
 commands = typer.Typer(
     name="hardware",
@@ -85,21 +86,20 @@ def _told(
         from services.cli.bus_client import connected  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
         from services.cli.text import tables  # noqa: PLC0415
-        from services.cli.text.history_text import moment  # noqa: PLC0415
 
         async with connected(find_bus(nats_url, config)) as fleet:
             data = await fleet.ask(name, asked if asked is not None else Query())
         if output is Format.JSON:
-            console.document(data)
+            console.write_json(data)
             return
         found = msgspec.json.decode(data, type=list[HardwareRecord])
         rows = [
-            (each.kind, each.value, moment(each.since), each.node or "-", each.reason)
+            (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)
             for each in found
         ]
         if rows:
-            console.say(tables.columns(HEADERS, rows, colour=console.colour()))
+            console.write(tables.columns(HEADERS, rows, colour=console.colour()))
         else:
-            console.say("No hardware is known to be bad.")
+            console.write("No hardware is known to be bad.")
 
     return work()

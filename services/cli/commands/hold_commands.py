@@ -70,4 +70,4 @@ async def _ask(
 
     async with connected(find_bus(nats_url, config)) as fleet:
         view, _ = await fleet.node(node)
-        console.message(accepted(await fleet.request(view.pool, verb, request)), output)
+        console.write_message(accepted(await fleet.request(view.pool, verb, request)), output)

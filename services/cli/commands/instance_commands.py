@@ -49,14 +49,14 @@ def instances(
         async with _asked(nats_url, config, pool) as fleet:
             items, records = await _records(fleet, pool, terminated=terminated)
         if output is Format.JSON:
-            console.document(console.array(items))
+            console.write_json(console.json_array(items))
             return
         now = datetime.now(UTC)
         rows = instances_text.instance_rows(records, now)
         if rows:
             headers = instances_text.INSTANCE_HEADERS
-            console.say(tables.columns(headers, rows, colour=console.colour()))
-        console.say(instances_text.total(records))
+            console.write(tables.columns(headers, rows, colour=console.colour()))
+        console.write(instances_text.total(records))
 
     asyncio.run(work())
 
@@ -80,14 +80,14 @@ def leaked(
             items, records = await _records(fleet, pool, terminated=False)
         if output is Format.JSON:
             kept = [item for item, each in zip(items, records, strict=True) if _leaked(each)]
-            console.document(console.array(kept))
+            console.write_json(console.json_array(kept))
             return
         now = datetime.now(UTC)
         rows = instances_text.leaked_rows([each for each in records if _leaked(each)], now)
         if rows:
             headers = instances_text.LEAKED_HEADERS
-            console.say(tables.columns(headers, rows, colour=console.colour()))
-        console.say(instances_text.leaked_total(records, now))
+            console.write(tables.columns(headers, rows, colour=console.colour()))
+        console.write(instances_text.leaked_total(records, now))
 
     asyncio.run(work())
 
@@ -118,7 +118,7 @@ def sweep(
                 name, SweepRequest(by=asker()), timeout_seconds=SWEEP_SECONDS_MAX, who=WHO
             )
         if output is Format.JSON:
-            console.document(data)
+            console.write_json(data)
             return
         _say_sweep(msgspec.json.decode(data, type=SweepAnswer))
 
@@ -131,9 +131,9 @@ def _say_sweep(answer: "SweepAnswer") -> None:
     rows = instances_text.sweep_rows(answer)
     if rows:
         headers = instances_text.SWEEP_HEADERS
-        console.say(tables.columns(headers, rows, colour=console.colour()))
+        console.write(tables.columns(headers, rows, colour=console.colour()))
     for line in instances_text.sweep_words(answer):
-        console.say(line)
+        console.write(line)
 
 
 @asynccontextmanager

@@ -27,8 +27,8 @@ def nats_config(
     now = datetime.now(UTC)
     for each in node or ():
         pool, _, name = each.partition("/")
-        console.say(f"wrote {write_agent(out, pool, name, now)}")
+        console.write(f"wrote {write_agent(out, pool, name, now)}")
     if node:
         return
     for file in write(out, fleet, now, store=store, listen=listen, http=http):
-        console.say(f"wrote {file}")
+        console.write(f"wrote {file}")

@@ -45,14 +45,14 @@ def offerings(
             await fleet.check_pool(pool)
             items = await fleet.pages("offerings", query)
         if output is Format.JSON:
-            console.document(console.array(items))
+            console.write_json(console.json_array(items))
             return
         now = datetime.now(UTC)
         views = [msgspec.json.decode(each, type=OfferingView) for each in items]
         rows = offering_rows(views, now)
         if rows:
-            console.say(tables.columns(HEADERS, rows, colour=console.colour()))
+            console.write(tables.columns(HEADERS, rows, colour=console.colour()))
         else:
-            console.say("No pool names anything that can be launched; --all shows the catalogue.")
+            console.write("No pool names anything that can be launched; --all shows the catalogue.")
 
     asyncio.run(work())

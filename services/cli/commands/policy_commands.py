@@ -64,9 +64,11 @@ def check(file: File, output: Output = Format.TABLE) -> None:
     policy = _load(file)
     found = Checked(file=str(file), name=policy.name, hash=policy.hash, rules=len(policy.rules))
     if output is Format.JSON:
-        console.document(found)
+        console.write_json(found)
     else:
-        console.say(f"{file}: policy {found.name!r}, {found.rules} rules, hash {found.hash}: good")
+        console.write(
+            f"{file}: policy {found.name!r}, {found.rules} rules, hash {found.hash}: good"
+        )
 
 
 # --- explain -------------------------------------------------------------------------------------
@@ -115,9 +117,9 @@ def explain(
         document: dict[str, Any] = {"fault": name, "verdict": told.result}
         document |= msgspec.to_builtins(told)
         document["catalog"] = msgspec.to_builtins(known)
-        console.document(document)
+        console.write_json(document)
     else:
-        console.say(_page(name, told, known))
+        console.write(_page(name, told, known))
 
 
 def _metric(written: str) -> tuple[str, Metric]:
@@ -201,7 +203,7 @@ def over_the_past(
     found, faults = asyncio.run(work())
     if output is Format.JSON:
         more, fewer = _nodes(found)
-        console.document(
+        console.write_json(
             {
                 "file": str(file),
                 "policy": policy.hash,
@@ -213,7 +215,7 @@ def over_the_past(
             }
         )
         return
-    console.say(_told(found, faults, since))
+    console.write(_told(found, faults, since))
 
 
 async def _replayed(

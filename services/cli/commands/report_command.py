@@ -16,6 +16,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output, moment
 from services.cli.console import Format
+from services.operator_text.quantities import elapsed, gpu_hours, local_time
 
 if TYPE_CHECKING:
     from schemas.node_events import Repaired
@@ -101,9 +102,9 @@ def report(
             out=out(nodes.decode(each.value) for each in entries),
         )
         if output is Format.JSON:
-            console.document(told)
+            console.write_json(told)
         else:
-            console.say(page(told))
+            console.write(page(told))
 
     asyncio.run(work())
 
@@ -164,21 +165,19 @@ def out(nodes: "Iterable[NodeRecord]") -> tuple[Out, ...]:
 def page(told: Report) -> str:
     """The report as people read and paste it."""
     from services.cli.text import tables  # noqa: PLC0415
-    from services.cli.text.history_text import hours  # noqa: PLC0415
-    from services.cli.text.history_text import moment as shown  # noqa: PLC0415
 
     count = sum(row.count for row in told.rows)
-    lost = hours(sum(row.lost_gpu_hours for row in told.rows))
+    lost = gpu_hours(sum(row.lost_gpu_hours for row in told.rows))
     times = "once" if count == 1 else f"{count} times"
     head = f"Nodes went out of service and came back or were replaced: {times}"
-    span_ = f"from {shown(told.since)} to {shown(told.until)}"
+    span_ = f"from {local_time(told.since)} to {local_time(told.until)}"
     parts = [f"{head}, {span_}; {lost} GPU-hours lost."]
     if told.rows:
         parts.append(tables.columns(HEADERS, [_cells(row) for row in told.rows], colour=False))
     if told.out:
         lines = [f"Out of service now, and not counted yet: {len(told.out)}"]
         lines += [
-            f"  {each.node} ({each.pool}), since {shown(each.since) if each.since else '-'}: "
+            f"  {each.node} ({each.pool}), since {local_time(each.since) if each.since else '-'}: "
             f"{each.why}"
             for each in told.out[:NAMED_MAX]
         ]
@@ -189,15 +188,14 @@ def page(told: Report) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from services.cli.text.history_text import hours, span  # noqa: PLC0415
 
     return (
         row.pool,
         row.fault,
         str(row.count),
-        hours(row.lost_gpu_hours),
-        span(row.repair_seconds_median),
-        span(row.repair_seconds_p95),
-        span(row.repair_seconds_longest),
+        gpu_hours(row.lost_gpu_hours),
+        elapsed(row.repair_seconds_median),
+        elapsed(row.repair_seconds_p95),
+        elapsed(row.repair_seconds_longest),
         row.longest,
     )

@@ -15,6 +15,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.console import Format
+from services.operator_text.quantities import local_time
 
 if TYPE_CHECKING:
     from services.bus.port import Stored
@@ -52,19 +53,17 @@ def list_sagas(
             await fleet.check_pool(pool)
             found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
         if output is Format.JSON:
-            console.document(found)
+            console.write_json(found)
         elif found:
-            console.say(tables.columns(HEADERS, rows(found), colour=console.colour()))
+            console.write(tables.columns(HEADERS, rows(found), colour=console.colour()))
         else:
-            console.say("No saga is open.")
+            console.write("No saga is open.")
 
     asyncio.run(work())
 
 
 def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
     """One row a saga."""
-    from services.cli.text.history_text import moment  # noqa: PLC0415
-
     return [
         (
             each.saga,
@@ -72,8 +71,8 @@ def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
             " -> ".join(name for name in (each.node, each.new_node) if name),
             each.status,
             each.step or "-",
-            moment(each.since),
-            moment(each.deadline) if each.deadline else "-",
+            local_time(each.since),
+            local_time(each.deadline) if each.deadline else "-",
             each.waiting_for or "-",
         )
         for each in found
@@ -101,9 +100,9 @@ def show(
         if output is Format.JSON:
             entries = b"[" + b",".join(console.json_line(each).encode() for each in stored) + b"]"
             told = {**msgspec.structs.asdict(where), "log": msgspec.Raw(entries)}
-            console.document(told)
+            console.write_json(told)
         else:
-            console.say(page(where, stored))
+            console.write(page(where, stored))
 
     asyncio.run(work())
 
@@ -111,10 +110,9 @@ def show(
 def page(where: "Progress", stored: "Sequence[Stored]") -> str:
     """A saga as people read it: what it is, its log, and what it waits for."""
     from services.cli.text import tables  # noqa: PLC0415
-    from services.cli.text.history_text import moment  # noqa: PLC0415
-    from services.cli.text.node_timeline import assemble  # noqa: PLC0415
+    from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
 
-    until = f", until {moment(where.deadline)} at the latest" if where.deadline else ""
+    until = f", until {local_time(where.deadline)} at the latest" if where.deadline else ""
     facts = (
         ("saga", where.saga),
         ("pool", where.pool),
@@ -124,7 +122,7 @@ def page(where: "Progress", stored: "Sequence[Stored]") -> str:
         ("reason", where.reason),
         (
             "waits for",
-            where.waiting_for and f"{where.waiting_for}, since {moment(where.since)}{until}",
+            where.waiting_for and f"{where.waiting_for}, since {local_time(where.since)}{until}",
         ),
         ("next", ", ".join(where.next)),
         ("if unwound", f"it leaves {where.leaves}"),
@@ -132,7 +130,7 @@ def page(where: "Progress", stored: "Sequence[Stored]") -> str:
     in_order = sorted(stored, key=lambda one: one.time)
     moments = [
         msgspec.structs.replace(told, detail=given(each) or told.detail)
-        for each, told in zip(in_order, assemble(in_order), strict=True)
+        for each, told in zip(in_order, timeline_rows(in_order), strict=True)
     ]
     head = "\n".join(f"{key:<11} {value}" for key, value in facts if value)
     return f"{head}\n\n{tables.timeline(moments, colour=console.colour())}"
@@ -141,9 +139,9 @@ def page(where: "Progress", stored: "Sequence[Stored]") -> str:
 def given(stored: "Stored") -> str:
     """What a step was given, where the entry is the order to perform or undo it."""
     from schemas.saga_log_entries import StepStarted, UndoStarted  # noqa: PLC0415
-    from services.cli.text.node_timeline import decode  # noqa: PLC0415
+    from schemas.stored_messages import decode_stored  # noqa: PLC0415
 
-    entry = decode(stored)
+    entry = decode_stored(stored)
     if not isinstance(entry, StepStarted | UndoStarted):
         return ""
     return ", ".join(
@@ -168,7 +166,7 @@ def _ask(
             state, _ = await saga_log(fleet.bus, saga)
             request = SagaRequest(saga=saga, reason=reason)
             answer = await fleet.request(state.params.pool, verb, request)
-            console.message(accepted(answer), output)
+            console.write_message(accepted(answer), output)
 
     asyncio.run(work())
 

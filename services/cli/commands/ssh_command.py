@@ -58,7 +58,7 @@ def ssh(
 
     words = asyncio.run(work())
     if show:
-        console.say(shlex.join(words))
+        console.write(shlex.join(words))
         return
     try:
         os.execvp(words[0], words)  # noqa: S606 - it takes this process's place

@@ -81,12 +81,12 @@ def up(
 
         planned = await _planned(fleet, await _as_it_is(fleet, wish), config)
         there = await _nodes(fleet, name)
-        console.say(plan_text(planned, there))
+        console.write(plan_text(planned, there))
         if dry_run:
             return
         _confirm("Bring it up?", yes=yes)
         request = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
-        console.message(
+        console.write_message(
             bus_client.accepted(await fleet.request(name, "apply", request)), console.Format.TABLE
         )
         if wait:
@@ -117,9 +117,9 @@ def down(
         await fleet.check_pool(name)
         there = await _nodes(fleet, name)
         for node, status in there.items():
-            console.say(f"  {node:<24} {status}")
+            console.write(f"  {node:<24} {status}")
         nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
-        console.say(f"{name}: {nodes}, each when its work has left.")
+        console.write(f"{name}: {nodes}, each when its work has left.")
         _confirm(f"Take {name} down?", yes=yes)
         said = {"mode": mode, "timeout": timeout or None}
         try:
@@ -127,7 +127,7 @@ def down(
         except msgspec.ValidationError as error:
             raise NavarchError(f"--mode or --timeout: {error}") from error
         answer = bus_client.accepted(await fleet.request(name, "remove", request))
-        console.message(answer, console.Format.TABLE)
+        console.write_message(answer, console.Format.TABLE)
         if wait:
             await _gone(fleet, name)
 
@@ -268,7 +268,7 @@ async def _ready(fleet: "Fleet", pool: str, wanted: int) -> None:
             f"not all of {wanted} nodes are in service after {READY_MINUTES} minutes; the pool "
             f"goes on trying: navarch why {pool}"
         ) from error
-    console.say(f"{pool} is up: {wanted} in service. navarch ssh {pool}, navarch down {pool}")
+    console.write(f"{pool} is up: {wanted} in service. navarch ssh {pool}, navarch down {pool}")
 
 
 async def _all_active(fleet: "Fleet", pool: str, wanted: int, shown: Board) -> bool:
@@ -316,10 +316,10 @@ async def _gone(fleet: "Fleet", pool: str) -> None:
         except NavarchError:
             nodes = before  # nobody answers just now; the bucket will say when it is done
         for node in before.keys() - nodes.keys():
-            console.say(f"  {node:<24} gone")
+            console.write(f"  {node:<24} gone")
         for node, status in nodes.items():
             if before.get(node) != status:
-                console.say(f"  {node:<24} {status}")
+                console.write(f"  {node:<24} {status}")
         before = nodes
         await asyncio.sleep(LOOK_SECONDS)
-    console.say(f"{pool} is down: its last instance is confirmed gone")
+    console.write(f"{pool} is down: its last instance is confirmed gone")

@@ -2,12 +2,12 @@
 
 from schemas.autoscaling_advice import Advice
 from schemas.duration import format_duration
-from services.cli.text.history_text import moment
+from services.operator_text.quantities import local_time
 
 
 def advice_words(advice: Advice) -> str:
     """Say what is asked for, why it is not done, and when it is looked at again."""
-    since = moment(advice.since)
+    since = local_time(advice.since)
     again = ""
     if advice.again_seconds:
         again = f" It is asked again every {format_duration(advice.again_seconds)}."
@@ -26,7 +26,7 @@ def advice_words(advice: Advice) -> str:
     asks = f"The autoscaler ({advice.autoscaler}) asks for {nodes}{why}"
     match advice.limited_by:
         case "cooldown":
-            when = f"; not before {moment(advice.until)}" if advice.until else ""
+            when = f"; not before {local_time(advice.until)}" if advice.until else ""
             bound = f", and {advice.detail}" if advice.detail else ""
             kept = f"the last change of size is too recent (cooldown){when}{bound}"
         case "limits":

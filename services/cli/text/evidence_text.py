@@ -15,8 +15,8 @@ from schemas.messages import encode
 from schemas.node_events import GpuSample
 from services.bus.port import Stored
 from services.cli.text import tables
-from services.cli.text.history_text import hours
-from services.cli.text.node_timeline import assemble
+from services.cli.text.node_timeline import timeline_rows
+from services.operator_text.quantities import gpu_hours
 
 LINES_SHOWN_MAX: Final = 20
 FAULTS_SHOWN_MAX: Final = 20
@@ -67,7 +67,7 @@ def story(bundle: EvidenceBundle) -> str:
         Stored(each.subject, msgspec.json.encode(each.message), each.sequence, each.time)
         for each in bundle.timeline
     ]
-    return tables.timeline(assemble(stored), colour=False)
+    return tables.timeline(timeline_rows(stored), colour=False)
 
 
 # --- the summary ---------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
     facts.append(("ended", ended))
     if bundle.restored_at is not None:
         seconds = (bundle.restored_at - bundle.unhealthy_at).total_seconds()
-        cost = f"{format_duration(seconds)}, {hours(bundle.lost_gpu_hours)} GPU-hours lost"
+        cost = f"{format_duration(seconds)}, {gpu_hours(bundle.lost_gpu_hours)} GPU-hours lost"
         if bundle.dollars_per_hour:
             dollars = seconds / 3600 * bundle.dollars_per_hour
             cost += f", ${dollars:.2f} paid for them"

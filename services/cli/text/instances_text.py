@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepAnswer, SweepLine
-from services.cli.text.history_text import moment, span
+from services.operator_text.quantities import elapsed, local_time
 
 HOUR_SECONDS: Final = 3600
 INSTANCE_HEADERS: Final = (
@@ -67,9 +67,9 @@ def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[s
             each.pool,
             each.provider,
             each.provider_id or "-",
-            moment(_since(each)),
+            local_time(_since(each)),
             str(each.removal_attempts or "-"),
-            moment(each.tried_at) if each.tried_at else "-",
+            local_time(each.tried_at) if each.tried_at else "-",
             _dollars(each.dollars_per_hour),
             _dollars(_so_far(each, now)),
             each.error or "-",
@@ -131,7 +131,7 @@ def _when(line: SweepLine, *, performed: bool) -> str:
     if line.held_back:
         return "-"
     if line.waits_seconds:
-        return f"in {span(line.waits_seconds)}"
+        return f"in {elapsed(line.waits_seconds)}"
     return (line.outcome or "-") if performed else "now"
 
 

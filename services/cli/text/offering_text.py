@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.offering_records import OfferingView
-from services.cli.text.history_text import moment, span
+from services.operator_text.quantities import elapsed, local_time
 
 HEADERS: Final = ("provider", "place", "type", "gpus", "market", "$/h", "price", "state", "used by")
 
@@ -31,7 +31,7 @@ def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[st
 def price_words(view: OfferingView, now: datetime) -> str:
     """Where its price is from, and how old it is."""
     if view.price_from == "provider" and view.price_at is not None:
-        return f"{span(max((now - view.price_at).total_seconds(), 0.0))} ago"
+        return f"{elapsed(max((now - view.price_at).total_seconds(), 0.0))} ago"
     return {"catalogue": "catalogue"}.get(view.price_from, "not known")
 
 
@@ -39,13 +39,13 @@ def state_words(view: OfferingView, now: datetime) -> str:
     """Whether it can be had, since when not, and when that is tried again."""
     if view.state == "available":
         return "it says none" if view.reported_available is False else "available"
-    since = f" since {moment(view.since)}" if view.since is not None else ""
+    since = f" since {local_time(view.since)}" if view.since is not None else ""
     what = "exhausted" if view.state == "exhausted" else view.kind
     tries = f", {view.failures} tries" if view.failures > 1 else ""
     if view.probe:
         then = f", {view.probe.partition('.')[2]} tries it now"
     elif view.probe_at is not None and view.probe_at > now:
-        then = f", next try {moment(view.probe_at)}"
+        then = f", next try {local_time(view.probe_at)}"
     else:
         then = ", tried by the next launch"
     why = f" ({view.reason})" if view.state == "blocked" else ""

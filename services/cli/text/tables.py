@@ -10,17 +10,17 @@ from typing import Any, Final
 from schemas.duration import format_duration
 from schemas.fleet_queries import NodeView, PoolView
 from services.cli.text.advice_text import advice_words, matters
-from services.cli.text.event_text import Mood, Told
-from services.cli.text.node_timeline import Moment
+from services.cli.text.node_timeline import TimelineRow
+from services.operator_text.event_text import EventText, Tone
 
 CELL_CHARS_MAX: Final = 140
 """No id is cut, two nodes of a saga included: people copy them."""
 GAP: Final = "  "
 RESET: Final = "\x1b[0m"
-COLOURS: Final[dict[Mood, str]] = {"good": "\x1b[32m", "bad": "\x1b[31m", "plain": ""}
+COLOURS: Final[dict[Tone, str]] = {"good": "\x1b[32m", "bad": "\x1b[31m", "plain": ""}
 DIM: Final = "\x1b[2m"
 BOLD: Final = "\x1b[1m"
-HEALTH_MOODS: Final[dict[str, Mood]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
+HEALTH_TONES: Final[dict[str, Tone]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
 
 
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
@@ -44,8 +44,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _paint(line: str, cells: Sequence[str], *, colour: bool) -> str:
-    moods = {HEALTH_MOODS[cell] for cell in cells if cell in HEALTH_MOODS}
-    return f"{COLOURS['bad']}{line}{RESET}" if colour and "bad" in moods else line
+    tones = {HEALTH_TONES[cell] for cell in cells if cell in HEALTH_TONES}
+    return f"{COLOURS['bad']}{line}{RESET}" if colour and "bad" in tones else line
 
 
 def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:
@@ -255,26 +255,29 @@ WHY: Final = frozenset({"action", "rule", "reason", "fault", "kind", "code", "si
 """Of a GPU that is not healthy; shown in a table of its own."""
 
 
-def event_line(at: datetime, told: Told, *, colour: bool) -> str:
+def event_line(at: datetime, text: EventText, *, colour: bool) -> str:
     """One line of `navarch events`."""
-    moment = at.astimezone().strftime("%H:%M:%S.%f")[:-3]
-    what = f"{told.what:<18}"
+    clock, title = _clock(at), f"{text.title:<18}"
     if colour:
-        moment, what = f"{DIM}{moment}{RESET}", f"{COLOURS[told.mood]}{what}{RESET}"
-    return f"{moment}  {told.about:<28}  {what}  {told.detail}".rstrip()
+        clock, title = f"{DIM}{clock}{RESET}", f"{COLOURS[text.tone]}{title}{RESET}"
+    return f"{clock}  {text.subject:<28}  {title}  {text.summary}".rstrip()
 
 
-def timeline(moments: Sequence[Moment], *, colour: bool) -> str:
-    """A node's story: the moment, milliseconds since the beginning and since the line before."""
-    width = max([len("what"), *(len(each.what) for each in moments)])
-    about = max([len("about"), *(len(each.about) for each in moments)])
-    head = f"{'AT':<12}  {'SINCE MS':>12}  {'STEP MS':>10}  {'ABOUT':<{about}}  WHAT"
+def timeline(rows: Sequence[TimelineRow], *, colour: bool) -> str:
+    """A node's timeline: time, milliseconds since the start and since the row before."""
+    width = max([len("event"), *(len(each.title) for each in rows)])
+    subject = max([len("subject"), *(len(each.subject) for each in rows)])
+    head = f"{'AT':<12}  {'SINCE MS':>12}  {'STEP MS':>10}  {'SUBJECT':<{subject}}  EVENT"
     lines = [f"{BOLD}{head}{RESET}" if colour else head]
-    for each in moments:
-        moment = each.at.astimezone().strftime("%H:%M:%S.%f")[:-3]
-        what = f"{each.what:<{width}}"
+    for each in rows:
+        title = f"{each.title:<{width}}"
         if colour:
-            what = f"{COLOURS[each.mood]}{what}{RESET}"
+            title = f"{COLOURS[each.tone]}{title}{RESET}"
         numbers = f"{each.since_ms:>12.1f}  {each.step_ms:>+10.1f}"
-        lines.append(f"{moment}  {numbers}  {each.about:<{about}}  {what}  {each.detail}".rstrip())
+        line = f"{_clock(each.at)}  {numbers}  {each.subject:<{subject}}  {title}  {each.detail}"
+        lines.append(line.rstrip())
     return "\n".join(lines)
+
+
+def _clock(at: datetime) -> str:
+    return at.astimezone().strftime("%H:%M:%S.%f")[:-3]

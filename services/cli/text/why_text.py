@@ -16,8 +16,9 @@ from schemas.pool_records import PoolRecord
 from services.bus.port import Stored
 from services.cli.text import blocked_text
 from services.cli.text.advice_text import advice_words
-from services.cli.text.history_text import Line, lines_of, moment
+from services.cli.text.history_text import HistoryLine, history_lines
 from services.cli.text.saga_progress import Progress, progress
+from services.operator_text.quantities import local_time
 from services.pool_manager.planner.sizing.cloud_notices import taken
 from services.saga.saga_state import SagaState
 
@@ -32,7 +33,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     kind: Literal["node", "pool", "saga"]
     summary: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[HistoryLine, ...] = ()
     omitted: int = 0
     """Older lines that are not shown."""
     now: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ def why_node(
 
     `kept`: whether there is evidence of it; `at`: now, to say which windows are open.
     """
-    told = lines_of(stored, node.node)
+    told = history_lines(stored)
     words: list[str] = [node.state, node.health]
     words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
     keeps = blocked_text.node_kept(node, pool, at)
@@ -84,7 +85,7 @@ def _node_now(
     node: NodeRecord,
     pool: PoolRecord | None,
     sagas: Sequence[SagaState],
-    told: Sequence[Line],
+    told: Sequence[HistoryLine],
     keeps: Sequence[str],
 ) -> tuple[tuple[str, ...], str]:
     saga = next((each for each in sagas if each.saga == node.saga), None)
@@ -131,23 +132,23 @@ def _illness(node: NodeRecord) -> str:
     return taken(node) or "its heart does not beat"
 
 
-def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) -> str:
+def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[HistoryLine]) -> str:
     """Why a sick node is not being replaced."""
     if pool is None:
         return "Nothing is under way: its pool is not configured any more."
     if not pool.spec.health.auto_replace:
         return "Nothing is under way: the pool has auto_replace: false, so a person must decide."
-    last = next((each for each in reversed(told) if each.topic == "held back"), None)
+    last = next((each for each in reversed(told) if each.topic == "blocked"), None)
     if node.node in pool.operator_notified:
-        asked = f", asked for at {moment(last.at)}" if last else ""
+        asked = f", asked for at {local_time(last.at)}" if last else ""
         how = pool.spec.health.remediation.type
         return f"It waits for a person{asked}: the pool leaves it to people (remediation: {how})."
     if node.health != "unhealthy" and node.lost_at is not None:
         due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
         if pool.breaker.state == "closed":
             return (
-                f"It waits to be heard of again, silent since {moment(node.lost_at)}; the pool "
-                f"counts it lost at {moment(due)}, or later where its provider cannot confirm it."
+                f"Its heartbeats stopped at {local_time(node.lost_at)}; unless they resume, the "
+                f"pool acts at {local_time(due)}, or later if its provider cannot confirm the loss."
             )
     if pool.failures and pool.retry_at is not None and not pool.over_spend_cap:
         return f"It waits for the next try: {_failing(pool, told)}"
@@ -164,13 +165,13 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[Line]) 
     return "It waits for the pool-manager to decide; is it running? `nats micro ls` lists it."
 
 
-def _failing(pool: PoolRecord, told: Sequence[Line]) -> str:
+def _failing(pool: PoolRecord, told: Sequence[HistoryLine]) -> str:
     """How often in a row it went wrong, the last time why, and when it is tried again."""
     assert pool.retry_at is not None
     last = next((each for each in reversed(told) if each.topic == "tried"), None)
-    why = f", the last at {moment(last.at)}: {last.text}" if last else ""
+    why = f", the last at {local_time(last.at)}: {last.text}" if last else ""
     tries = "1 try" if pool.failures == 1 else f"{pool.failures} tries in a row"
-    return f"{tries} failed{why}. The next is at {moment(pool.retry_at)}."
+    return f"{tries} failed{why}. The next is at {local_time(pool.retry_at)}."
 
 
 # --- one pool ------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ def why_pool(
         f"Pool {pool.name} wants {pool.desired} nodes and has {len(present)}, {healthy} of them "
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {pool.breaker.state}."
     )
-    told = lines_of(stored, "")
+    told = history_lines(stored)
     now: list[str] = [
         *blocked_text.removal_told(pool, nodes),
         *blocked_text.pool_kept(pool),
@@ -206,7 +207,7 @@ def why_pool(
     elif pool.breaker.ramp:
         now.append(f"The breaker has closed; {pool.breaker.ramp} repairs at once for now.")
     now += [
-        f"The incident {name} is open since {moment(each.since)}: {each.nodes} nodes have the same."
+        f"The incident {name} is open since {local_time(each.since)}: {each.nodes} nodes have it."
         for name, each in pool.incidents.items()
         if each.settled is None
     ]
@@ -222,7 +223,7 @@ def why_pool(
 
 
 def _waiting(
-    nodes: Sequence[NodeRecord], pool: PoolRecord, told: Sequence[Line], *, shown: int
+    nodes: Sequence[NodeRecord], pool: PoolRecord, told: Sequence[HistoryLine], *, shown: int
 ) -> list[str]:
     """The nodes that something should be done about, and what keeps it from being done."""
     named = []
@@ -261,7 +262,7 @@ def why_saga(state: SagaState, stored: Iterable[Stored]) -> Answer:
     if state.status in ("unwinding", "unwound"):
         summary += f" Unwinding leaves behind: {where.leaves}."
     found = Answer(about=state.saga, kind="saga", summary=summary, now=now, next=_then(where))
-    return _answer(found, lines_of(stored, ""))
+    return _answer(found, history_lines(stored))
 
 
 # --- sentences -----------------------------------------------------------------------------------
@@ -270,26 +271,26 @@ def why_saga(state: SagaState, stored: Iterable[Stored]) -> Answer:
 def _waits(where: Progress) -> str:
     if where.status == "stuck":
         return (
-            f"It is stuck at {where.step} since {moment(where.since)}: {where.reason}. It waits "
-            f"for {where.waiting_for}."
+            f"It is stuck at {where.step} since {local_time(where.since)}: {where.reason}. "
+            f"It waits for {where.waiting_for}."
         )
-    until = f", until {moment(where.deadline)} at the latest" if where.deadline else ""
+    until = f", until {local_time(where.deadline)} at the latest" if where.deadline else ""
     doing = " while it is unwound" if where.status == "unwinding" else ""
     at = f" (at {where.step}{doing})" if where.step else ""
     why = f" {where.reason}." if where.status == "unwinding" else ""
-    return f"It waits for {where.waiting_for}{at}, since {moment(where.since)}{until}.{why}"
+    return f"It waits for {where.waiting_for}{at}, since {local_time(where.since)}{until}.{why}"
 
 
 def breaker_words(pool: str, breaker: Breaker) -> str:
     """What a breaker that is not closed is like, and what is waited for; after its name."""
-    since = f" since {moment(breaker.since)}" if breaker.since else ""
+    since = f" since {local_time(breaker.since)}" if breaker.since else ""
     if breaker.state == "half-open":
         return f"is half-open{since}: {breaker.probe} is tried first, and how it ends decides."
     by = f" by {breaker.by}" if breaker.by else ""
     if breaker.forced:
         then = f"it stays open until somebody closes it: navarch breaker close {pool} --reason …"
     elif breaker.probe_at is not None:
-        then = f"one repair is tried at {moment(breaker.probe_at)} at the earliest"
+        then = f"one repair is tried at {local_time(breaker.probe_at)} at the earliest"
     else:
         then = "when that is over one repair is tried, and then the others"
     return f"is open{by}{since}: {breaker.reason}; {then}."
@@ -306,7 +307,7 @@ def _then(where: Progress) -> str:
     return f"{names} to be taken back" if where.status == "unwinding" else names
 
 
-def _answer(found: Answer, lines: Sequence[Line]) -> Answer:
+def _answer(found: Answer, lines: Sequence[HistoryLine]) -> Answer:
     return msgspec.structs.replace(
         found, lines=tuple(lines[-LINES_MAX:]), omitted=max(0, len(lines) - LINES_MAX)
     )
@@ -317,7 +318,7 @@ def page(answer: Answer) -> str:
     lines = [answer.summary]
     if answer.omitted:
         lines.append(f"  … {answer.omitted} older lines: navarch timeline tells them")
-    lines += [f"  {moment(each.at)}  {each.topic:<9}  {each.text}" for each in answer.lines]
+    lines += [f"  {local_time(each.at)}  {each.topic:<9}  {each.text}" for each in answer.lines]
     lines += [f"Now:   {each}" for each in answer.now]
     if answer.next:
         lines.append(f"Next:  {answer.next}.")

@@ -8,7 +8,7 @@ from the saga, so that a crash between the two, or a second replica, changes not
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from schemas import evidence_bundles as e
 from schemas import node_events as n
@@ -16,6 +16,7 @@ from schemas import pool_events as p
 from schemas.enums import REMEDIES
 from schemas.event_subjects import event_subject
 from schemas.messages import Message, encode
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
 from services.bus.port import Bus, Stored
 from services.metrics.evidence import (
@@ -52,7 +53,10 @@ class Collector:
     def consumer(self) -> Consumer:
         """The consumer that drives it."""
         return Consumer(
-            durable=METRICS_EVIDENCE, decode=_decode, handle=self.handle, key=lambda s: s.subject
+            durable=METRICS_EVIDENCE,
+            decode=decode_stored,
+            handle=self.handle,
+            key=lambda s: s.subject,
         )
 
     async def handle(self, received: Received[Message]) -> None:
@@ -157,7 +161,7 @@ class Collector:
         )
         subject = event_subject(event)
         told = await self._bus.read(EVENTS.name, subject)
-        if any(getattr(node_history.read(each), "id", "") == event.id for each in told):
+        if any(getattr(decode_stored(each), "id", "") == event.id for each in told):
             return
         await self._bus.append(
             subject,
@@ -193,7 +197,3 @@ def ends(message: Message) -> bool:
     return isinstance(
         message, p.NodeReplaced | n.Uncordoned | n.Terminated | p.SagaFailed | p.SagaCancelled
     )
-
-
-def _decode(stored: Stored) -> Any:
-    return node_history.read(stored)

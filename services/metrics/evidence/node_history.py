@@ -4,14 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas import node_events as n
-from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.messages import Invalid, Message, UnknownType
-from schemas.node_events import node_codec
+from schemas.messages import Message
 from schemas.node_records import NodeRecord
-from schemas.pool_events import pool_codec
-from schemas.saga_log_entries import saga_codec
+from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.metrics.evidence.outages import Outage, outages
 
@@ -30,18 +27,9 @@ class Known:
     """Its events, its pool's about it, and the entries of its sagas."""
 
 
-def read(stored: Stored) -> Message | UnknownType | Invalid:
-    """Read an event or a saga's entry, whichever its subject says it is."""
-    if subjects.parse_saga(stored.subject):
-        return saga_codec.decode(stored.data)
-    if subjects.parse_pool_event(stored.subject):
-        return pool_codec.decode(stored.data)
-    return node_codec.decode(stored.data)
-
-
 def in_order(story: Iterable[Stored]) -> list[tuple[Stored, Message]]:
     """What can be read of a story, by the moment of storing."""
-    found = ((each, read(each)) for each in sorted(story, key=lambda one: one.time))
+    found = ((each, decode_stored(each)) for each in sorted(story, key=lambda one: one.time))
     return [(each, message) for each, message in found if isinstance(message, Message)]
 
 

@@ -20,9 +20,10 @@ from schemas.messages import Message, Record, decoder
 from schemas.node_events import NodeEvent, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerOpened, Incident
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
 from services.bus.port import BucketSpec, Bus, Stored
-from services.metrics.evidence.node_history import Known, read
+from services.metrics.evidence.node_history import Known
 from services.primitives.errors import Refused
 
 POOL_EVENTS_MAX: Final = 20_000
@@ -56,7 +57,7 @@ class PoolLog:
             for each in await self._bus.read(
                 EVENTS.name, subjects.pool_events_of(pool), after=after
             ):
-                kept.append((each, _named(read(each))))
+                kept.append((each, _named(decode_stored(each))))
                 self._upto[pool] = each.sequence
             return [each for each, names in kept if node in names]
 
@@ -86,7 +87,7 @@ async def known(bus: Bus, pools: PoolLog, pool: str, node: str, sagas: Iterable[
         pools.about(pool, node),
     )
     names = [*sagas, record.saga if record else ""]
-    names += [getattr(read(each), "saga", "") for each in (*own, *pools_)]
+    names += [getattr(decode_stored(each), "saga", "") for each in (*own, *pools_)]
     distinct = list(dict.fromkeys(name for name in names if name))
     trees = await asyncio.gather(
         *(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in distinct[-SAGAS_MAX:])

@@ -18,7 +18,7 @@ WITHIN_SECONDS: Final = 60.0
 HOLD_SECONDS: Final = 10.0
 """So long the second node and those after it are held; an incident opens within a second or two of
 the node that makes it one."""
-HELD: Final = frozenset({"health", "lost", "person"})
+HELD: Final = frozenset({"health", "lost", "operator"})
 """What incidents are made of, as alerts' keys begin."""
 CROWDS_MAX: Final = 1_000
 """Kinds of alerts and pools that are counted at once; the oldest is forgotten."""
@@ -77,10 +77,10 @@ def folded(state: Folding, alert: Alert) -> tuple[Folding, Alert | None]:
         return state, alert
     return state, replace(
         alert,
-        title=f"{alert.pool}: {alert.title}, and so are more nodes",
+        title=f"{alert.title}, like other nodes of the pool",
         text=(
-            f"It is number {EACH_MAX + 1} within a minute; those after it are not told one by one: "
-            f"navarch list --pool {alert.pool}. {alert.text}"
+            f"{alert.text} This is alert {EACH_MAX + 1} of its kind within a minute; further nodes "
+            f"are not reported one by one: navarch list --pool {alert.pool}."
         ),
         key=f"many/{'/'.join(key)}",
     )

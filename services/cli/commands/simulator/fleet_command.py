@@ -140,7 +140,7 @@ async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, s
 
             async with Serving(settings, config, environment, tell) as serving:
                 url = serving.supervisor.url
-                console.say(f"a fleet of our own: the bus is {url}, its files are in {directory}")
+                console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
                 async with asyncio.timeout(READY_SECONDS_MAX):
                     await serving.supervisor.ready()
                 yield NatsSettings(url=url), settings.agent, "simulated"
@@ -283,9 +283,9 @@ class Live:
                 return -1.0
             if time.monotonic() - told > TELL_SECONDS:
                 told = time.monotonic()
-                console.say(f"{told - began:6.1f} s: {active} of {wanted} nodes in service")
+                console.write(f"{told - began:6.1f} s: {active} of {wanted} nodes in service")
         took = time.monotonic() - began
-        console.say(f"{took:6.1f} s: all {wanted} nodes in service")
+        console.write(f"{took:6.1f} s: all {wanted} nodes in service")
         return round(took, 2)
 
     async def _live(self, pool: str, wanted: int, began: float) -> None:
@@ -296,7 +296,7 @@ class Live:
             if await self._stopped(max(left, LOOK_SECONDS)):
                 return
             counts = self._fleet.counts
-            console.say(
+            console.write(
                 f"{time.monotonic() - began:6.1f} s: {self._active(pool)} of {wanted} nodes in "
                 f"service, {counts.faults} faults ({counts.fatal} fatal), {self._replaced} "
                 f"replaced, {self._lost} lost"
@@ -312,7 +312,7 @@ class Live:
 
     async def _leave(self, pool: str, before: int) -> int:
         """Put the pool back to its size; how many are left over."""
-        console.say(f"stopping: the pool goes back to {before} nodes")
+        console.write(f"stopping: the pool goes back to {before} nodes")
         self._stopping.clear()
         await self._scale(pool, before)
         until = time.monotonic() + LEAVE_SECONDS_MAX

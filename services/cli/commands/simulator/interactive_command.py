@@ -63,7 +63,7 @@ class Session:
         await self._player.fleet.open()
         if sys.stdin.isatty() and importlib.util.find_spec("readline"):
             importlib.import_module("readline")  # arrows, and what was typed before
-        console.say("A simulated fleet; nothing runs before `start`. Type help, or quit.")
+        console.write("A simulated fleet; nothing runs before `start`. Type help, or quit.")
         while (line := self._line()) is not None and line not in ("quit", "exit"):
             await self._take(line or STEP)
         self._player.fleet.close()
@@ -77,7 +77,7 @@ class Session:
                     f"{scenario_commands.clock(self._player.fleet.simulation.now())} {PROMPT}"
                 ).strip()
         except (EOFError, KeyboardInterrupt) as end:
-            console.say("")
+            console.write("")
             if isinstance(end, KeyboardInterrupt):
                 raise
             return None
@@ -88,7 +88,7 @@ class Session:
         colour = console.colour()
         match line:
             case "help" | "?":
-                console.say(HELP)
+                console.write(HELP)
             case "nodes":
                 rows = [
                     (each.node, each.pool, each.status, each.health, each.reason)
@@ -96,14 +96,14 @@ class Session:
                 ]
                 headers = ("node", "pool", "status", "health", "reason")
                 if not rows:
-                    console.say("No node is recorded yet; type start, or step.")
+                    console.write("No node is recorded yet; type start, or step.")
                     return
-                console.say(tables.columns(headers, rows, colour=colour))
+                console.write(tables.columns(headers, rows, colour=colour))
             case "pools":
                 self._say_pools(colour=colour)
             case "story":
                 for text in scenario_commands.story(self._outcome(0, 0), colour=colour):
-                    console.say(text)
+                    console.write(text)
             case _ if line.partition(" ")[0] == "why":
                 await self._say_why(line.partition(" ")[2].strip())
             case _:
@@ -114,16 +114,16 @@ class Session:
         try:
             event = event_of(line, known, self._pools)
         except TypedError as error:
-            console.say(f"! {error}")
+            console.write(f"! {error}")
             return
         free = ("start_fleet", "wait", "log")
         if not self._player.fleet.started and event.action not in free:
-            console.say("! nothing runs yet; type start")
+            console.write("! nothing runs yet; type start")
             return
         await self._player.play(event)
         await asyncio.sleep(SETTLE_SECONDS if event.action in WAITING else AFTER_SECONDS)
         for text in scenario_commands.story(self._outcome(self._told, self._steps), colour=colour):
-            console.say(text)
+            console.write(text)
         self._told, self._steps = len(self._player.fleet.story), len(self._player.steps)
 
     def _outcome(self, told: int, steps: int) -> ScenarioResult:
@@ -141,7 +141,7 @@ class Session:
     async def _say_why(self, name: str) -> None:
         fleet = self._player.fleet
         if not name:
-            console.say("! name a node, a pool or a saga: why node-1")
+            console.write("! name a node, a pool or a saga: why node-1")
             return
         try:
             answer = await scenario_commands.why(
@@ -149,7 +149,7 @@ class Session:
             )
         except NavarchError as error:
             answer = f"! {error}"
-        console.say(answer)
+        console.write(answer)
 
     def _say_pools(self, *, colour: bool) -> None:
         rows = []
@@ -160,4 +160,4 @@ class Session:
                 open_ = ", ".join(record.open) or "-"
                 rows.append((name, str(record.desired), record.breaker.state, open_, reason))
         headers = ("pool", "desired", "breaker", "open sagas", "")
-        console.say(tables.columns(headers, rows, colour=colour))
+        console.write(tables.columns(headers, rows, colour=colour))

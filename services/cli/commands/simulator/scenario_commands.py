@@ -11,7 +11,8 @@ from schemas.duration import format_duration
 from services.cli import console
 from services.cli.commands.simulator import stress_output
 from services.cli.console import Format
-from services.cli.text import event_text, tables
+from services.cli.text import tables
+from services.operator_text.event_text import describe
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,12 +41,12 @@ def run(files: Sequence[Path], seed: str, output: Format, *, quiet: bool) -> int
             told.append({"file": scenario.file, **as_json(outcome)})
             continue
         for line in lines(scenario, outcome, colour=console.colour(), quiet=quiet):
-            console.say(line)
-        console.say(_verdict(outcome, wall, colour=console.colour()))
+            console.write(line)
+        console.write(_verdict(outcome, wall, colour=console.colour()))
     if output is Format.JSON:
-        console.document(told[0] if len(told) == 1 else told)
+        console.write_json(told[0] if len(told) == 1 else told)
     elif len(scenarios) > 1:
-        console.say(f"scenarios={len(scenarios)} failed={failed}")
+        console.write(f"scenarios={len(scenarios)} failed={failed}")
     return 1 if failed else 0
 
 
@@ -60,9 +61,9 @@ def validate(files: Sequence[Path]) -> int:
         except ScenarioError as error:
             wrong += 1
             for problem in error.problems:
-                console.say(problem)
+                console.write(problem)
             continue
-        console.say(f"{file}: {scenario.name} is in order: {_what(scenario)}")
+        console.write(f"{file}: {scenario.name} is in order: {_what(scenario)}")
     return 1 if wrong else 0
 
 
@@ -114,9 +115,14 @@ def as_json(outcome: "ScenarioResult") -> dict[str, Any]:
         "nodes": [msgspec.to_builtins(each) for each in outcome.nodes],
         "defects": list(outcome.defects),
         "story": [
-            {"at": round(at, 3), "about": told.about, "what": told.what, "detail": told.detail}
+            {
+                "at": round(at, 3),
+                "subject": text.subject,
+                "title": text.title,
+                "detail": text.summary,
+            }
             for at, message in outcome.story
-            for told in (event_text.tell(message),)
+            for text in (describe(message),)
         ],
     }
 
@@ -155,11 +161,11 @@ def story(outcome: "ScenarioResult", *, colour: bool) -> Iterator[str]:
             text = f"▶ {step.text.split(' ')[0]} took {step.seconds:.1f} s"
             told.append((step.at + step.seconds, 2, _bold(text, colour=colour)))
     for at, message in outcome.story:
-        fact = event_text.tell(message)
-        paint = tables.COLOURS[fact.mood] if colour else ""
+        event = describe(message)
+        paint = tables.COLOURS[event.tone] if colour else ""
         end = tables.RESET if paint else ""
-        about = fact.about.rpartition("/")[2] or fact.about
-        told.append((at, 1, f"  {about:<24} {paint}{fact.what:<14}{end} {fact.detail}".rstrip()))
+        line = f"  {event.name:<24} {paint}{event.title:<14}{end} {event.summary}"
+        told.append((at, 1, line.rstrip()))
     for at, _, text in sorted(told, key=lambda each: each[:2]):
         yield f"{clock(at):>9} {text}"
 

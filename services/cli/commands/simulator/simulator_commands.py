@@ -64,8 +64,8 @@ def fuzz(
         commit=_commit(),
         verbose=verbose,
     )
-    tally = fuzzing.fuzz(order, console.say)
-    console.say(tally.line())
+    tally = fuzzing.fuzz(order, console.write)
+    console.write(tally.line())
     if tally.violations:
         raise typer.Exit(1)
 

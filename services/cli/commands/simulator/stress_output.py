@@ -69,12 +69,12 @@ def run(
         return not wrong
     if not quiet:
         for line in lines(found):
-            console.say(line)
+            console.write(line)
         for what, path in written:
-            console.say(f"{what:<14}{path}")
+            console.write(f"{what:<14}{path}")
     for line in wrong:
-        console.say(f"FAILED: {line}")
-    console.say(
+        console.write(f"FAILED: {line}")
+    console.write(
         f"{found.name}: {'FAILED' if wrong else 'passed'}: {found.summary.nodes_wanted:,} nodes, "
         f"simulated {found.seconds:.0f} s in {wall:.1f} s "
         f"(seed {found.seed}, history {found.history[:16]})"
@@ -145,7 +145,7 @@ def _bar(seconds: float, *, tells: bool) -> Iterator[_Watcher]:
 
         def heard(at: float, text: str) -> None:
             if tells:
-                console.say(f"{_clock(at):>9} {text}")
+                console.write(f"{_clock(at):>9} {text}")
 
         yield _Watcher(lambda _: None, heard)
         return

@@ -1,0 +1,399 @@
+"""Renders every event and saga entry as text: a subject, a short title and a detail. Pure.
+
+`navarch events`, `timeline`, `why`, `demo` and all alerts use this text.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from schemas import fleet_events as f
+from schemas import node_events as n
+from schemas import pool_events as p
+from schemas import saga_log_entries as s
+from schemas.messages import Invalid, Message, UnknownType
+from services.operator_text.quantities import gpu_hours
+
+Tone = Literal["good", "bad", "plain"]
+SUMMARY_CHARS_MAX: Final = 240
+OUTPUT_CHARS_MAX: Final = 200
+"""Of a setup command that failed: the end of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventText:
+    """An event in words."""
+
+    subject: str
+    """What the event is about: `pool/node`, a pool, a saga, a durable or a provider."""
+    title: str
+    detail: str = ""
+    """The rest of the sentence, on one line."""
+    tone: Tone = "plain"
+
+    @property
+    def name(self) -> str:
+        """The subject without its pool."""
+        return self.subject.rpartition("/")[2]
+
+    @property
+    def summary(self) -> str:
+        """The detail, shortened to fit a terminal line."""
+        if len(self.detail) <= SUMMARY_CHARS_MAX:
+            return self.detail
+        return self.detail[: SUMMARY_CHARS_MAX - 1] + "…"
+
+
+Words = tuple[str, str, Tone]
+"""Title, detail and tone."""
+
+
+def describe(message: Message | UnknownType | Invalid) -> EventText:
+    """Render any message of the streams EVENTS and SAGAS."""
+    subject, (title, detail, tone) = "", _words(message)
+    match message:
+        case n.NodeEvent():
+            subject = f"{message.pool}/{message.node}"
+        case p.PoolEvent():
+            subject = _pool_subject(message)
+        case s.SagaEntry():
+            subject = message.saga
+        case f.ConsumerLag():
+            subject = message.durable
+        case f.UnknownError():
+            subject = message.provider
+        case _:
+            pass
+    return EventText(subject, title, " ".join(detail.split()), tone)
+
+
+def _pool_subject(event: p.PoolEvent) -> str:
+    match event:
+        case (
+            p.SagaOpened() | p.SagaFailed() | p.SagaCancelled() | p.SagaIsStuck() | p.SagaOverdue()
+        ):
+            return event.saga
+        case p.NodeReplaced(old_node=node) | p.InstanceLeaked(instance=node):
+            return f"{event.pool}/{node}"
+        case p.NodeRefused() | p.OperatorNeeded() | p.LaunchRefused() | p.LaunchWaiting():
+            return f"{event.pool}/{event.node}"
+        case _:
+            return event.pool
+
+
+def _words(message: Message | UnknownType | Invalid) -> Words:
+    match message:
+        case n.NodeEvent():
+            return _node_words(message)
+        case p.RequestAccepted() | p.RequestRefused() | p.Scaled() | p.ScaleRefused():
+            return _request_words(message)
+        case p.PoolEvent():
+            return _pool_words(message)
+        case s.StepEntry():
+            title, detail, tone = _step_words(message)
+            return f"{message.step} {title}", detail, tone
+        case s.SagaEntry():
+            return _saga_words(message)
+        case f.ConsumerLag(status="lagging"):
+            advice = "check that its service runs, and whether one replica is enough"
+            return "lagging", _advise(f"{message.stream}: {message.reason}", advice), "bad"
+        case f.ConsumerLag():
+            return "caught up", f"{message.stream}: {message.reason}", "good"
+        case f.UnknownError():
+            how = "" if message.treated_as == "TRANSIENT" else ", judged by its HTTP status alone"
+            text = (
+                f"{message.call} failed with {message.code}: {message.message.rstrip('.')}. It is "
+                f"treated as {message.treated_as}{how}; further errors with this code are not "
+                "reported"
+            )
+            advice = "act on the provider's message, and report the code so that it is classified"
+            return "unknown error", _advise(text, advice), "bad"
+        case UnknownType(type=kind):
+            return "unknown", f"a message of type {kind}, which this release does not know", "plain"
+        case Invalid(type=kind, reason=reason):
+            return "invalid", f"{kind} {reason}".strip(), "bad"
+        case _:
+            return type(message).__name__, "", "plain"
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case an event
+    match event:
+        case n.Fault():
+            return "fault", _fault_detail(event), "bad"
+        case n.Registered():
+            host = f" on {event.hostname}" if event.hostname else ""
+            return "registered", f"{len(event.gpus)} GPUs{host}", "good"
+        case n.Preempting():
+            when = f", at {event.deadline:%m-%d %H:%M:%S} UTC" if event.deadline else ""
+            if event.withdrawn:
+                return "notice withdrawn", event.message + when, "good"
+            return "notice", event.message + when, "bad"
+        case n.BootChecked(ok=True):
+            return "boot checks passed", ", ".join(check.name for check in event.checks), "good"
+        case n.BootChecked():
+            failed = [f"{check.name}: {check.detail}" for check in event.checks if not check.ok]
+            return "boot checks failed", "; ".join(failed), "bad"
+        case n.Verdict():
+            return _verdict_words(event)
+        case n.Lost():
+            later = "it is rebooted or replaced if they do not resume"
+            return "lost", f"heartbeats stopped; {later}", "bad"
+        case n.Returned():
+            return "returned", "heartbeats resumed", "good"
+        case n.Admitted():
+            return "admitted", "as a spare" if event.spare else "in service", "good"
+        case n.Promoted():
+            why = f"in place of {event.instead_of}" if event.instead_of else "the pool grew"
+            return "promoted", f"the spare is in service, {why}", "good"
+        case n.Cordoned():
+            return "cordoned", event.reason, "plain"
+        case n.Uncordoned():
+            return "uncordoned", event.reason, "good"
+        case n.Held():
+            until = f"until {event.until:%m-%d %H:%M} UTC{_by(event.by)}"
+            return "held", f"{until}: {event.reason}", "plain"
+        case n.Released():
+            return "released", f"{event.reason}{_by(event.by)}".strip(), "plain"
+        case n.Drained(expired=True):
+            return "drained", "the wait ended with work left on the node", "bad"
+        case n.Drained():
+            asked = "the workload system was asked to move the work, without waiting for it"
+            return "drained", "no work left" if event.waited else asked, "plain"
+        case n.Remediated():
+            return _remediated_words(event)
+        case n.Terminated():
+            return "terminated", "the provider confirmed it", "plain"
+        case n.Repaired():
+            seconds = (event.restored_at - event.unhealthy_at).total_seconds()
+            cost = f"{seconds:.1f} s out of service, {gpu_hours(event.lost_gpu_hours)} GPU-hours"
+            more = f"; evidence: navarch evidence {event.node}" if event.evidence else ""
+            detail = f"{event.fault_signature}: {cost} lost; {event.outcome}{more}"
+            return "repaired", detail, "good"
+        case n.CredentialsIssued():
+            return "credentials issued", f"to its agent, for key {event.key[:9]}…", "plain"
+        case n.CredentialsRefused():
+            return "credentials refused", event.reason, "bad"
+        case n.SetupRan():
+            return _setup_words(event)
+        case _:
+            return type(event).__name__, "", "plain"
+
+
+def _verdict_words(event: n.Verdict) -> Words:
+    title = "health unknown" if event.status == "unknown" else event.status
+    facts = (
+        ("was", "" if event.was == "unknown" else event.was),
+        ("rule", event.rule),
+        ("action", "" if event.action == "none" else event.action),
+        ("policy", event.policy),
+    )
+    basis = ", ".join(f"{key} {value}" for key, value in facts if value)
+    detail = f"{event.reason.rstrip('.')} ({basis})" if basis else event.reason
+    return title, detail, "good" if event.status == "healthy" else "bad"
+
+
+def _remediated_words(event: n.Remediated) -> Words:
+    attempt = f", attempt {event.attempt} of {event.attempts_max}" if event.attempt else ""
+    match event.outcome:
+        case "recovered":
+            title = "GPUs reset" if event.remedy == "reset-gpu" else "rebooted"
+            took = f"back in service after {event.duration_seconds:.1f} s{attempt}"
+            return title, f"{took}. {event.reason}", "good"
+        case "cancelled":
+            return f"{event.remedy} cancelled", f"{event.reason}{attempt}", "plain"
+        case _:
+            return f"{event.remedy} failed", f"at {event.step}: {event.reason}{attempt}", "bad"
+
+
+def _setup_words(event: n.SetupRan) -> Words:
+    title = f"setup {event.command}/{event.commands}"
+    took = f"{event.text}: exit {event.exit_status} after {event.duration_seconds:.1f} s"
+    if not event.exit_status:
+        return title, took, "plain"
+    return title, f"{took}; {' '.join(event.output.split())[-OUTPUT_CHARS_MAX:]}", "bad"
+
+
+def _fault_detail(fault: n.Fault) -> str:
+    code = f" {fault.code}" if fault.code else ""
+    gpu = f" on GPU {fault.gpu_index}" if fault.gpu_index >= 0 else ""
+    text = f": {fault.message}" if fault.message else ""
+    return f"{fault.kind.replace('_', ' ').upper()}{code}{gpu}{text}"
+
+
+# --- pools ---------------------------------------------------------------------------------------
+
+
+def _request_words(
+    event: p.RequestAccepted | p.RequestRefused | p.Scaled | p.ScaleRefused,
+) -> Words:
+    match event:
+        case p.Scaled():
+            return "scaled", f"{event.was} -> {event.nodes} nodes. {event.reason}", "plain"
+        case p.ScaleRefused():
+            return "refused", f"scale ({event.refusal}): {event.reason}", "bad"
+        case p.RequestRefused():
+            request = f"{event.verb} {event.node}".strip()
+            return "refused", f"{request} ({event.refusal}): {event.reason}", "bad"
+        case p.RequestAccepted():
+            saga = f", saga {event.saga}" if event.saga else ""
+            note = f". {event.note}" if event.note else ""
+            return "accepted", f"{event.verb} {event.node}".strip() + saga + note, "good"
+
+
+def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case an event
+    match event:
+        case p.PoolRemoved():
+            return "removed", "its last instance is terminated and its record is deleted", "plain"
+        case p.BreakerOpened() | p.BreakerHalfOpened() | p.BreakerClosed():
+            return _breaker_words(event)
+        case p.Incident():
+            return _incident_words(event)
+        case p.SagaOpened():
+            nodes = " -> ".join(name for name in (event.node, event.new_node) if name)
+            return "saga opened", f"{event.kind} {nodes}: {event.reason}", "plain"
+        case p.SagaFailed():
+            retry = f"; next try in {event.retry_seconds:g} s" if event.retry_seconds else ""
+            return "saga failed", f"at {event.step}, and undone: {event.reason}{retry}", "bad"
+        case p.SagaCancelled():
+            then = f"; then {event.then}" if event.then else ""
+            return "saga cancelled", f"at {event.step}: {event.reason}{then}", "plain"
+        case p.SagaIsStuck():
+            detail = _advise(f"at {event.step}: {event.reason}", event.remedy)
+            return "saga stuck", detail, "bad"
+        case p.SagaOverdue():
+            detail = _advise(f"at {event.step}: {event.reason}", event.remedy)
+            return "saga overdue", detail, "bad"
+        case p.WouldStart():
+            what = event.node or f"{event.nodes} nodes"
+            return "would begin", f"{event.kind} of {what}: {event.reason}", "plain"
+        case p.NodeRefused():
+            attempt = f"attempt {event.attempt} of {event.attempts}"
+            return "not admitted", _advise(f"{attempt}: {event.reason}", event.remedy), "bad"
+        case p.NodeReplaced():
+            return "replaced", f"{_replacement(event)}. {event.reason}", "good"
+        case p.OperatorNeeded():
+            state = "cordoned" if event.cordoned else "in service"
+            detail = f"{event.reason.rstrip('.')}. {event.remedy.rstrip('.')}"
+            return "operator needed", f"{detail}. The node stays {state} until then", "bad"
+        case p.InstanceLeaked():
+            instance = f" ({event.provider_id})" if event.provider_id else ""
+            cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
+            detail = f"still at {event.provider}{instance}{cost}: {event.reason.rstrip('.')}"
+            return "leaked", f"{detail}. Removal is retried", "bad"
+        case p.LaunchRefused():
+            return (
+                "launch refused",
+                _advise(f"{event.refusal}: {event.reason}", event.remedy),
+                "bad",
+            )
+        case p.LaunchWaiting():
+            until = f"at least until {event.until:%m-%d %H:%M:%S} UTC: " if event.until else ""
+            return "launch waits", until + event.reason, "bad"
+        case _:
+            return type(event).__name__, "", "plain"
+
+
+BREAKER_CAUSES: Final[dict[str, str]] = {
+    "level": "the pool's limit of nodes out of service is reached",
+    "rate": "the pool's limit of disruptions is reached",
+    "fleet-level": "the fleet's limit of nodes out of service is reached",
+    "fleet-rate": "the fleet's limit of disruptions is reached",
+    "reset-rate": "the pool's limit of GPU resets and reboots is reached",
+    "fleet-reset-rate": "the fleet's limit of GPU resets and reboots is reached",
+    "wave": "many nodes have a common fault",
+    "launches-fail": "launches fail",
+    "probe-failed": "the probe failed",
+    "operator": "requested",
+}
+
+
+def _breaker_words(event: p.BreakerOpened | p.BreakerHalfOpened | p.BreakerClosed) -> Words:
+    if isinstance(event, p.BreakerHalfOpened):
+        return "breaker half-open", f"{event.saga} is the probe: {event.reason}", "plain"
+    used = f"{event.unavailable} out of service, {event.limit} allowed"
+    reason = f"{event.reason.rstrip('.')}. " if event.reason else ""
+    if isinstance(event, p.BreakerClosed):
+        by = f"{_by(event.by).strip()}: " if event.by else ""
+        return "breaker closed", f"{by}{reason}{used}", "good"
+    cause = BREAKER_CAUSES.get(event.breaker_cause, event.breaker_cause) + _by(event.by)
+    waiting = f". Waiting: {', '.join(event.waiting)}" if event.waiting else ""
+    return "breaker opened", f"{cause}: {reason}{used}{waiting}", "bad"
+
+
+def _incident_words(event: p.Incident) -> Words:
+    if event.within:
+        # Nodes that share a location may have different faults; the reason names them.
+        shared = f"{event.nodes} nodes of {event.scope} {event.within}"
+    else:
+        fault = f"{event.kind} {event.code}" if event.code else event.kind
+        shared = f"{event.nodes} nodes with {fault}"
+    named = f". Nodes: {', '.join(event.named)}" if event.named else ""
+    detail = event.reason.rstrip(".") + named
+    if event.status == "opened":
+        return f"incident opened: {shared}", f"{detail}. navarch list --pool {event.pool}", "bad"
+    return f"incident closed: {shared}", detail, "good"
+
+
+def _replacement(event: p.NodeReplaced) -> str:
+    if event.promoted:
+        spare = f"by {event.promoted}, a spare"
+        return f"{spare}; {event.new_node} is the new spare, after {event.duration_seconds:.1f} s"
+    return f"by {event.new_node} in {event.duration_seconds:.1f} s"
+
+
+# --- sagas ---------------------------------------------------------------------------------------
+
+
+def _saga_words(entry: s.SagaEntry) -> Words:
+    match entry:
+        case s.SagaStarted(kind=kind, params=params):
+            nodes = " -> ".join(name for name in (params.node, params.new_node) if name)
+            return "saga started", f"{kind} {nodes}: {params.reason}", "plain"
+        case s.SagaUnwinding():
+            return "saga unwinding", f"at {entry.step}: {entry.reason}", "bad"
+        case s.SagaDone():
+            return "saga done", "", "good"
+        case s.SagaUnwound():
+            return "saga unwound", entry.reason, "bad"
+        case s.SagaStuck():
+            return "saga stuck", _advise(entry.reason, entry.remedy), "bad"
+        case s.SagaRetried():
+            return "saga retried", f"at {entry.step}. {entry.reason}", "plain"
+        case _:
+            return type(entry).__name__, "", "plain"
+
+
+def _step_words(entry: s.StepEntry) -> Words:
+    match entry:
+        case s.StepStarted():
+            return "started", "", "plain"
+        case s.StepSucceeded():
+            return "succeeded", _pairs(entry.outputs), "good"
+        case s.StepFailed():
+            return "failed", f"{entry.error} {entry.reason}".strip(), "bad"
+        case s.StepExpired():
+            return "expired", entry.reason or "its deadline passed", "bad"
+        case s.StepOverdue():
+            return "overdue", "it takes longer than expected, and is still waited for", "bad"
+        case s.UndoStarted():
+            return "undo started", "", "plain"
+        case s.UndoSucceeded():
+            return "undone", "", "plain"
+        case s.UndoFailed():
+            return "undo failed", _advise(entry.reason, entry.remedy), "bad"
+        case _:
+            return type(entry).__name__, "", "plain"
+
+
+def _pairs(outputs: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in outputs.items() if value not in ("", None))
+
+
+def _advise(text: str, remedy: str) -> str:
+    return f"{text.rstrip('. ')}. What to do: {remedy}" if remedy else text
+
+
+def _by(name: str) -> str:
+    return f" by {name}" if name else ""

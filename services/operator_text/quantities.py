@@ -1,0 +1,22 @@
+"""Times, durations and GPU-hours as operators read them. Pure."""
+
+from datetime import datetime
+
+
+def local_time(at: datetime) -> str:
+    """Format a time in the local time zone."""
+    return at.astimezone().strftime("%m-%d %H:%M:%S")
+
+
+def elapsed(seconds: float) -> str:
+    """Format a duration in its most readable unit."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"  # noqa: PLR2004
+
+
+def gpu_hours(count: float) -> str:
+    """Format GPU-hours, with more digits for small values."""
+    if count >= 0.1 or not count:  # noqa: PLR2004
+        return f"{count:.2f}"
+    return f"{count:.3f}" if count >= 0.001 else "<0.001"  # noqa: PLR2004
