@@ -20,7 +20,7 @@ OUTPUT_CHARS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class EventText:
+class EventDescription:
     """An event in words."""
 
     subject: str
@@ -47,7 +47,7 @@ Words = tuple[str, str, Tone]
 """Title, detail and tone."""
 
 
-def describe(message: Message | UnknownType | Invalid) -> EventText:
+def describe(message: Message | UnknownType | Invalid) -> EventDescription:
     """Render any message of the streams EVENTS and SAGAS."""
     subject, (title, detail, tone) = "", _words(message)
     match message:
@@ -63,7 +63,7 @@ def describe(message: Message | UnknownType | Invalid) -> EventText:
             subject = message.provider
         case _:
             pass
-    return EventText(subject, title, " ".join(detail.split()), tone)
+    return EventDescription(subject, title, " ".join(detail.split()), tone)
 
 
 def _pool_subject(event: p.PoolEvent) -> str:

@@ -2,9 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from schemas.fleet_queries import NodeView
-
 from schemas import subjects
+from schemas.fleet_queries import NodeView
 from schemas.messages import Message, encode
 from schemas.node_events import Lost
 from schemas.saga_log_entries import SagaStarted, StepSucceeded

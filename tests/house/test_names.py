@@ -8,9 +8,7 @@ from tests.house.modules import ROOT, modules
 
 PRODUCT: Final = ("agent", "schemas", "services")
 SHARED_FILE_NAMES: Final = frozenset({"__init__", "__main__", "service", "settings", "errors"})
-NOUNS: Final = frozenset(
-    {"tracing", "scoring", "drain_polling", "incident_matching", "request_ordering"}
-)
+NOUNS: Final = frozenset({"tracing", "scoring", "incident_matching", "request_ordering"})
 """Words that end in -ing and are nouns of the field."""
 CLASSES_LATER: Final = frozenset(
     {

@@ -26,9 +26,14 @@ from schemas.pool_events import (
     Scaled,
     ScaleRefused,
 )
+<<<<<<< HEAD
 from schemas.saga_log_entries import STATUSES, StepFailed, StepSucceeded
 from schemas.saga_params import SagaParams
 from services.operator_text.event_text import EventText, describe
+=======
+from schemas.saga_log_entries import STATUSES, SagaParams, StepFailed, StepSucceeded
+from services.operator_text.event_text import EventDescription, describe
+>>>>>>> c87e9bc (Architecture page names the renderer; tables that may be empty have one helper)
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 NODE = {"id": "1", "time": NOW, "pool": "training", "node": "n1"}
@@ -38,21 +43,25 @@ STEP = {"id": "1", "time": NOW, "saga": "replace-n1-1", "step": "provision"}
 WORDS = [
     (
         Fault(kind="fallen_off_bus", code=79, gpu_index=3, message="gone\n for good", **NODE),
-        EventText("training/n1", "fault", "FALLEN OFF BUS 79 on GPU 3: gone for good", "bad"),
+        EventDescription(
+            "training/n1", "fault", "FALLEN OFF BUS 79 on GPU 3: gone for good", "bad"
+        ),
     ),
     (
         Verdict(status="unhealthy", action="replace", rule="r1", reason="XID 79", **NODE),
-        EventText("training/n1", "unhealthy", "XID 79 (rule r1, action replace)", "bad"),
+        EventDescription("training/n1", "unhealthy", "XID 79 (rule r1, action replace)", "bad"),
     ),
     (
         BootChecked(
             ok=False, checks=(CheckResult(name="gpus", ok=False, detail="7 of 8"),), **NODE
         ),
-        EventText("training/n1", "boot checks failed", "gpus: 7 of 8", "bad"),
+        EventDescription("training/n1", "boot checks failed", "gpus: 7 of 8", "bad"),
     ),
     (
         Drained(expired=True, **NODE),
-        EventText("training/n1", "drained", "the wait ended with work left on the node", "bad"),
+        EventDescription(
+            "training/n1", "drained", "the wait ended with work left on the node", "bad"
+        ),
     ),
     (
         Remediated(
@@ -64,7 +73,7 @@ WORDS = [
             duration_seconds=0.46,
             **NODE,
         ),
-        EventText(
+        EventDescription(
             "training/n1",
             "GPUs reset",
             "back in service after 0.5 s, attempt 1 of 3. XID 95",
@@ -73,11 +82,11 @@ WORDS = [
     ),
     (
         Remediated(remedy="reboot", outcome="failed", step="return", reason="too late", **NODE),
-        EventText("training/n1", "reboot failed", "at return: too late", "bad"),
+        EventDescription("training/n1", "reboot failed", "at return: too late", "bad"),
     ),
     (
         OperatorNeeded(node="n1", reason="XID 74", remedy="look at it", **POOL),
-        EventText(
+        EventDescription(
             "training/n1",
             "operator needed",
             "XID 74. look at it. The node stays in service until then",
@@ -88,7 +97,7 @@ WORDS = [
         LaunchRefused(
             node="n1", refusal="above-pool-cap", reason="it costs too much", remedy="wait", **POOL
         ),
-        EventText(
+        EventDescription(
             "training/n1",
             "launch refused",
             "above-pool-cap: it costs too much. What to do: wait",
@@ -97,17 +106,17 @@ WORDS = [
     ),
     (
         LaunchWaiting(node="n1", reason="aws p5 (CAPACITY: none)", until=NOW, **POOL),
-        EventText(
+        EventDescription(
             "training/n1",
             "launch waits",
             f"at least until {NOW:%m-%d %H:%M:%S} UTC: aws p5 (CAPACITY: none)",
             "bad",
         ),
     ),
-    (Scaled(was=3, nodes=5, **POOL), EventText("training", "scaled", "3 -> 5 nodes.")),
+    (Scaled(was=3, nodes=5, **POOL), EventDescription("training", "scaled", "3 -> 5 nodes.")),
     (
         ScaleRefused(refusal="above-maximum", reason="9 is above 4", **POOL),
-        EventText("training", "refused", "scale (above-maximum): 9 is above 4", "bad"),
+        EventDescription("training", "refused", "scale (above-maximum): 9 is above 4", "bad"),
     ),
     (
         Incident(
@@ -121,7 +130,7 @@ WORDS = [
             reason="one is replaced at a time",
             **POOL,
         ),
-        EventText(
+        EventDescription(
             "training",
             "incident opened: 6 nodes with xid 79",
             "one is replaced at a time. navarch list --pool training",
@@ -130,28 +139,28 @@ WORDS = [
     ),
     (
         NodeReplaced(old_node="n1", new_node="n2", saga="s", duration_seconds=1.25, **POOL),
-        EventText("training/n1", "replaced", "by n2 in 1.2 s.", "good"),
+        EventDescription("training/n1", "replaced", "by n2 in 1.2 s.", "good"),
     ),
     (
         StepSucceeded(outputs={"provider": "local", "zone": ""}, **STEP),
-        EventText("replace-n1-1", "provision succeeded", "provider local", "good"),
+        EventDescription("replace-n1-1", "provision succeeded", "provider local", "good"),
     ),
     (
         StepFailed(reason="no H100 left", error="CAPACITY", **STEP),
-        EventText("replace-n1-1", "provision failed", "CAPACITY no H100 left", "bad"),
+        EventDescription("replace-n1-1", "provision failed", "CAPACITY no H100 left", "bad"),
     ),
     (
         UnknownType("io.navarch.x"),
-        EventText(
+        EventDescription(
             "", "unknown", "a message of type io.navarch.x, which this release does not know"
         ),
     ),
-    (Invalid("", "not a message"), EventText("", "invalid", "not a message", "bad")),
+    (Invalid("", "not a message"), EventDescription("", "invalid", "not a message", "bad")),
 ]
 
 
 @pytest.mark.parametrize(("message", "expected"), WORDS, ids=lambda each: type(each).__name__)
-def test_a_message_is_rendered_on_one_line(message: Message, expected: EventText) -> None:
+def test_a_message_is_rendered_on_one_line(message: Message, expected: EventDescription) -> None:
     """Each kind of message has its sentence, on one line."""
     assert describe(message) == expected
 

@@ -85,7 +85,6 @@ def _told(
         from schemas.hardware_denylist import HardwareRecord  # noqa: PLC0415
         from services.cli.bus_client import connected  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-        from services.cli.text import tables  # noqa: PLC0415
 
         async with connected(find_bus(nats_url, config)) as fleet:
             data = await fleet.ask(name, asked if asked is not None else Query())
@@ -97,9 +96,6 @@ def _told(
             (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)
             for each in found
         ]
-        if rows:
-            console.write(tables.columns(HEADERS, rows, colour=console.colour()))
-        else:
-            console.write("No hardware is known to be bad.")
+        console.write_table(HEADERS, rows, "No hardware is on the denylist.")
 
     return work()

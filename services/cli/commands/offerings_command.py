@@ -35,7 +35,6 @@ def offerings(
         from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
         from services.cli.bus_client import connected  # noqa: PLC0415
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-        from services.cli.text import tables  # noqa: PLC0415
         from services.cli.text.offering_text import HEADERS, offering_rows  # noqa: PLC0415
 
         query = OfferingsQuery(
@@ -50,9 +49,7 @@ def offerings(
         now = datetime.now(UTC)
         views = [msgspec.json.decode(each, type=OfferingView) for each in items]
         rows = offering_rows(views, now)
-        if rows:
-            console.write(tables.columns(HEADERS, rows, colour=console.colour()))
-        else:
-            console.write("No pool names anything that can be launched; --all shows the catalogue.")
+        empty = "No pool names an offering that can be launched; --all shows the catalogue."
+        console.write_table(HEADERS, rows, empty)
 
     asyncio.run(work())

@@ -11,7 +11,7 @@ from schemas.duration import format_duration
 from schemas.fleet_queries import NodeView, PoolView
 from services.cli.text.advice_text import advice_words, matters
 from services.cli.text.node_timeline import TimelineRow
-from services.operator_text.event_text import EventText, Tone
+from services.operator_text.event_text import EventDescription, Tone
 
 CELL_CHARS_MAX: Final = 140
 """No id is cut, two nodes of a saga included: people copy them."""
@@ -255,7 +255,7 @@ WHY: Final = frozenset({"action", "rule", "reason", "fault", "kind", "code", "si
 """Of a GPU that is not healthy; shown in a table of its own."""
 
 
-def event_line(at: datetime, text: EventText, *, colour: bool) -> str:
+def event_line(at: datetime, text: EventDescription, *, colour: bool) -> str:
     """One line of `navarch events`."""
     clock, title = _clock(at), f"{text.title:<18}"
     if colour:
