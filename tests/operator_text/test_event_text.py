@@ -26,14 +26,9 @@ from schemas.pool_events import (
     Scaled,
     ScaleRefused,
 )
-<<<<<<< HEAD
 from schemas.saga_log_entries import STATUSES, StepFailed, StepSucceeded
 from schemas.saga_params import SagaParams
-from services.operator_text.event_text import EventText, describe
-=======
-from schemas.saga_log_entries import STATUSES, SagaParams, StepFailed, StepSucceeded
 from services.operator_text.event_text import EventDescription, describe
->>>>>>> c87e9bc (Architecture page names the renderer; tables that may be empty have one helper)
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 NODE = {"id": "1", "time": NOW, "pool": "training", "node": "n1"}
