@@ -14,7 +14,7 @@ from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.admission.denied_hardware import condemned
 from services.pool_manager.planner.pool_planner import close
 from services.pool_manager.planner.safety.breaker import Ended
-from services.pool_manager.planner.saga_facts import facts
+from services.pool_manager.planner.saga_events import events_of
 from services.pool_manager.planner.saga_projection import (
     coming_node,
     follow_up,
@@ -64,8 +64,8 @@ class Effects:
             await self._store.change_node(params.pool, params.new_node, coming)
         if params.promotes and params.promotes != params.node:
             await self._store.change_node(params.pool, params.promotes, promoted)
-        for fact in facts(state, entry):
-            await publish_event(self._bus, fact)
+        for event in events_of(state, entry):
+            await publish_event(self._bus, event)
         if isinstance(entry, StepStarted) and left is not None and left.notices:
             # A drain that begins when the cloud is about to take its node ends at once.
             await self._reconcile(params.pool)

@@ -14,7 +14,7 @@ from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.planner.remediation.recovered_nodes import HEARD, recovered
-from services.pool_manager.planner.saga_projection import done
+from services.pool_manager.planner.saga_projection import has_succeeded
 from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
@@ -84,7 +84,7 @@ class Departures:
         """
 
         def entry(state: SagaState) -> SagaEntry | Impossible:
-            stays = node.spare or done(state, "promote")
+            stays = node.spare or has_succeeded(state, "promote")
             return cancel(
                 DEFINITIONS[state.kind],
                 state,

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.messages import Message
 from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted
-from services.pool_manager.planner.saga_facts import facts
+from services.pool_manager.planner.saga_events import events_of
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.saga_state import SagaState, fold
@@ -25,7 +25,7 @@ def told(run: Run) -> list[Message]:
     found: list[Message] = []
     for number, entry in enumerate(run.log, 1):
         state = fold(state, entry, number, {})
-        found.extend(facts(state, entry))
+        found.extend(events_of(state, entry))
     return found
 
 
@@ -43,7 +43,7 @@ def test_no_two_facts_of_a_saga_share_an_id(
     # Told again from the whole log, as by a replica that reads it later.
     last = run.state()
     assert last is not None
-    assert ids == [each.id for entry in run.log for each in facts(last, entry)]
+    assert ids == [each.id for entry in run.log for each in events_of(last, entry)]
 
 
 def test_what_happens_again_after_a_retry_is_told_again() -> None:
@@ -60,6 +60,6 @@ def test_what_happens_again_after_a_retry_is_told_again() -> None:
         )
         for each in drains
     ]
-    ids = [fact.id for entry in (*overdue, *stuck) for fact in facts(state, entry)]
+    ids = [fact.id for entry in (*overdue, *stuck) for fact in events_of(state, entry)]
 
     assert ["overdue-drain-s", "overdue-drain-s.1", "stuck-s"] == ids

@@ -6,7 +6,6 @@ what the nodes share: a job, a rack, a zone, a provider, or the pool. What makes
 the pool-manager's to hold together, because it acts on it.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,17 +13,17 @@ from typing import Final
 from schemas.enums import PROGRAM_CODES, IncidentScope
 from schemas.fault_signature import called, in_words
 from schemas.settings import IncidentSpec
+from services.primitives.common_causes import is_set_apart, nodes_needed
 
 KINDS_MAX: Final = 10_000
 """Groups, kinds and codes under watch; the oldest are forgotten first."""
 CRASHES_MAX: Final = 10_000
 JOB_NODES: Final = 3
 """So many nodes of one job are one trouble; two, where another node's crash came first."""
-RACK_NODES: Final = 3
-"""A whole rack is one trouble from this size on, though it has fewer nodes than a pool needs."""
-SHARE: Final = 0.8
-"""A rack, zone or provider is what they share where it holds so much of the pool's nodes that have
-it; else the trouble is wider."""
+CHANCE: Final = 1 / 20
+"""The incident is the rack's, zone's or provider's, and not the pool's, where that many of its
+nodes would be this unlikely by chance. The same fault is a common cause already, so this is less
+strict than what the pool-manager requires of different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,11 @@ class Waves:
         for each, group in zip(whats, groups, strict=True):
             seen = self._seen[each]
             after = self._before(each, min(seen.values()), at, spec)
-            if len(seen) >= _wanted(group, spec, followed=after is not None) and (
-                group.scope in ("job", "pool") or len(seen) >= SHARE * len(self._seen[whats[-1]])
+            if len(seen) < _needed(group, spec, followed=after is not None):
+                continue
+            outside = len(self._seen[whats[-1]]) - len(seen)
+            if group.scope in ("job", "pool") or is_set_apart(
+                len(seen), outside, group.size / groups[-1].size, CHANCE
             ):
                 return Wave(each, tuple(sorted(seen)), min(seen.values()), at, after)
         return None
@@ -184,13 +186,11 @@ def _of_program(what: What) -> bool:
     return what.kind == "xid" and what.code in PROGRAM_CODES
 
 
-def _wanted(group: Group, spec: IncidentSpec, *, followed: bool) -> int:
-    """How many nodes of a group are one trouble."""
+def _needed(group: Group, spec: IncidentSpec, *, followed: bool) -> int:
+    """How many nodes of a group make one incident."""
     if group.scope == "job":
         return min(spec.nodes, JOB_NODES - 1 if followed else JOB_NODES)
-    if group.scope == "rack":
-        return min(spec.nodes, max(RACK_NODES, group.size))
-    return max(spec.nodes, math.ceil(group.size * spec.percent / 100 - 1e-9))
+    return nodes_needed(spec, group.size)
 
 
 def reason(wave: Wave) -> str:

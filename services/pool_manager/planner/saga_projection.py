@@ -76,7 +76,7 @@ def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | N
 
 
 def _promoted(record: NodeRecord, state: SagaState) -> bool:
-    return state.params.promotes == record.node and done(state, "promote")
+    return state.params.promotes == record.node and has_succeeded(state, "promote")
 
 
 def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
@@ -86,7 +86,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
     if not _takes(record, state):
         return record
     made = {key: str(state.step("provision").outputs.get(key, "")) for key in _PLACE}
-    admit = state.step("admit")
+    admitted_at = state.step("admit").ended_at if has_succeeded(state, "admit") else None
     return msgspec.structs.replace(
         record,
         saga="" if state.ended else state.saga,
@@ -95,7 +95,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         state=_coming_state(record, state),
         cordoned=_reserved(record, state),
         spare=record.spare if record.state == "active" else state.params.spare,
-        admitted_at=record.admitted_at or (admit.ended_at if done(state, "admit") else None),
+        admitted_at=record.admitted_at or admitted_at,
         launch=launched(record, state.step("provision").outputs),
         **{key: value for key, value in made.items() if value},
     )
@@ -119,7 +119,7 @@ def _takes(record: NodeRecord, state: SagaState) -> bool:
     return record.saga in ("", state.saga) and state.sequence > record.saga_entry
 
 
-def done(state: SagaState, step: str) -> bool:
+def has_succeeded(state: SagaState, step: str) -> bool:
     """Whether a step has succeeded."""
     return state.step(step).status == "succeeded"
 
@@ -150,7 +150,7 @@ def _reserved(record: NodeRecord, state: SagaState) -> bool:
     """Whether a node that comes is cordoned; once it is in service others decide that."""
     if record.state == "active":
         return record.cordoned
-    return done(state, "reserve") and not done(state, "open")
+    return has_succeeded(state, "reserve") and not has_succeeded(state, "open")
 
 
 def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
@@ -199,11 +199,11 @@ def _drained_now(record: NodeRecord, state: SagaState) -> bool:
 def _reason(state: SagaState) -> str:
     if not state.ended:
         return state.params.reason
-    return state.params.reason if done(state, "terminate") else ""
+    return state.params.reason if has_succeeded(state, "terminate") else ""
 
 
 def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
-    if done(state, "terminate"):
+    if has_succeeded(state, "terminate"):
         return "terminated"
     if not DEFINITIONS[state.kind].removes_node:
         return record.state
@@ -213,7 +213,7 @@ def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
 def _coming_state(record: NodeRecord, state: SagaState) -> NodeState:
     if state.status == "unwound" or state.step("provision").status == "undone":
         return "terminated"
-    return "active" if done(state, "admit") else record.state
+    return "active" if has_succeeded(state, "admit") else record.state
 
 
 # --- pools ---------------------------------------------------------------------------------------

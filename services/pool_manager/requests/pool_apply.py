@@ -13,7 +13,7 @@ import msgspec
 
 from schemas.enums import Refusal
 from schemas.operator_requests import ApplyRequest, CompletedRequest, RemoveRequest
-from schemas.pool_events import PoolEvent, PoolRemoved, RequestAccepted
+from schemas.pool_events import PoolRemoved
 from schemas.pool_records import PoolRecord
 from schemas.settings import HealthSpec, Mode, PoolSpec
 from services.pool_manager.planner.pool_snapshot import World
@@ -22,7 +22,7 @@ from services.pool_manager.requests.request_replies import (
     Answer,
     Asked,
     RefusedError,
-    names,
+    accepted,
     refused,
 )
 
@@ -71,14 +71,15 @@ def applied(
     fresh = record or PoolRecord(name=asked.pool, spec=spec, desired=least)
     if record is not None and request_ordering.completed_requests(asked, record):
         # Answered before, and asked again because the answer was not taken down.
-        return Answer(event=_accepted(asked, wanted.request, _wants(record), now), record=record)
+        event = accepted(asked, wanted.request, now, note=_wants(record))
+        return Answer(event=event, record=record)
     if last := _later(asked, record, removal):
         return _refused(asked, wanted.request, "superseded", request_ordering.words(last), now)
     spec = msgspec.structs.replace(spec, mode=mode)
     desired = min(max(fresh.desired, least), most) if nodes is None else nodes
     fresh = msgspec.structs.replace(fresh, spec=spec, desired=desired, applied=asked.id)
     fresh = request_ordering.noted(asked, request_ordering.POOL, fresh)
-    return Answer(event=_accepted(asked, wanted.request, _wants(fresh), now), record=fresh)
+    return Answer(event=accepted(asked, wanted.request, now, note=_wants(fresh)), record=fresh)
 
 
 def removed(
@@ -107,7 +108,7 @@ def removed(
         spec = msgspec.structs.replace(record.spec, **changes)
         record = msgspec.structs.replace(record, spec=spec, desired=0, removing=asked.id)
         record = request_ordering.noted(asked, request_ordering.POOL, record)
-    return Answer(event=_accepted(asked, request, note, now), record=record)
+    return Answer(event=accepted(asked, request, now, note=note), record=record)
 
 
 def _later(
@@ -157,12 +158,6 @@ def _configured(pool: str) -> str:
 
 def _going(record: PoolRecord) -> str:
     return f"pool {record.name} is being removed; wait until it is gone: navarch why {record.name}"
-
-
-def _accepted(
-    asked: Asked, request: ApplyRequest | RemoveRequest, note: str, now: datetime
-) -> PoolEvent:
-    return RequestAccepted(**names(asked, request, now, "accepted"), verb=asked.verb, note=note)
 
 
 def _refused(

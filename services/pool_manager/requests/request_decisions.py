@@ -31,7 +31,7 @@ from services.pool_manager.planner.admission.admission_refusals import asked_aga
 from services.pool_manager.planner.node_counts import unavailable
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.planner.safety.breaker_requests import breaking
+from services.pool_manager.planner.safety.breaker_requests import change_breaker
 from services.pool_manager.planner.safety.disruption_budget import limit, with_begun
 from services.pool_manager.planner.safety.holds import Holding, holding, problem
 from services.pool_manager.planner.sizing.open_sagas import open_for
@@ -41,7 +41,7 @@ from services.pool_manager.requests.request_replies import (
     Answer,
     Asked,
     RefusedError,
-    names,
+    accepted,
     read,
     refused,
     wish,
@@ -129,8 +129,7 @@ def _told_again(asked: Asked, payload: Request, record: PoolRecord, now: datetim
     known = request_ordering.known(asked, record)
     node = payload.node if isinstance(payload, NodeRequest | HoldRequest) else ""
     saga = known.saga if known is not None else ""
-    named = names(asked, payload, now, "accepted")
-    return Answer(event=RequestAccepted(**named, verb=asked.verb, node=node, saga=saga))
+    return Answer(event=accepted(asked, payload, now, node=node, saga=saga))
 
 
 def _existing(asked: Asked, world: World | None) -> World:
@@ -161,7 +160,11 @@ def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> 
 
 def _scaled(asked: Asked, payload: ScaleRequest, record: PoolRecord, now: datetime) -> Scaled:
     return Scaled(
-        **names(asked, payload, now, "scaled"),
+        id=f"scaled-{asked.id}",
+        time=now,
+        cause=asked.id,
+        pool=asked.pool,
+        request=payload.request,
         was=record.desired,
         nodes=payload.nodes,
         reason=f"asked by {payload.by or 'somebody'}",
@@ -181,10 +184,8 @@ def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer
         wish = holding(payload, world.record.name, asked.time)
         opened = _open_saga(world.record, node)
         note = f"{opened[0]} is under way and goes on" if opened else ""
-    accepted = RequestAccepted(
-        **names(asked, payload, now, "accepted"), verb=asked.verb, node=node.node, note=note
-    )
-    return Answer(event=accepted, record=world.record, hold=wish)
+    event = accepted(asked, payload, now, node=node.node, note=note)
+    return Answer(event=event, record=world.record, hold=wish)
 
 
 def _node(world: World, name: str) -> NodeRecord:
@@ -205,7 +206,7 @@ def _about_node(
     if opened is not None:
         saga, existing = opened
         if existing.cause == asked.id:
-            return Answer(event=_accepted(asked, payload, saga, now))
+            return Answer(event=accepted(asked, payload, now, node=node.node, saga=saga))
         cancels = asked.verb == "uncordon" and existing.node == node.node
         if cancels and log is not None and DEFINITIONS[existing.kind].cordons:
             return _uncordon_instead(asked, payload, node, log, now)
@@ -216,7 +217,7 @@ def _about_node(
     if (asked.verb == "cordon" and node.cordoned) or (
         asked.verb == "uncordon" and not node.cordoned and node.health != "unhealthy"
     ):
-        return Answer(event=_accepted(asked, payload, "", now))
+        return Answer(event=accepted(asked, payload, now, node=node.node))
     _check(asked.verb, node, world, now)
     requested = ON_REQUEST[asked.verb]
     kind = requested.kind
@@ -238,7 +239,7 @@ def _about_node(
     if requested.disrupts:
         window = float(world.others.spec.window) if world.others is not None else 0.0
         record = with_begun(record, window, now, (kind,))
-    return Answer(event=_accepted(asked, payload, saga, now), record=record)
+    return Answer(event=accepted(asked, payload, now, node=node.node, saga=saga), record=record)
 
 
 def _draining(payload: DrainRequest, opened: OpenSaga) -> OpenSaga:
@@ -253,7 +254,7 @@ def _uncordon_instead(
 ) -> Answer:
     """Unwind what is under way; its last act opens the uncordon saga that its log names here."""
     if log.asked == asked.id:
-        return Answer(event=_accepted(asked, payload, log.then, now))
+        return Answer(event=accepted(asked, payload, now, node=node.node, saga=log.then))
     then = f"uncordon-{node.node}-{node.sagas + 2}"
     entry = cancel(
         DEFINITIONS[log.kind],
@@ -265,19 +266,18 @@ def _uncordon_instead(
     )
     if isinstance(entry, Impossible):
         raise RefusedError("wrong-state", entry.reason)
-    accepted = _accepted(asked, payload, then, now)
     note = f"{log.saga} is unwound first"
     if log.kind == "scale-down":
         note += "; the pool still has a node too many, and will take one again"
-    return Answer(event=msgspec.structs.replace(accepted, note=note), entry=entry)
+    event = accepted(asked, payload, now, node=node.node, saga=then, note=note)
+    return Answer(event=event, entry=entry)
 
 
 def _about_breaker(asked: Asked, payload: BreakerRequest, world: World, now: datetime) -> Answer:
-    told = names(asked, payload, now, asked.verb)
-    made = breaking(payload, world, now, told, close=asked.verb == "breaker-close")
-    named = names(asked, payload, now, "accepted")
-    accepted = RequestAccepted(**named, verb=asked.verb, note=made.note)
-    return Answer(event=accepted, more=(made.fact,), record=made.record)
+    close = asked.verb == "breaker-close"
+    made = change_breaker(payload, world, now, asked.id, close=close)
+    event = accepted(asked, payload, now, note=made.note)
+    return Answer(event=event, more=(made.event,), record=made.record)
 
 
 def _about_saga(
@@ -288,15 +288,16 @@ def _about_saga(
             "unknown-saga",
             f"pool {world.record.name} has no saga {payload.saga!r}; see navarch saga list",
         )
-    accepted = RequestAccepted(
-        **names(asked, payload, now, "accepted"),
-        verb=asked.verb,
+    event = accepted(
+        asked,
+        payload,
+        now,
         node=log.params.node or log.params.new_node,
         saga=log.saga,
         note=_afterwards(log, world) if asked.verb == "cancel" else "",
     )
     if log.asked == asked.id:
-        return Answer(event=accepted)
+        return Answer(event=event)
     reason = wish(asked, payload, payload.reason)
     entry: SagaEntry | Impossible
     match asked.verb:
@@ -309,7 +310,7 @@ def _about_saga(
             entry = retry(log, now, reason=reason, cause=asked.id)
     if isinstance(entry, Impossible):
         raise RefusedError("wrong-state", entry.reason)
-    return Answer(event=accepted, entry=entry)
+    return Answer(event=event, entry=entry)
 
 
 def _afterwards(log: SagaState, world: World) -> str:
@@ -368,8 +369,3 @@ def _open_saga(record: PoolRecord, node: NodeRecord) -> tuple[str, OpenSaga] | N
         if node.node in (opened.node, opened.new_node, promotes):
             return saga, opened
     return None
-
-
-def _accepted(asked: Asked, payload: NodeRequest, saga: str, now: datetime) -> RequestAccepted:
-    told = names(asked, payload, now, "accepted")
-    return RequestAccepted(**told, verb=asked.verb, node=payload.node, saga=saga)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.pool_events import PoolEvent, RequestRefused, ScaleRefused
+from schemas.pool_events import PoolEvent, RequestAccepted, RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.safety.holds import Holding
@@ -86,24 +86,47 @@ def read(asked: Asked) -> Request:
         raise RefusedError("invalid-request", f"{detail}; write {example}") from error
 
 
-def names(asked: Asked, payload: Request | None, now: datetime, what: str) -> dict[str, Any]:
-    """What every answer carries; its id is the same however often the request is answered."""
-    return {
-        "id": f"{what}-{asked.id}",
-        "time": now,
-        "cause": asked.id,
-        "pool": asked.pool,
-        "request": payload.request if payload else "",
-    }
+def accepted(
+    asked: Asked, payload: Request, now: datetime, *, node: str = "", saga: str = "", note: str = ""
+) -> RequestAccepted:
+    """The event of an accepted request; its ID is the same however often it is answered."""
+    return RequestAccepted(
+        id=f"accepted-{asked.id}",
+        time=now,
+        cause=asked.id,
+        pool=asked.pool,
+        request=payload.request,
+        verb=asked.verb,
+        node=node,
+        saga=saga,
+        note=note,
+    )
 
 
 def refused(asked: Asked, payload: Request | None, error: RefusedError, now: datetime) -> PoolEvent:
     """The event of a refusal."""
-    told = {**names(asked, payload, now, "refused"), "refusal": error.refusal}
+    request = payload.request if payload else ""
     if asked.verb == "scale":
-        return ScaleRefused(**told, reason=error.reason)
-    node = payload.node if isinstance(payload, NodeRequest) else ""
-    return RequestRefused(**told, verb=asked.verb, node=node, reason=error.reason)
+        return ScaleRefused(
+            id=f"refused-{asked.id}",
+            time=now,
+            cause=asked.id,
+            pool=asked.pool,
+            request=request,
+            refusal=error.refusal,
+            reason=error.reason,
+        )
+    return RequestRefused(
+        id=f"refused-{asked.id}",
+        time=now,
+        cause=asked.id,
+        pool=asked.pool,
+        request=request,
+        verb=asked.verb,
+        node=payload.node if isinstance(payload, NodeRequest) else "",
+        refusal=error.refusal,
+        reason=error.reason,
+    )
 
 
 def wish(asked: Asked, payload: Request, reason: str) -> str:

@@ -113,19 +113,19 @@ def _check(params: SagaParams, outputs: Outputs) -> CheckInputs:
         node=params.new_node or params.node,
         checks=checks,
         level=level,
-        since=mended_at(outputs),
-        boot_id=booted(outputs),
+        since=gpus_reset_at(outputs),
+        boot_id=new_boot_id(outputs),
         action=params.action,
     )
 
 
-def mended_at(outputs: Outputs) -> datetime | None:
+def gpus_reset_at(outputs: Outputs) -> datetime | None:
     """When the node's GPUs were reset, by its own clock."""
     at = outputs.get("reset", {}).get("at")
     return msgspec.convert(at, datetime | None)
 
 
-def booted(outputs: Outputs) -> str:
+def new_boot_id(outputs: Outputs) -> str:
     """The boot that a reboot has begun; empty where nothing was rebooted."""
     return str(outputs.get("return", {}).get("boot_id", ""))
 

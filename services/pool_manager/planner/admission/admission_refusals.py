@@ -7,7 +7,7 @@ and the next is tried an hour later, or when somebody scales the pool.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -72,9 +72,10 @@ def fact(before: PoolRecord, state: SagaState, now: datetime, cause: str) -> Nod
         return None
     attempts = before.spec.admission.attempts
     attempt = before.refusals + 1
-    names: dict[str, Any] = {"id": f"refused-{state.saga}", "time": now, "cause": cause}
     return NodeRefused(
-        **names,
+        id=f"refused-{state.saga}",
+        time=now,
+        cause=cause,
         pool=before.name,
         node=state.params.new_node,
         saga=state.saga,

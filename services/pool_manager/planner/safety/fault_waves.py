@@ -6,7 +6,6 @@ apart: it must be so lopsided a share of the sick as chance alone would hardly g
 of a pool have the same driver, that all sick ones have it says nothing.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,11 +18,10 @@ from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.sizing import cloud_notices
+from services.primitives.common_causes import is_set_apart, nodes_needed
 
-WHOLE_POOL_NODES: Final = 3
-"""From this size on, a pool that falls ill as a whole is a wave however small it is."""
-CHANCE_NATS: Final = math.log(1000)
-"""A share of the sick counts where chance would give it less than one time in a thousand."""
+CHANCE: Final = 1 / 1000
+"""A common cause is assumed of different faults only where chance is this unlikely."""
 CAUSES: Final[tuple[IncidentScope, ...]] = ("rack", "zone", "driver", "provider")
 """The narrowest first: of causes that explain as many nodes it is the one that is told."""
 CAUSES_MAX: Final = 8
@@ -102,7 +100,7 @@ def find(
         if what in known and known[what].settled is None:
             continue
         members = tuple(each for each in fresh if each.what == what)
-        wave = _run(members, spec, _threshold(spec, size), now)
+        wave = _run(members, spec, nodes_needed(spec, size), now)
         if wave:
             found.append(Wave(what=what, scope="pool", within="", members=wave))
     open_now = {what: each for what, each in known.items() if each.settled is None}
@@ -131,12 +129,6 @@ def _settled(each: Ill, known: Mapping[str, OpenIncident]) -> bool:
         and belongs(each, what, incident)
         for what, incident in known.items()
     )
-
-
-def _threshold(spec: IncidentSpec, size: int) -> int:
-    """So many nodes of `size` within the window are one trouble."""
-    wanted = max(spec.nodes, math.ceil(size * spec.percent / 100 - 1e-9))
-    return min(wanted, size) if size >= WHOLE_POOL_NODES else wanted
 
 
 def _run(
@@ -176,25 +168,14 @@ def _by_cause(
         sizes = nodes.shares(scope)
         known = len(nodes) - sizes[""]
         for value, found in large.items():
-            wanted = max(spec.nodes, _threshold(spec, sizes[value]))
+            wanted = max(spec.nodes, nodes_needed(spec, sizes[value]))
             wave = _run(found, spec, wanted, now)
             if len(wave) <= (len(best.members) if best else 0):
                 continue
             first, last = wave[0].since, wave[-1].since
             within = sum(1 for each in rest if first <= each.since <= last)
             within -= sum(1 for each in unknown if first <= each.since <= last)
-            if _sets_apart(len(wave), max(0, within - len(wave)), sizes[value] / known):
+            others = max(0, within - len(wave))
+            if is_set_apart(len(wave), others, sizes[value] / known, CHANCE):
                 best = Wave(what=f"{scope}-{value}", scope=scope, within=value, members=wave)
     return best
-
-
-def _sets_apart(inside: int, outside: int, share: float) -> bool:
-    """Whether so many of the sick in a part of the nodes is more than chance (Chernoff's bound)."""
-    total = inside + outside
-    part = inside / total
-    if part <= share:
-        return False
-    surprise = part * math.log(part / share)
-    if part < 1:
-        surprise += (1 - part) * math.log((1 - part) / (1 - share))
-    return total * surprise >= CHANCE_NATS
