@@ -23,7 +23,7 @@ from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import World
 from services.pool_manager.planner.remediation.remediator import Ladder
 from services.pool_manager.planner.safety.breaker import in_ramp
-from services.pool_manager.planner.safety.breaker_requests import breaking
+from services.pool_manager.planner.safety.breaker_requests import change_breaker
 from services.pool_manager.planner.safety.budget_claims import claimed, claiming
 from services.pool_manager.planner.safety.disruption_budget import others
 from services.pool_manager.sagas import DEFINITIONS
@@ -134,9 +134,8 @@ class Bus:
         """A person opens or closes the breaker."""
         record, revision = self.pools[pool]
         world = World(fleet="f", record=record, nodes=Nodes(self.nodes[pool].values()))
-        names = {"id": "x", "time": self.now, "cause": f"request-{number}", "pool": pool}
         asked = BreakerRequest(reason="r")
-        made = breaking(asked, world, self.now, names, close=shut)
+        made = change_breaker(asked, world, self.now, f"request-{number}", close=shut)
         if made.record is not None:
             self.pools[pool] = (made.record, revision + 1)
 
