@@ -1,10 +1,10 @@
-"""Where a machine answers: a host, with or without the port at which its SSH server listens."""
+"""A machine's address: a host, with or without the port of its SSH server."""
 
 PORT_MAX = 65_535
 
 
 def host_and_port(address: str, port: int) -> tuple[str, int]:
-    """Split `host`, `host:port`, `[v6]:port` or a bare IPv6 address; `port` where none is named."""
+    """Split `host`, `host:port`, `[v6]:port` or a bare IPv6 address; `port` is the default."""
     if address.startswith("["):
         host, _, named = address[1:].partition("]")
         return host, _number(named.removeprefix(":"), port)

@@ -9,70 +9,70 @@ from schemas.node_events import CheckResult
 
 
 class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks an agent to test its host (its node's `command.diagnose`); answered when it is done."""
+    """Test the host (`command.diagnose`); the reply comes when the tests have ended."""
 
     checks: tuple[str, ...] = ()
     """Names: `boot`, `nvidia-smi`, `memory`, `dcgm`, `nvbandwidth`, `nccl`, `burn`, or a plugin's;
-    empty: the boot checks alone."""
+    empty: only the boot checks."""
     level: Annotated[int, msgspec.Meta(ge=1, le=4)] = 1
-    """Of `dcgm`: from 2 on it needs the GPUs for itself."""
+    """Level of `dcgm`; from 2 on it needs the GPUs exclusively."""
     seconds: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 60
-    """How long `burn` burns."""
+    """Duration of `burn`."""
     gbps_min: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Least bandwidth that passes, for `nvbandwidth` and `nccl`; 0: any."""
+    """Minimum bandwidth for `nvbandwidth` and `nccl`; 0: any."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tests found."""
+    """Results of the tests."""
 
     ok: bool
     checks: tuple[CheckResult, ...] = ()
     refused: str = ""
-    """Why nothing was run; empty where it was."""
+    """Why no test was run; empty: tests were run."""
 
 
 class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks an agent to reset GPUs (`command.reset-gpu`); answered when that is done."""
+    """Reset GPUs (`command.reset-gpu`); the reply comes afterwards."""
 
     key: str
-    """Of the saga's step: asked again under the same key, nothing is reset a second time."""
+    """ID of the saga's step; a repeat with the same key does not reset again."""
     gpus: tuple[str, ...] = ()
-    """UUIDs; empty: all of the node's."""
+    """UUIDs; empty: all GPUs of the node."""
 
 
 class RebootRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks an agent to reboot its host (`command.reboot`); answered before it goes down."""
+    """Reboot the host (`command.reboot`); the reply comes before it goes down."""
 
     key: str
     boot_id: str
-    """The boot to end: an agent of another boot answers that this has happened."""
+    """The boot to end; an agent in another boot replies that it is done."""
 
 
 class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a reset or a reboot."""
+    """Result of a reset or a reboot."""
 
     ok: bool
     detail: str = ""
-    """What the tool printed, or why it failed."""
+    """The tool's output, or why it failed."""
     refused: str = ""
-    """Why nothing was done; the same may be asked again. Empty: it was done, or it failed."""
+    """Why nothing was done; it may be requested again. Empty: it was done, or failed."""
     boot_id: str = ""
-    """The agent's."""
+    """The agent's boot ID."""
     at: UtcTime | None = None
     """When it was done, by the node's clock."""
 
 
 class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a new node asks with its bootstrap credentials."""
+    """Request of a new node for its own credentials (`enroll`)."""
 
     key: Annotated[str, msgspec.Meta(pattern="^U[A-Z2-7]{55}$")]
-    """Public key of a pair that the node has made; its seed never leaves the node."""
+    """Public key of a pair that the node generated; its seed never leaves the node."""
 
 
 class EnrollAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What it is given."""
+    """Reply to an enrollment."""
 
     token: str = ""
-    """The signed token with which the key's owner may speak for this node."""
+    """The signed token that authorises the key's owner to act as this node."""
     refused: str = ""
-    """Why there is none, in one sentence."""
+    """Why there is no token, in one sentence."""

@@ -1,4 +1,4 @@
-"""What a pool's autoscaler asks for and does not get, and why. In the pool's record."""
+"""Autoscaling advice that is not followed, and why; part of the pool's record."""
 
 from typing import Literal
 
@@ -6,23 +6,23 @@ from schemas.messages import Record, UtcTime
 
 LimitedBy = Literal["cooldown", "limits", "observe", "failed", "source"]
 """cooldown: the last change of size is too recent; limits: min_nodes or max_nodes; observe: the
-pool's mode; failed: the autoscaler raised; source: the pool's metrics source does not answer."""
+pool's mode; failed: the autoscaler raised; source: the pool's metrics source does not reply."""
 
 
 class Advice(Record, frozen=True, kw_only=True):
-    """What is not followed, from when it began to be so; written where it changes."""
+    """A size that the autoscaler requests and the pool does not have."""
 
     autoscaler: str
-    """Its type."""
+    """Type of the autoscaler."""
     limited_by: LimitedBy
     since: UtcTime
     nodes: int | None = None
-    """How many it asks for; None: nobody knows."""
+    """The size it requests; None: unknown."""
     reason: str = ""
-    """Its own, as of the last change."""
+    """The autoscaler's reason, as of the last change."""
     detail: str = ""
-    """The bound that it meets, or what went wrong."""
+    """The limit that applies, or what failed."""
     until: UtcTime | None = None
-    """When the cooldown is over."""
+    """When the cooldown ends."""
     again_seconds: float = 0.0
-    """It is asked again so often."""
+    """Interval between two evaluations."""

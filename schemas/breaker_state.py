@@ -1,4 +1,4 @@
-"""What a pool's record holds of its safety: breaker, incidents, and what mode observe would do."""
+"""Breaker, open incidents and observe-mode decisions: parts of a pool's record."""
 
 from typing import Literal
 
@@ -7,63 +7,63 @@ from schemas.messages import Record, UtcTime
 
 
 class OpenIncident(Record, frozen=True, kw_only=True):
-    """One trouble of many nodes, which a pool holds back from replacing all of them."""
+    """Faults on several nodes with a common cause; remediation of those nodes waits."""
 
     kind: str
     """A fault's kind, or `silence`."""
     code: int = 0
     nodes: int
-    """How many they were when it was seen."""
+    """Affected nodes when the incident was last evaluated."""
     since: UtcTime
     last: UtcTime
     fault: str = ""
-    """Of the first node."""
+    """ID of the first node's fault."""
     scope: IncidentScope = "pool"
-    """What the nodes share; `pool`: the fault signature."""
+    """What the nodes have in common; `pool`: only the fault signature."""
     within: str = ""
-    """Which rack, zone, driver version or provider it is."""
+    """Value of the scope: the rack, zone, driver version or provider."""
     released: bool = False
-    """A person closed the breaker over it: it holds nothing back any more."""
+    """An operator closed the breaker: the incident no longer delays remediation."""
     settled: UtcTime | None = None
-    """When its hold had passed: who fell ill until then makes no new incident of it."""
+    """When its hold expired: nodes unhealthy before then do not open it again."""
 
 
 class Breaker(Record, frozen=True, kw_only=True):
-    """Whether a pool's sick nodes are acted on, and why not."""
+    """Whether a pool's unhealthy nodes are remediated, and why not."""
 
     state: BreakerState = "closed"
     since: UtcTime | None = None
     cause: BreakerCause = ""
     reason: str = ""
     by: str = ""
-    """Who opened or closed it by hand."""
+    """The operator who opened or closed it."""
     forced: bool = False
-    """Opened by a person: it stays so until a person closes it."""
+    """Opened by an operator: only an operator closes it."""
     request: str = ""
-    """The last request that changed it, so that a repeated one changes nothing."""
+    """ID of the last request that changed it; a repeat changes nothing."""
     probe: str = ""
-    """Half-open: the saga of the one repair."""
+    """Half-open: the saga of the probe."""
     probed: Literal["", "done", "failed", "cancelled"] = ""
-    """How that ended."""
+    """Outcome of the probe."""
     probes_failed: int = 0
-    """In a row; each makes the next wait longer."""
+    """Consecutive failed probes; each lengthens the wait before the next."""
     probe_at: UtcTime | None = None
-    """No probe before."""
+    """Earliest time of the next probe."""
     ramp: int = 0
-    """After it closed: so many repairs at once, twice as many with each that succeeds; 0: as the
-    budget allows."""
+    """Remediations allowed at once after it closed, doubled by each success; 0: as the budget
+    allows."""
     ramp_from: UtcTime | None = None
-    """Repairs begun from here on count against the ramp."""
+    """Remediations that began after this time count against the ramp."""
 
 
 class ObservedAction(Record, frozen=True, kw_only=True):
-    """What a pool that only observes would have begun."""
+    """A saga that a pool in observe mode would have started."""
 
     kind: SagaKind
     node: str = ""
     nodes: int = 0
-    """How many, where it is not about one."""
+    """Number of nodes, where it concerns more than one."""
     cause: str = ""
-    """What makes it the same decision when it is taken again."""
+    """Identifies the decision when it is taken again."""
     reason: str = ""
     since: UtcTime

@@ -1,10 +1,10 @@
-"""What becomes of a message that cannot be used."""
+"""Messages that could not be processed, and why: stream DEAD."""
 
 from schemas.messages import Codec, Message
 
 
 class DeadLetter(Message, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.dead_letter"):
-    """A message that could not be used, on `navarch.v1.dead.<stream>.<durable>`."""
+    """A message that could not be processed, on `navarch.v1.dead.<stream>.<durable>`."""
 
     stream: str
     durable: str
@@ -15,7 +15,7 @@ class DeadLetter(Message, frozen=True, kw_only=True, tag="io.navarch.runtime.eve
     data: str = ""
     """The message as text, cut to 64 KiB."""
     bytes: int = 0
-    """Its whole length."""
+    """Length of the whole message."""
 
 
 dead_codec = Codec((DeadLetter,))

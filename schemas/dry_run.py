@@ -1,4 +1,4 @@
-"""What a request about a node would come to: asked and answered, and nothing is touched."""
+"""Dry runs: what a request about a node would do, without doing it."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from schemas.enums import Refusal
 
 
 class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks what a request would come to (`query.dry_run`)."""
+    """A dry run of one request (`query.dry_run`)."""
 
     verb: str
     """drain, replace, reset-gpu, reboot, cordon or uncordon."""
@@ -18,29 +18,29 @@ class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can stand in the way."""
+    """One condition that can prevent the saga."""
 
     name: str
     passed: bool
     detail: str = ""
     automation_only: bool = False
-    """It holds back what begins by itself, and not what a person asks for."""
+    """It limits automation only, not requests of operators."""
 
 
 class DryRunStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the saga that would begin."""
+    """One step of the saga that would start."""
 
     step: str
     deadline_seconds: float | None = None
-    """None: it waits for ever."""
+    """None: no deadline."""
     undone: bool = False
-    """Where the saga is unwound."""
+    """Whether unwinding undoes this step."""
     final: bool = False
-    """From here on nobody can cancel it."""
+    """The pivot: after it the saga cannot be cancelled."""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What would happen."""
+    """What the request would do."""
 
     verb: str
     node: str
@@ -53,17 +53,17 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[Gate, ...] = ()
     steps: tuple[DryRunStep, ...] = ()
     leaves: str = ""
-    """What is left behind where the saga is unwound."""
+    """What remains if the saga is unwound."""
     new_node: str = ""
     promotes: str = ""
-    """The spare that would take the node's place."""
+    """The spare that would replace the node."""
     order: str = ""
     drain: str = ""
     offering: dict[str, Any] = {}
-    """What would be launched."""
+    """The offering that would be launched."""
     unavailable: int = 0
     unavailable_limit: int = 0
     disruptions: int = 0
     disruptions_limit: int = -1
-    """-1: any number."""
+    """-1: no limit."""
     desired: int = 0

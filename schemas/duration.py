@@ -1,4 +1,4 @@
-"""A span of time as people write it: `30s`, `10m`, `1h30m`, `250ms` (Go's form).
+"""Durations as text: `30s`, `10m`, `1h30m`, `250ms` (Go's format).
 
 A plain number is seconds. In Python a Duration is a float of seconds, so arithmetic needs nothing.
 """
@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 SECONDS_MAX: Final = 10 * 366 * 86_400.0
-"""Ten years: beyond it a date plus a duration may be none, and nobody means that."""
+"""Ten years: a date plus a longer duration may overflow."""
 READ_MAX: Final = 1_024
-"""Texts whose meaning is remembered: records of pools hold the same ones again and again."""
+"""Cached texts: records of pools repeat the same ones."""
 _UNITS: Final = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -34,7 +34,7 @@ class Duration(float):
 
 
 def parse_duration(value: object) -> Duration:
-    """Read a duration; raise ValueError with the remedy where it is none."""
+    """Read a duration, or raise ValueError with the accepted forms."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write 30s, 10m or 1h30m")  # noqa: TRY004
     try:
@@ -43,14 +43,14 @@ def parse_duration(value: object) -> Duration:
         seconds = float("inf")
     if seconds < 0:
         raise ValueError(f"{value!r} is not a duration: it must be zero or more")
-    if not seconds <= SECONDS_MAX:  # neither is what is no number
+    if not seconds <= SECONDS_MAX:  # also catches NaN
         raise ValueError(f"{value!r} is not a duration: ten years are the most")
     return Duration(seconds)
 
 
 @lru_cache(maxsize=READ_MAX)
 def _read(text: str) -> float:
-    """Seconds of a text, below zero too."""
+    """Seconds of a text, negative ones too."""
     bare = text[1:] if text[:1] in ("+", "-") else text
     if not _WHOLE.fullmatch(bare):
         raise ValueError(f"{text!r} is not a duration: write 30s, 10m or 1h30m")
@@ -59,7 +59,7 @@ def _read(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds the short way: 90 -> `1m30s`, 0.25 -> `250ms`."""
+    """Format seconds: 90 -> `1m30s`, 0.25 -> `250ms`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     whole, parts = round(seconds), []

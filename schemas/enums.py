@@ -1,14 +1,14 @@
-"""Words that events, records, metrics and messages share: each is declared here, once."""
+"""Closed sets of codes shared by events, records, metrics and messages."""
 
 from typing import Final, Literal, get_args
 
 # --- health --------------------------------------------------------------------------------------
 
 HealthStatus = Literal["healthy", "degraded", "unhealthy", "unknown"]
-"""What the policy makes of a node; `unknown` until it has registered."""
+"""A node's health; `unknown` until it has registered."""
 
 Action = Literal["none", "restart_app", "reset_gpu", "reboot", "replace", "inspect"]
-"""What a verdict asks for."""
+"""Action of a verdict."""
 
 FaultKind = Literal[
     "xid",
@@ -32,25 +32,25 @@ FaultKind = Literal[
     "preemption",
     "maintenance",
 ]
-"""One observed hardware event's kind; `event.event_type` of a health policy."""
+"""Kind of a fault; `event.event_type` in a health policy."""
 
 PROGRAM_CODES: Final = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
-"""XIDs that a program can bring about; the kernel's line names its process."""
+"""XIDs that a program can cause; the kernel log line names its process."""
 
 IncidentScope = Literal["pool", "job", "rack", "zone", "provider", "driver"]
-"""What the nodes of one incident have in common; narrow before wide."""
+"""What the nodes of one incident have in common."""
 
 # --- nodes and instances -------------------------------------------------------------------------
 
 NodeState = Literal["launching", "registered", "active", "leaving", "terminated"]
-"""launching: an instance is intended; registered: its agent has spoken; active: admitted;
-leaving: a saga takes it away; terminated: the provider confirmed that it is gone."""
+"""launching: a launch was decided; registered: its agent registered; active: admitted;
+leaving: a saga removes it; terminated: the provider confirmed that it is gone."""
 
 InstanceState = Literal["intended", "running", "terminating", "terminated", "leaked"]
-"""intended: recorded before the provider is asked; leaked: it should be gone and is not."""
+"""intended: recorded before the provider call; leaked: it should be gone and is not."""
 
 HardwareKind = Literal["gpu", "serial", "host"]
-"""What hardware is recognised by: a GPU's UUID, its serial, the host as its provider names it."""
+"""What identifies hardware: a GPU's UUID, its serial, or the provider's name of the host."""
 
 # --- sagas ---------------------------------------------------------------------------------------
 
@@ -67,24 +67,23 @@ SagaKind = Literal[
 ]
 
 DrainMode = Literal["deadline", "wait", "immediate"]
-"""deadline: wait for the work to leave, at most `drain_timeout`; wait: for as long as it takes;
-immediate: tell the workload system, and go on."""
+"""deadline: wait for the work to finish, at most `drain_timeout`; wait: without limit;
+immediate: notify the workload system and continue."""
 
 Remedy = Literal["reset-gpu", "reboot", "replace", "inspect", "alert"]
-"""What is done about a sick node: sagas of that name; inspect: it is cordoned and people are told;
-alert: people are told, and nothing is touched."""
+"""Remediation of an unhealthy node: a saga of that name; inspect: cordon it and alert the operator;
+alert: only alert the operator."""
 
 REMEDIES: Final = frozenset(get_args(Remedy))
 
 AttemptOutcome = Literal["open", "recovered", "failed", "cancelled"]
-"""The outcome of a reset or a reboot; recovered: the node passed its checks and serves again."""
+"""Outcome of a reset or a reboot; recovered: the node passed its checks and is in service."""
 
 
 # --- the breaker ---------------------------------------------------------------------------------
 
 BreakerState = Literal["closed", "open", "half-open"]
-"""closed: sick nodes are repaired within the budget; open: none is begun; half-open: one is being
-repaired to see whether it goes well."""
+"""closed: remediation within the budget; open: none starts; half-open: one probe is allowed."""
 
 BreakerCause = Literal[
     "",
@@ -99,25 +98,25 @@ BreakerCause = Literal[
     "probe-failed",
     "operator",
 ]
-"""What opened it. level: as many nodes are out of service as may be; rate: as many repairs were
-begun within the window as may be; reset-rate: as many GPU resets and reboots; each of the pool or
-of the fleet; wave: many nodes have one trouble; launches-fail: new nodes do not come up;
-probe-failed: the one repair after it half-opened failed; operator: an operator opened it."""
+"""What opened it. level: the limit of nodes out of service is reached; rate: the limit of
+disruptions within the window; reset-rate: the limit of GPU resets and reboots; each of the pool or
+of the fleet; wave: an incident on many nodes; launches-fail: new nodes fail to start; probe-failed:
+the probe failed; operator: an operator opened it."""
 
 # --- providers -----------------------------------------------------------------------------------
 
 ProviderErrorKind = Literal[
     "CAPACITY", "QUOTA", "UNSUPPORTED", "NETWORK", "THROTTLE", "TRANSIENT", "AUTH", "INVALID"
 ]
-"""One taxonomy for every provider's errors; each has a scope it blocks and a retry it allows."""
+"""Error kinds of every provider; each has a scope that it blocks and a retry rule."""
 
 LaunchRefusal = Literal[
     "nothing-offered", "price-unknown", "above-max-price", "above-pool-cap", "above-fleet-cap"
 ]
-"""Why nothing is launched though it could be. nothing-offered: no provider of the pool has what it
-asks for; price-unknown: its price is not known, and what it costs is limited."""
+"""Why a launch is refused. nothing-offered: no provider of the pool has a matching offering;
+price-unknown: the price is unknown and a price limit applies."""
 OVER_CAP: Final = frozenset({"above-pool-cap", "above-fleet-cap"})
-"""Of these, what another node that leaves makes room for."""
+"""Refusals that end when another node of the pool or fleet is removed."""
 
 # --- refusals ------------------------------------------------------------------------------------
 
@@ -137,7 +136,7 @@ Refusal = Literal[
     "observing",
     "superseded",
 ]
-"""Why a request was refused; stands in the refusal event and in its metric. superseded: a later one
+"""Why a request was refused, in the refusal event and its metric. superseded: a later request
 about the same thing was carried out first."""
 
 # --- failures of saga steps ----------------------------------------------------------------------
@@ -145,13 +144,13 @@ about the same thing was carried out first."""
 DEADLINE_PASSED: Final = "deadline-passed"
 NOT_ADMITTED: Final = "not-admitted"
 STOPPED: Final = "stopped"
-"""The saga was called off under way; whether the step has taken effect is not known."""
+"""The saga was stopped during the step; whether the step took effect is unknown."""
 NO_AGENT: Final = "no-agent"
-"""Nobody answers for the node, and nobody else can do what is asked."""
+"""The node's agent does not reply, and no other participant can perform the step."""
 REFUSED: Final = "refused"
-"""The agent says that it must not be done now."""
+"""The agent refused the command for now."""
 
 # --- instances -----------------------------------------------------------------------------------
 
 NOT_LISTED: Final = "not listed by its provider"
-"""Stands as error in the record of a running instance that its provider does not show."""
+"""Error in the record of a running instance that its provider does not list."""

@@ -1,8 +1,8 @@
-"""What is kept of a sick node in the object store EVIDENCE, for whoever repairs or replaces it.
+"""Evidence about unhealthy nodes: object store EVIDENCE, and the totals in REPAIRS.
 
-Two objects per outage: `<pool>.<node>.capture` is taken when the verdict comes, while the node can
-still be asked, and `<pool>.<node>.<saga>` is the whole story, put together once when it has ended.
-Everything is bounded, and what was left out is counted.
+Two objects per outage: `<pool>.<node>.capture` is written at the verdict, while the node still
+responds; `<pool>.<node>.<saga>` is the complete bundle, written once when the outage has ended.
+Every part is bounded, and omitted items are counted.
 """
 
 from typing import Any, Final, Literal
@@ -17,29 +17,29 @@ from schemas.node_events import BootChecked, Fault, GpuIdentity, Telemetry, Verd
 from schemas.node_records import NodeRecord
 
 AROUND_SECONDS: Final = 900.0
-"""Samples further from the fault than this are left out."""
+"""Samples further from the fault than this are omitted."""
 SAMPLES_BEFORE_MAX: Final = 120
 SAMPLES_AFTER_MAX: Final = 120
 FAULTS_MAX: Final = 500
 KERNEL_LINES_MAX: Final = 1_000
 TIMELINE_MAX: Final = 2_000
 PART_BYTES_MAX: Final = 2 * 1_048_576
-"""Of each of these lists: its beginning and its end are kept."""
+"""Limit of each list; its beginning and its end are kept."""
 
 BY_HAND: Final = "by-hand"
-"""What a node is called to have that somebody took out of service without any fault."""
+"""Fault signature of an outage that an operator requested without any fault."""
 
 Outcome = Literal["open", "recovered", "replaced", "reset", "rebooted", "uncordoned", "removed"]
-"""How a fault signature ended; `open`: it has not; `recovered`: by itself, and nothing was done."""
+"""How an outage ended; `open`: it has not; `recovered`: without any remediation."""
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored message about the node: an event, or an entry of a saga's log."""
+    """One stored message about the node: an event or a saga log entry."""
 
     time: UtcTime
-    """When the server stored it: all of these come from one clock."""
+    """When the server stored it, so that all entries share one clock."""
     since_ms: float = 0.0
-    """From the moment the node fell ill."""
+    """Since the node became unhealthy."""
     stream: str
     subject: str
     sequence: int
@@ -47,7 +47,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault and what the health policy made of it."""
+    """A fault and its result under the health policy."""
 
     fault: Fault
     stored_at: UtcTime
@@ -66,15 +66,15 @@ class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvidenceCapture(Record, frozen=True, kw_only=True):
-    """What would be gone soon: taken when a node is judged, lost or about to be worked on."""
+    """State that would soon be lost: captured at a verdict, a loss or the start of a saga."""
 
     pool: str
     node: str
     captured_at: UtcTime
     moment: UtcTime
-    """What the samples are around: the fault that decided."""
+    """Time of the fault that decided; the samples surround it."""
     fault_signature: str = ""
-    """Empty: it was not out of service then."""
+    """Empty: the node was not out of service."""
     unhealthy_at: UtcTime | None = None
     outcome: Outcome = "open"
     record: NodeRecord | None = None
@@ -84,22 +84,22 @@ class EvidenceCapture(Record, frozen=True, kw_only=True):
 
 
 class EvidenceBundle(Record, frozen=True, kw_only=True):
-    """All of one fault signature of one node."""
+    """Everything about one outage of one node."""
 
     pool: str
     node: str
     saga: str = ""
-    """What ended it."""
+    """The saga that ended the outage."""
     outcome: Outcome = "open"
     new_node: str = ""
     fault_signature: str = ""
-    """`xid-79`, `silence`, `by-hand` …: what lost hours are counted under."""
+    """`xid-79`, `silence`, `operator-request` …: lost hours are counted by it."""
     unhealthy_at: UtcTime
-    """Since when it was judged unhealthy, lost or cordoned, whichever was first."""
+    """When the node became unhealthy, lost or cordoned, whichever was first."""
     restored_at: UtcTime | None = None
-    """Since when its place is filled again: the replacement admitted, or the node uncordoned."""
+    """When the replacement was admitted, or the node uncordoned."""
     verdict: Verdict | None = None
-    """Names the rule and the hash of the policy that was in force."""
+    """Has the rule and the hash of the policy that decided."""
     hostname: str = ""
     address: str = ""
     region: str = ""
@@ -120,25 +120,25 @@ class EvidenceBundle(Record, frozen=True, kw_only=True):
     kernel_lines: tuple[KernelLine, ...] = ()
     samples: tuple[Telemetry, ...] = ()
     checks: tuple[BootChecked, ...] = ()
-    """Boot checks and diagnostics that the agent told of."""
+    """Boot checks and diagnostics that the agent reported."""
     timeline: tuple[TimelineEntry, ...] = ()
     omitted: dict[str, int] = {}
-    """Part -> how many of it the bounds have cost."""
+    """Part -> items omitted because of its limit."""
 
 
 class RepairCount(msgspec.Struct, frozen=True, kw_only=True):
-    """What one fault signature has cost one pool, over all its nodes."""
+    """Cost of one fault signature in one pool, over all its nodes."""
 
     pool: str
     fault_signature: str
     gpu_seconds: float = 0.0
     seconds: float = 0.0
     buckets: tuple[int, ...] = ()
-    """Of the histogram of times to repair, each bucket for itself."""
+    """Histogram of times to repair, not cumulative."""
 
 
 class RepairTotals(Record, frozen=True, kw_only=True):
-    """REPAIRS `totals`: every `repaired` event up to a sequence, each taken in exactly once."""
+    """REPAIRS `totals`: sums over every `repaired` event up to a sequence, each counted once."""
 
     sequence: int = 0
     counts: tuple[RepairCount, ...] = ()

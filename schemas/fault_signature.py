@@ -1,4 +1,4 @@
-"""What a sick node has, and what it may share with others, as every service calls it. Pure."""
+"""Fault signatures, and what nodes of one incident have in common. Pure."""
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
@@ -8,19 +8,16 @@ from schemas.enums import IncidentScope
 from schemas.node_records import NodeRecord
 
 SILENCE: Final = "silence"
-"""What a node has whose heart stopped and that is not known to have anything else."""
+"""Fault signature of a node whose heartbeats stopped and that has no other fault."""
 
 
 def called(kind: str, code: int) -> str:
-    """What a node has, by its fault's kind and code, as incidents tell it apart: `xid-79`.
-
-    Empty where the kind is: a code alone says nothing.
-    """
+    """Fault signature of a kind and a code: `xid-79`. Empty where the kind is empty."""
     return f"{kind}-{code}" if kind and code else kind
 
 
 def in_words(what: str) -> str:
-    """The same for people: `XID 79`, `fallen off bus`, `silence`."""
+    """Display form of a fault signature: `XID 79`, `fallen off bus`, `silence`."""
     kind, _, code = what.partition("-")
     shown = kind.upper() if kind in ("xid", "sxid") else kind.replace("_", " ")
     return f"{shown} {code}".strip()
@@ -38,9 +35,9 @@ SHARED: Final[Mapping[IncidentScope, Callable[[NodeRecord], str]]] = {
     "job": attrgetter("health_job"),
     "pool": lambda _: "",
 }
-"""Reads what a node has of something that may be in common."""
+"""Scope -> reads its value from a node's record."""
 
 
 def shared(node: NodeRecord, scope: IncidentScope) -> str:
-    """What a node has of something that may be in common; empty: unknown, or the pool as such."""
+    """A node's value of a scope; empty: unknown, or the scope `pool`."""
     return SHARED[scope](node)

@@ -1,4 +1,4 @@
-"""What each pool takes of the fleet's budget: one record, POOLS `fleet-budget`."""
+"""The fleet's budget and each pool's claims on it: record POOLS `fleet-budget`."""
 
 from schemas.messages import Record
 
@@ -7,20 +7,20 @@ FLEET_BUDGET_KEY = "fleet-budget"
 
 
 class BudgetClaim(Record, frozen=True, kw_only=True):
-    """What one pool takes of the fleet's budget."""
+    """One pool's claim on the fleet's budget."""
 
     desired: int = 0
     unavailable: int = 0
     disruptions: dict[str, int] = {}
-    """As in the pool's record, by slots of the fleet's window."""
+    """Disruptions by slots of the fleet's window, as in the pool's record."""
     resets: dict[str, int] = {}
-    """The same of GPU resets and reboots."""
+    """GPU resets and reboots by the same slots."""
     revision: int = 0
-    """Of the pool's record that this was decided on: as long as that stands, somebody may still be
-    about to write what was claimed, and the claim may only grow."""
+    """Revision of the pool's record that the claim was decided on. While the record still has it,
+    a replica may be about to write what it claimed, so the claim may only grow."""
 
 
 class FleetBudgetRecord(Record, frozen=True, kw_only=True):
-    """POOLS `fleet-budget`: what each pool takes of the fleet's budget, claimed before it acts."""
+    """POOLS `fleet-budget`: every pool's claim, written before the pool acts."""
 
     claims: dict[str, BudgetClaim] = {}

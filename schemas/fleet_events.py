@@ -1,4 +1,4 @@
-"""Facts about the fleet's own services, on `navarch.v1.fleet.event.<fact>`: they have no pool."""
+"""Events about the fleet's own services, on `navarch.v1.fleet.event.<event>`."""
 
 from typing import Literal
 
@@ -7,38 +7,38 @@ from schemas.messages import Codec, Message
 
 
 class FleetEvent(Message, frozen=True, kw_only=True):
-    """What every fact about the fleet's services carries."""
+    """Fields of every event about the fleet's services."""
 
 
 class ConsumerLag(FleetEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.event.v1.lag"):
-    """A service does not keep up with its messages, or does again."""
+    """A service lags behind its messages, or has caught up."""
 
     status: Literal["lagging", "caught-up"]
     stream: str
     durable: str
     messages: int
-    """How many wait that no replica has taken."""
+    """Messages that no replica has received."""
     seconds: float
-    """How long the oldest of them has waited."""
+    """Age of the oldest of them."""
     reason: str = ""
 
 
 class UnknownError(
     FleetEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.unknown_error"
 ):
-    """A provider answered with an error that Navarch has no row for; told once for each code."""
+    """A provider returned an error that no rule covers; published once per code."""
 
     provider: str
     code: str
-    """As the provider spells it; the exception's name where a plugin let one out."""
+    """The provider's code, or the name of an exception that a plugin raised."""
     call: str
-    """What it was asked: provision, terminate, list …"""
+    """The provider call: provision, terminate, list …"""
     message: str
     treated_as: ProviderErrorKind = "TRANSIENT"
-    """The kind it is treated as until it has a row."""
+    """The kind it is treated as until a rule covers it."""
 
 
 FACTS: dict[type[FleetEvent], str] = {ConsumerLag: "lag", UnknownError: "unknown-error"}
-"""The last token of each event's subject."""
+"""Event class -> last token of its subject."""
 
 fleet_codec = Codec(FACTS)

@@ -20,16 +20,16 @@ class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as people see it; field names are part of the public face (`jq '.health'`)."""
+    """View of a node; its field names are public (`jq '.health'`)."""
 
     id: str
     pool: str
     status: str
-    """The node's state: launching, registered, active, leaving, terminated; `cordoned` apart."""
+    """The node's state: launching, registered, active, leaving or terminated."""
     health: str
     cordoned: bool = False
     spare: bool = False
-    """Kept cordoned in reserve."""
+    """It is kept cordoned until it replaces another node."""
     drained: bool = False
     lost: bool = False
     gpu_count: int = 0
@@ -42,19 +42,19 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     saga: str = ""
     reason: str = ""
     job: str = ""
-    """Whose process the fault was of that decided on its health."""
+    """Job whose process caused the fault that decided."""
     held_until: str = ""
     held_by: str = ""
     held_reason: str = ""
     registered_at: str = ""
     last_change: str = ""
     gpus: tuple[dict[str, Any], ...] = ()
-    """Each with its `health`, and with action, rule, reason … where that is not `healthy`."""
+    """Each with its `health`; also action, rule and reason where that is not `healthy`."""
     health_events: tuple[HealthEvent, ...] = ()
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool as people see it."""
+    """View of a pool."""
 
     name: str
     desired: int
@@ -68,64 +68,64 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     breaker: str
     """closed, open or half-open."""
     requested: bool = False
-    """Made by a request, not by the configuration."""
+    """Created by a request, not by the configuration."""
     removing: bool = False
-    """Its nodes leave, then the pool is forgotten."""
+    """Its nodes are being removed, then the pool."""
     open_sagas: tuple[str, ...] = ()
     spares: int = 0
-    """How many are to be kept in reserve."""
+    """Spares to keep."""
     spares_ready: int = 0
     mode: str = "act"
     """act or observe."""
     observed_actions: tuple[dict[str, Any], ...] = ()
-    """Under mode observe: what would be under way."""
+    """Observe mode: sagas that would be open."""
     breaker_since: str = ""
     breaker_cause: str = ""
     breaker_reason: str = ""
     breaker_by: str = ""
     breaker_forced: bool = False
-    """Opened by a person: only a person closes it."""
+    """Opened by an operator: only an operator closes it."""
     breaker_probe: str = ""
-    """Half-open: the saga of the one repair."""
+    """Half-open: the saga of the probe."""
     breaker_probe_at: str = ""
-    """Open after a failed repair: no other is tried before."""
+    """Open after a failed probe: earliest time of the next."""
     ramp: int = 0
-    """After it closed: so many repairs at once; 0: as the budget allows."""
+    """Remediations allowed at once after it closed; 0: as the budget allows."""
     unavailable: int = 0
-    """Nodes out of service by our own doing, and how many may be."""
+    """Nodes that Navarch took out of service, and their limit."""
     unavailable_limit: int = 0
     disruptions: int = 0
-    """Replacements begun within the budget's window, and how many may be; -1: any number."""
+    """Replacements started within the budget's window, and their limit; -1: none."""
     disruptions_limit: int = -1
     resets: int = 0
-    """GPU resets and reboots begun within the window, and how many may be; -1: any number."""
+    """GPU resets and reboots started within the window, and their limit; -1: none."""
     resets_limit: int = -1
     window_seconds: float = 0.0
     sick: int = 0
-    """Nodes that are to be repaired and that nothing is done about yet."""
+    """Unhealthy nodes whose remediation has not started."""
     advice: Advice | None = None
-    """What its autoscaler asks for and does not get."""
+    """Autoscaling advice that is not followed."""
 
 
 class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):
-    """The fleet's budget as people see it."""
+    """View of the fleet's budget."""
 
     desired: int
-    """Nodes that all pools want."""
+    """Desired size of all pools together."""
     unavailable: int
     unavailable_limit: int
     disruptions: int
     disruptions_limit: int = -1
-    """-1: any number."""
+    """-1: no limit."""
     resets: int = 0
     resets_limit: int = -1
     window_seconds: float = 0.0
     lifted: bool = False
-    """It cannot bind, so nothing is counted for it."""
+    """It cannot limit anything, so nothing is counted."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of an answer; ask again with `after=next` until `next` is empty."""
+    """One page of a reply; query again with `after=next` until `next` is empty."""
 
     items: tuple[msgspec.Raw, ...] = ()
     next: str = ""
@@ -134,20 +134,20 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class Query(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A question about the fleet."""
+    """A query about the fleet."""
 
     pool: str = ""
     node: str = ""
     names: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
-    """Of instances: those of these nodes alone."""
+    """For instances: only those of these nodes."""
     after: str = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     terminated: bool = False
-    """Also those that are gone."""
+    """Include terminated ones."""
 
 
 class QueryError(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a question was not answered."""
+    """Why a query failed."""
 
     error: str
     reason: str

@@ -1,4 +1,4 @@
-"""HARDWARE: GPUs and hosts that are not admitted any more."""
+"""The denylist: GPUs and hosts that must not be admitted, bucket HARDWARE."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from schemas.messages import Record, UtcTime
 
 
 class HardwareRecord(Record, frozen=True, kw_only=True):
-    """HARDWARE `<kind>.<identity>`: a GPU or a host that is not admitted any more."""
+    """HARDWARE `<kind>.<identity>`: a GPU or a host that must not be admitted."""
 
     kind: HardwareKind
     value: str
@@ -17,14 +17,14 @@ class HardwareRecord(Record, frozen=True, kw_only=True):
     since: UtcTime
     pool: str = ""
     node: str = ""
-    """The node that it was bad in."""
+    """The node that it failed in."""
     saga: str = ""
     by: str = ""
-    """Who listed it; empty: a replacement did."""
+    """The operator who listed it; empty: a replacement did."""
 
 
 class HardwareAdd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks the pool-manager to refuse a GPU or a host from now on (`query.hardware-add`)."""
+    """Add a GPU or a host to the denylist (`query.hardware-add`)."""
 
     kind: HardwareKind
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -34,7 +34,7 @@ class HardwareAdd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class HardwareForget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks the pool-manager to admit it again (`query.hardware-forget`)."""
+    """Remove a GPU or a host from the denylist (`query.hardware-forget`)."""
 
     kind: HardwareKind
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]

@@ -9,13 +9,13 @@ from schemas.node_events import Metric
 
 
 class RecordedFault(Record, frozen=True, kw_only=True):
-    """One judged fault, as a node's health remembers it."""
+    """One evaluated fault in a node's health history."""
 
     id: str
     time: UtcTime
-    """By the node's clock."""
+    """When it occurred, by the node's clock."""
     seen_at: UtcTime | None = None
-    """When it was stored; None: not known."""
+    """When it was stored; None: unknown."""
     kind: str
     code: int = 0
     gpu_index: int = -1
@@ -28,7 +28,7 @@ class RecordedFault(Record, frozen=True, kw_only=True):
 
 
 class GpuHealth(Record, frozen=True, kw_only=True):
-    """What the policy makes of one GPU that is not healthy."""
+    """Health of one GPU that is not healthy."""
 
     index: int
     status: HealthStatus
@@ -42,7 +42,7 @@ class GpuHealth(Record, frozen=True, kw_only=True):
 
 
 class HealthRecord(Record, frozen=True, kw_only=True):
-    """HEALTH `<pool>.<node>`: what the policy makes of a node."""
+    """HEALTH `<pool>.<node>`: a node's health."""
 
     pool: str
     node: str
@@ -54,22 +54,22 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     gpu_index: int = -1
     fault: str = ""
     kind: FaultKind | Literal[""] = ""
-    """Kind and code of the fault that decided."""
+    """Kind of the fault that decided."""
     code: int = 0
     job: str = ""
-    """Whose process that fault was of."""
+    """Job whose process caused that fault."""
     trace: str = ""
     """traceparent of the fault that decided."""
     since: UtcTime | None = None
     recent: tuple[RecordedFault, ...] = ()
     lost: bool = False
     gpus: tuple[GpuHealth, ...] = ()
-    """Of each GPU that is not healthy; a fault of the node as a whole is of none."""
+    """GPUs that are not healthy; a fault of the whole node is not in this list."""
     detail: dict[str, Any] = {}
-    """The health-monitor's own working state (windows, counts), opaque to readers."""
+    """The health-monitor's internal state (windows, counts), opaque to readers."""
 
 
-def is_after(note: RecordedFault, since: datetime | None, boot_id: str) -> bool:
-    """Whether a fault was seen after a node was mended: after a reset, or in the new boot."""
-    after_reset = since is not None and note.time > since
-    return after_reset or (boot_id != "" and note.boot_id == boot_id)
+def is_after(fault: RecordedFault, since: datetime | None, boot_id: str) -> bool:
+    """Whether a fault occurred after a node's remediation: after a reset, or in the new boot."""
+    after_reset = since is not None and fault.time > since
+    return after_reset or (boot_id != "" and fault.boot_id == boot_id)

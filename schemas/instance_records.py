@@ -7,42 +7,42 @@ from schemas.saga_params import LaunchSpec
 
 
 class InstanceRecord(Record, frozen=True, kw_only=True):
-    """INSTANCES `<pool>.<node>`: what costs money, from the intention to the confirmed absence."""
+    """INSTANCES `<pool>.<node>`: an instance until its absence is confirmed."""
 
     pool: str
     instance: str
-    """Our own name: the node's."""
+    """Navarch's name: the node's."""
     state: InstanceState = "intended"
     provider: str
     token: str
-    """Idempotency token and tag: the same for every try of this intention."""
+    """Idempotency token and tag: the same for every attempt of this launch."""
     launch: LaunchSpec
     offering: Offering | None = None
-    """What was chosen, recorded before it is asked for; None: nothing has been asked for yet."""
+    """The chosen offering, recorded before the provider call; None: no call was made."""
     provider_id: str = ""
     region: str = ""
     zone: str = ""
     address: str = ""
     host_key: str = ""
-    """SSH host key as first seen, `ssh-ed25519 AAAA…`; another one at this address is refused."""
+    """SSH host key at first contact, `ssh-ed25519 AAAA…`; any other key is refused."""
     host: str = ""
-    """The physical machine, where the provider tells."""
+    """The physical machine, where the provider names it."""
     agent_key: str = ""
-    """Public key that this node's credentials were issued for; no second key gets any."""
+    """Public key that the node's credentials were issued for; no second key gets any."""
     saga: str = ""
     attempts: int = 0
     asks: int = 0
-    """How many have asked a provider without idempotency tokens: all but the first look before."""
+    """Launch calls to a provider without idempotency tokens; all but the first list beforehand."""
     rebooted: str = ""
-    """Saga and step of the last reboot that the provider accepted: it is not asked for twice."""
+    """Saga and step of the last reboot that the provider accepted, so that it is requested once."""
     error: str = ""
     dollars_per_hour: float = 0.0
     intended_at: UtcTime
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None
-    """Since when it should be gone; how long that may take decides what is called leaked."""
+    """When it should have gone; after a time limit it counts as leaked."""
     removal_attempts: int = 0
-    """How often its provider was asked in vain to remove it, as far as that was noted."""
+    """Recorded attempts to terminate it that failed."""
     tried_at: UtcTime | None = None
-    """When it was asked last."""
+    """Time of the last such attempt."""
     terminated_at: UtcTime | None = None

@@ -1,4 +1,4 @@
-"""The catalogue of instance types: what each has, and what abstract names stand for.
+"""The catalogue of instance types: what each has, and the abstract names for them.
 
 `config/instance-types.yaml` is one; `instance_types:` of a configuration extends or corrects it.
 """
@@ -21,15 +21,15 @@ class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_gb: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 0.0
     vcpus: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     dollars_per_hour: Price | None = None
-    """On demand. What the provider's API says counts before it; None: not known."""
+    """On-demand price, used where the provider's API gives none; None: unknown."""
     spot_dollars_per_hour: Price | None = None
 
 
 class InstanceTypes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A catalogue, or what is added to one."""
+    """A catalogue, or additions to one."""
 
     types: dict[str, dict[str, TypeSpec]] = {}
     """Kind of provider (`aws`), or a provider's own name -> instance type -> what it has. The type
-    `*` stands for every type that is not named."""
+    `*` matches every type that is not listed."""
     abstract: dict[str, dict[str, tuple[str, ...]]] = {}
-    """Abstract type (`h100-8x`) -> kind of provider -> its types for that, the best one first."""
+    """Abstract type (`h100-8x`) -> kind of provider -> its instance types, best first."""

@@ -4,20 +4,20 @@ from schemas.messages import Record, UtcTime
 
 
 class LeaseRecord(Record, frozen=True, kw_only=True):
-    """LEASES `<name>`: who does what only one may do."""
+    """LEASES `<name>`: the replica that holds a lease."""
 
     holder: str
     since: UtcTime
 
 
 class RateLimitRecord(Record, frozen=True, kw_only=True):
-    """LEASES `pace-<name>`: whose turn it is at something that may be asked only so often.
+    """LEASES `pace-<name>`: the next slot of a rate limit that replicas share.
 
-    The turn begins when this was stored, or at `not_before`, whichever is later.
+    The slot begins when this was stored, or at `not_before`, whichever is later.
     """
 
     not_before: UtcTime | None = None
     kind: str = ""
-    """Of a turn of which there may be fewer still: `launch`."""
+    """Kind of call with a lower rate of its own: `launch`."""
     slower: dict[str, UtcTime] = {}
-    """Kind -> from when on the next of it may be; that of this very turn is counted anew."""
+    """Kind -> earliest time of its next slot; recomputed for this slot's own kind."""

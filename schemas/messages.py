@@ -1,4 +1,4 @@
-"""The envelope of every message, and how a type string finds its class.
+"""The envelope of every message, and the codecs that decode them by type.
 
 Each message is a JSON object with `type` (`io.navarch.<source>.event.v1.<name>`), `id`, `time` and
 `cause` (the id of the message that led to it). Evolution is add-only: a new field has a default, a
@@ -15,31 +15,31 @@ import msgspec
 from schemas.duration import decode_hook, encode_hook
 
 UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A moment, written as RFC 3339 with a zone; ours are all UTC."""
+"""A time, written as RFC 3339 with a zone; Navarch writes UTC."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every message carries."""
+    """Fields of every message."""
 
     id: str
-    """Unique in its stream, and derived from the cause: publishing twice stores once."""
+    """Unique in its stream and derived from the cause, so that publishing is idempotent."""
     time: UtcTime
     """When it happened, by the publisher's clock."""
     cause: str = ""
-    """Id of the message that led to this one; empty at the beginning of a story."""
+    """ID of the message that led to this one; empty for a first cause."""
 
 
 class UnknownType(msgspec.Struct, frozen=True):
-    """A message of a type this release does not know: acked and counted."""
+    """A message of a type that this release does not know: acknowledged and counted."""
 
     type: str
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """A message that cannot be used: dead-lettered with this reason."""
+    """A message that cannot be decoded: dead-lettered with this reason."""
 
     type: str
-    """Empty where the bytes have no readable type at all."""
+    """Empty where the type cannot be read."""
     reason: str
 
 
@@ -57,16 +57,16 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 class Codec:
-    """Decodes the messages of one family, telling unknown from invalid."""
+    """Decodes the messages of one family; separates unknown from invalid."""
 
     def __init__(self, types: Iterable[type[Message]]) -> None:
-        """Know `types` and nothing else."""
+        """Decode `types` and nothing else."""
         self._decoders: dict[str, msgspec.json.Decoder[Any]] = {
             message_type(each): msgspec.json.Decoder(each, dec_hook=decode_hook) for each in types
         }
 
     def decode(self, data: bytes) -> Message | UnknownType | Invalid:
-        """Decode one message; never raises, whatever the bytes are."""
+        """Decode one message; never raises."""
         try:
             tag = _envelope.decode(data).type
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -90,7 +90,7 @@ def message_type(cls: type[Message]) -> str:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket's value. Add-only, like messages."""
+    """The value of a bucket's key. Add-only, like messages."""
 
 
 def decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:

@@ -1,23 +1,23 @@
-"""What a name on the bus may look like, and the error for one that may not."""
+"""Which names are valid on the bus, and the error for others."""
 
 import re
 from typing import Final
 
 POOL_NAME_CHARS_MAX: Final = 30
-"""A pool's name is the front of its nodes' names, and those must fit a DNS label."""
+"""A pool's name prefixes its nodes' names, which must fit a DNS label."""
 
 TOKEN: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
-"""One token of a subject: a DNS label, so that it can name hosts and instances too."""
+"""One token of a subject: a DNS label, so that it can also name hosts and instances."""
 
 SAGA_TOKEN: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,95}\Z")
-"""A saga's id holds its kind and its node, so it may be longer than a token."""
+"""A saga's ID contains its kind and its node, so it may be longer than a token."""
 
 
 class InvalidNameError(ValueError):
-    """A name cannot stand in a subject; the message says which, why and what to do."""
+    """A name that is not valid in a subject; the message says which, why and what to do."""
 
     def __init__(self, what: str, value: str, chars_max: int) -> None:
-        """Keep what was named and how, for callers that report it elsewhere."""
+        """Keep the kind of name and the value for callers that report them."""
         shown = value if len(value) <= 80 else value[:77] + "..."  # noqa: PLR2004
         super().__init__(
             f"{what} {shown!r} is not a valid name: use 1 to {chars_max} of a-z, 0-9 and '-', "

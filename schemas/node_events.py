@@ -1,4 +1,4 @@
-"""Facts about nodes, on `navarch.v1.node.<pool>.<node>.event.<fact>`, and their samples."""
+"""Events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
 
 from typing import Any, Literal
 
@@ -11,25 +11,25 @@ Metric = int | float | str | bool
 
 
 class NodeEvent(Message, frozen=True, kw_only=True):
-    """What every fact about a node carries."""
+    """Fields of every event about a node."""
 
     pool: str
     node: str
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which GPU: what stays the same over resets and reboots, and over nodes."""
+    """A GPU's identity, stable over resets, reboots and moves to another node."""
 
     index: int
     uuid: str = ""
     serial: str = ""
     pci: str = ""
-    """Bus id as the kernel log writes it: `0000:3b:00`, lower case, without function."""
+    """Bus ID as in the kernel log: `0000:3b:00`, lower case, without function."""
     name: str = ""
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One check's outcome, in one sentence."""
+    """Result of one check; `detail` is one sentence."""
 
     name: str
     ok: bool
@@ -37,13 +37,13 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.fault"):
-    """One observed hardware event. `time` is when the host saw it."""
+    """One observed hardware event. `time` is when the host observed it."""
 
     kind: FaultKind
     system: str = ""
-    """The watch that saw it, in DCGM's words where it has one (`DCGM_HEALTH_WATCH_PCIE`)."""
+    """The subsystem, by DCGM's name where it has one (`DCGM_HEALTH_WATCH_PCIE`)."""
     gpu_index: int = -1
-    """-1: the node as a whole, or a GPU that could not be told."""
+    """-1: the whole node, or an unidentified GPU."""
     gpu_uuid: str = ""
     gpu_serial: str = ""
     pci: str = ""
@@ -51,20 +51,20 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     """XID or SXID; 0 where the kind has none."""
     subcode: str = ""
     message: str = ""
-    """The line or the sentence a person reads."""
+    """Kernel log line, or a sentence for the operator."""
     metrics: dict[str, Metric] = {}
-    """What a policy may ask of: `xid_code`, `temperature`, `ecc_dbe_count` …"""
+    """Values that a health policy can use: `xid_code`, `temperature`, `ecc_dbe_count` …"""
     source: str = "kmsg"
-    """Which witness: kmsg, nvml, host, cloud, drill."""
+    """Where it was observed: kmsg, nvml, host, cloud, drill."""
     boot_id: str = ""
     sequence: int = 0
-    """Place in the kernel log, or the witness's own count."""
+    """Sequence in the kernel log, or the source's own counter."""
     job: str = ""
-    """Whose process it was, where the host could tell: `slurm-1234`, `pod-<uid>`."""
+    """Job of the process, where the host knows it: `slurm-1234`, `pod-<uid>`."""
 
 
 class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
-    """An agent speaks for the first time since it started."""
+    """An agent started and described its node."""
 
     instance: str
     hostname: str = ""
@@ -74,20 +74,20 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     agent_version: str = ""
     address: str = ""
     rack: str = ""
-    """Where the host stands, as people or its cloud name it: what fails together."""
+    """Rack of the host, as the operator or the cloud names it: what fails together."""
 
 
 class Preempting(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.preempting"):
-    """The cloud takes the node back, or has withdrawn its word that it would."""
+    """A provider's notice about the node, or its withdrawal."""
 
     notice: str
-    """Which announcement; the same when it is withdrawn."""
+    """ID of the notice; a withdrawal has the same."""
     kind: Literal["preemption", "maintenance"] = "preemption"
     action: str = ""
-    """The cloud's word for what it does: terminate, stop, hibernate …"""
+    """The cloud's term for its action: terminate, stop, hibernate …"""
     message: str = ""
     deadline: UtcTime | None = None
-    """When it happens at the earliest; None: at any moment."""
+    """Earliest time of the action; None: at any moment."""
     withdrawn: bool = False
     boot_id: str = ""
 
@@ -115,18 +115,18 @@ class Verdict(
     reason: str = ""
     gpu_index: int = -1
     fault: str = ""
-    """Id of the fault that decided."""
+    """ID of the fault that decided."""
     kind: FaultKind | Literal[""] = ""
-    """Its kind; empty where no fault decided."""
+    """Kind of that fault; empty where no fault decided."""
     code: int = 0
     was: HealthStatus = "unknown"
     instance: str = ""
     job: str = ""
-    """Of the fault that decided."""
+    """Job of the fault that decided."""
 
 
 class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.lost"):
-    """A node's heartbeat ran out."""
+    """A node's heartbeats stopped."""
 
     instance: str = ""
 
@@ -134,7 +134,7 @@ class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.
 class Returned(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.returned"
 ):
-    """A lost node's heart beats again."""
+    """A lost node sends heartbeats again."""
 
     instance: str = ""
 
@@ -142,7 +142,7 @@ class Returned(
 class Admitted(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.admitted"
 ):
-    """A node passed admission and is in service, or in reserve."""
+    """A node passed admission and is in service, or a spare."""
 
     saga: str = ""
     spare: bool = False
@@ -155,14 +155,14 @@ class Promoted(
     """A spare is in service."""
 
     instead_of: str = ""
-    """The node whose place it took; empty: the pool grew."""
+    """The node that it replaced; empty: the pool grew."""
     saga: str = ""
 
 
 class Cordoned(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.cordoned"
 ):
-    """The workload system places nothing new on the node."""
+    """The workload system places no new work on the node."""
 
     reason: str = ""
     saga: str = ""
@@ -171,7 +171,7 @@ class Cordoned(
 class Uncordoned(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.uncordoned"
 ):
-    """The workload system may place work on the node again; its health is judged anew."""
+    """The workload system may place work on the node again; its health state is reset."""
 
     reason: str = ""
     saga: str = ""
@@ -180,11 +180,11 @@ class Uncordoned(
     boot_id: str = ""
     """The boot that a reboot has begun: what was reported of that counts still."""
     cleared_at: UtcTime | None = None
-    """When somebody vouched for it: what was stored after that counts still."""
+    """When an operator declared it healthy; later faults still count."""
 
 
 class Held(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.held"):
-    """Somebody holds the node: until then nothing automatic takes it out of service."""
+    """An operator holds the node: until then automation leaves it alone."""
 
     until: UtcTime
     by: str = ""
@@ -194,7 +194,7 @@ class Held(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.ev
 class Released(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.released"
 ):
-    """The node is held no more: its time is over, or somebody ended it."""
+    """A hold ended: it expired, or an operator released it."""
 
     by: str = ""
     reason: str = ""
@@ -207,7 +207,7 @@ class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager
     expired: bool = False
     """True: the deadline passed with work still on the node."""
     waited: bool = True
-    """False: nobody waited, so nobody knows whether the work has left."""
+    """False: the drain did not wait, so whether the work has finished is unknown."""
 
 
 class Terminated(
@@ -221,43 +221,43 @@ class Terminated(
 class Remediated(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.remediated"
 ):
-    """A reset or a reboot of the node has ended: it is back in service, or it did not help."""
+    """A reset or a reboot of the node has ended, successfully or not."""
 
     remedy: SagaKind
     outcome: AttemptOutcome
     attempt: int = 0
-    """Which attempt at curing it, of `attempts_max`; 0: somebody asked for it."""
+    """Number of this attempt, of `attempts_max`; 0: an operator requested it."""
     attempts_max: int = 0
     fault_signature: str = ""
     step: str = ""
-    """Where it failed."""
+    """The step that failed."""
     reason: str = ""
     saga: str = ""
     duration_seconds: float = 0.0
 
 
 class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.event.v1.repaired"):
-    """A node's time out of service has ended, and this is what it cost."""
+    """A node's outage has ended, with its cost."""
 
     saga: str = ""
-    """What ended it."""
+    """The saga that ended the outage."""
     outcome: Literal["replaced", "reset", "rebooted", "uncordoned", "removed"]
     new_node: str = ""
     fault_signature: str
-    """`xid-79`, `silence`, `by-hand` …"""
+    """`xid-79`, `silence`, `operator-request` …"""
     unhealthy_at: UtcTime
-    """Since when it was judged unhealthy, lost or cordoned, whichever was first."""
+    """When the node became unhealthy, lost or cordoned, whichever was first."""
     restored_at: UtcTime
-    """Since when its place is filled again."""
+    """When it was back in service, or its replacement was admitted."""
     gpu_count: int = 0
     lost_gpu_hours: float = 0.0
     """gpu_count times the hours from `unhealthy_at` to `restored_at`."""
     evidence: str = ""
-    """Name of the bundle in the object store EVIDENCE; empty: none is kept of what was by hand."""
+    """Name of the bundle in EVIDENCE; empty: operator requests without a fault have none."""
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU's readings; a reading the GPU does not have is absent."""
+    """One GPU's readings; unsupported readings are absent."""
 
     index: int
     uuid: str = ""
@@ -288,9 +288,9 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_clock_mhz: int | None = None
     power_limit_watts: float | None = None
     fabric_state: int | None = None
-    """NVML's: 1 not started, 2 in progress, 3 completed; absent where there is no fabric."""
+    """NVML's: 1 not started, 2 in progress, 3 completed; absent without a fabric."""
     fabric_status: int | None = None
-    """NVML's return code of the registration with the fabric; 0: it succeeded."""
+    """NVML's return code of the registration with the fabric; 0: success."""
     fabric_health_mask: int | None = None
     """NVML's bits: degraded bandwidth, route recovery, unhealthy routes, configuration …"""
     extra: dict[str, Any] = {}
@@ -299,16 +299,16 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class CredentialsIssued(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_issued"
 ):
-    """A new node's agent was given its own credentials, once, for a key that the node has made."""
+    """A new node's agent received its own credentials, for a key that the node generated."""
 
     key: str
-    """The public key; nothing of it is secret."""
+    """The public key; it is not secret."""
 
 
 class CredentialsRefused(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.credentials_refused"
 ):
-    """Somebody has a node's bootstrap credentials and was given nothing for them."""
+    """A request with a node's bootstrap credentials was refused."""
 
     reason: str
 
@@ -319,14 +319,14 @@ class SetupRan(
     """One of a pool's `setup_commands` ended on a new node."""
 
     command: int
-    """Counted from 1."""
+    """Number of the command, from 1."""
     commands: int
     text: str = ""
     """Its first line."""
     exit_status: int
     duration_seconds: float = 0.0
     output: str = ""
-    """The end of what it wrote."""
+    """The end of its output."""
     saga: str = ""
 
 
@@ -387,6 +387,6 @@ FACTS: dict[type[NodeEvent], str] = {
     CredentialsRefused: "credentials-refused",
     SetupRan: "setup-ran",
 }
-"""The last token of each event's subject."""
+"""Event class -> last token of its subject."""
 
 node_codec = Codec(NODE_EVENT_TYPES)

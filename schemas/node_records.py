@@ -9,7 +9,7 @@ from schemas.saga_params import LaunchSpec
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One reset or reboot of a node, as its saga's log tells it."""
+    """One reset or reboot of a node, derived from its saga's log."""
 
     saga: str
     kind: SagaKind
@@ -22,39 +22,39 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 class CloudNotice(Record, frozen=True, kw_only=True):
-    """The cloud's word that it takes a node, as the agent heard it."""
+    """A provider's notice about a node, as the agent received it."""
 
     kind: Literal["preemption", "maintenance"] = "preemption"
     action: str = ""
     reason: str = ""
     deadline: UtcTime | None = None
     at: UtcTime
-    """Of the last event about it; an older one changes nothing."""
+    """Time of the last event about it; older events are ignored."""
     withdrawn: bool = False
 
 
 class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """NODES `<pool>.<node>`: a node from its intention until its instance is gone."""
+    """NODES `<pool>.<node>`: a node from the decision to launch it until its instance is gone."""
 
     pool: str
     node: str
     state: NodeState = "launching"
     cordoned: bool = False
     spare: bool = False
-    """Kept cordoned in reserve."""
+    """It is kept cordoned until it replaces another node."""
     drained: bool = False
     lost: bool = False
     lost_at: UtcTime | None = None
     provider_state: Literal["", "present", "gone"] = ""
-    """Of a lost node's instance; empty: not asked yet, or it cannot say."""
+    """State of a lost node's instance; empty: not queried yet, or unknown to the provider."""
     liveness_at: UtcTime | None = None
-    """Of the last loss or return that was applied; an older one changes nothing."""
+    """Time of the last `lost` or `returned` event applied; older events are ignored."""
     saga: str = ""
     """The one open saga, if any."""
     saga_entry: int = 0
-    """Sequence in SAGAS of the last entry that this record has taken in; older ones are stale."""
+    """Sequence in SAGAS of the last entry applied to this record; older entries are ignored."""
     sagas: int = 0
-    """How many sagas about this node have ended; the next one's number."""
+    """Number of sagas about this node that have ended; the next saga's number."""
     reason: str = ""
     health: HealthStatus = "unknown"
     """As of the last verdict; the health-monitor's own record is in HEALTH."""
@@ -63,22 +63,22 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     health_reason: str = ""
     health_fault: str = ""
     health_kind: str = ""
-    """Kind and code of that fault: nodes that have the same at once are one incident."""
+    """Kind of that fault: equal faults on several nodes make an incident."""
     health_code: int = 0
     health_job: str = ""
-    """Whose process that fault was of: fault signature that a job brings is the job's."""
+    """Job whose process caused that fault."""
     health_gpu: int = -1
-    """Index of the GPU that the verdict is about; -1: of the node, or it is not known."""
+    """Index of the GPU that the verdict is about; -1: the whole node, or unknown."""
     attempts: tuple[Attempt, ...] = ()
     """The last resets and reboots, oldest first."""
     health_trace: str = ""
-    """traceparent of the verdict, so that what it leads to is one trace."""
+    """traceparent of the verdict, so that its consequences join that trace."""
     notices: dict[str, CloudNotice] = {}
-    """What the cloud has announced, by the announcement's id; withdrawn ones too."""
+    """Notices by ID, withdrawn ones included."""
     sole_notice: str = ""
-    """The announcement ahead of which it was taken out of service, by a saga then unwound."""
+    """The notice that alone took the node out of service, in a saga since unwound."""
     held_until: UtcTime | None = None
-    """Until then nothing automatic takes the node out of service."""
+    """Until then automation leaves the node alone."""
     held_by: str = ""
     held_reason: str = ""
     launch: LaunchSpec | None = None
@@ -88,14 +88,14 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     zone: str = ""
     rack: str = ""
     host: str = ""
-    """The physical machine, where the provider tells."""
+    """The physical machine, where the provider names it."""
     denied_reason: str = ""
-    """Why its hardware must not be admitted; filled in when that is looked up, and not stored."""
+    """Why its hardware must not be admitted; set after a denylist lookup and never stored."""
     boot_id: str = ""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None
     boot_checked_id: str = ""
-    """The boot that was checked; events of one node may arrive out of order."""
+    """The boot that was checked; events may arrive out of order."""
     boot_detail: str = ""
     driver_version: str = ""
     agent_version: str = ""
@@ -105,7 +105,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HeartbeatRecord(Record, frozen=True, kw_only=True):
-    """HEARTBEATS `<pool>.<node>`: the agent is alive. Its TTL is the whole protocol."""
+    """HEARTBEATS `<pool>.<node>`: the agent is alive until the record's TTL expires."""
 
     pool: str
     node: str
@@ -115,5 +115,5 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True):
 
 
 def node_key(pool: str, node: str) -> str:
-    """Key of everything that is kept per node."""
+    """Key of every record about one node."""
     return f"{pool}.{node}"

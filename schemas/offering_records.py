@@ -1,4 +1,4 @@
-"""What the bucket OFFERINGS holds, and how an offering is shown to people."""
+"""Records of OFFERINGS, and the query and view of offerings."""
 
 from typing import Final, Literal
 
@@ -10,13 +10,13 @@ from schemas.launch_offers import Market
 from schemas.messages import Record, UtcTime
 
 BlockScope = Literal["offering", "type", "subnet", "quota", "account", "configuration"]
-"""What one failure keeps from being launched, narrow before wide."""
+"""What one failure blocks, narrowest first."""
 
 
 class BlockRecord(Record, frozen=True, kw_only=True):
-    """OFFERINGS `blocked.<scope>.…`: what could not be launched, and when that is tried again.
+    """OFFERINGS `blocked.<scope>.…`: what failed to launch, and when it is retried.
 
-    The parts of an offering that the scope does not speak of are empty.
+    Parts of an offering outside the scope are empty.
     """
 
     scope: BlockScope
@@ -25,26 +25,26 @@ class BlockRecord(Record, frozen=True, kw_only=True):
     zone: str = ""
     instance_type: str = ""
     model: str = ""
-    """Quota is counted by the GPU's model."""
+    """GPU model; quota is counted by it."""
     market: str = ""
     pool: str = ""
-    """Scope `configuration`: whose."""
+    """Scope `configuration`: the pool."""
     kind: ProviderErrorKind
     reason: str = ""
     since: UtcTime
-    """Of the first failure in a row."""
+    """Time of the first consecutive failure."""
     failed_at: UtcTime
     failures: int = 1
     probe_at: UtcTime
-    """Not before this is it tried again, by one launch alone."""
+    """Earliest time of the next attempt, by a single launch."""
     probe: str = ""
-    """`<pool>.<node>` of the launch that tries it now."""
+    """`<pool>.<node>` of the launch that retries it now."""
     probe_until: UtcTime | None = None
-    """When another may try it, should that one have died."""
+    """When another launch may retry it if that one does not finish."""
 
 
 class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider says of one of its offerings."""
+    """A provider's price and availability of one offering."""
 
     region: str = ""
     zone: str = ""
@@ -52,28 +52,28 @@ class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
     market: Market = "on-demand"
     dollars_per_hour: float | None = None
     available: bool | None = None
-    """Whether it says that there is capacity; None: it does not say. It may be wrong."""
+    """Whether the provider reports capacity, which may be wrong; None: it does not report it."""
 
 
 class PricesRecord(Record, frozen=True, kw_only=True):
-    """OFFERINGS `prices.<provider>`: what a provider said last of its prices and its capacity."""
+    """OFFERINGS `prices.<provider>`: a provider's last prices and capacity."""
 
     provider: str
     at: UtcTime
     prices: tuple[KnownPrice, ...] = ()
     error: str = ""
-    """Why it could not be asked since; empty: it could."""
+    """Why the last query failed; empty: it succeeded."""
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Dollars per hour of a launch that was chosen, until its own record counts."""
+    """Dollars per hour reserved for a launch until its instance record counts."""
 
     dollars_per_hour: float
     at: UtcTime
 
 
 class SpendRecord(Record, frozen=True, kw_only=True):
-    """OFFERINGS `spend`: what launches under a cap have reserved, by instance."""
+    """OFFERINGS `spend`: reservations of launches under a cap, by instance."""
 
     reserved: dict[str, Reservation] = {}
 
@@ -83,18 +83,18 @@ BLOCKED: Final = "blocked.>"
 
 
 def prices_key(provider: str) -> str:
-    """Key of what a provider says of its prices."""
+    """Key of a provider's prices."""
     return f"prices.{provider}"
 
 
 class OfferingsQuery(Query, frozen=True, kw_only=True):
-    """Which offerings; `pool`: those that it may launch."""
+    """Selects offerings; `pool`: those that it may launch."""
 
     provider: str = ""
     instance_type: str = ""
-    """As the provider calls it, or an abstract one."""
+    """The provider's name, or an abstract one."""
     everything: bool = False
-    """Also what no pool names: every type of the catalogue at a provider of the configuration."""
+    """Also offerings of no pool: every type of the catalogue at a configured provider."""
 
 
 class OfferingUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class OfferingUse(msgspec.Struct, frozen=True, kw_only=True):
 
     pool: str
     instances: int = 0
-    """How many of its instances are of it now."""
+    """The pool's current instances of this offering."""
 
 
 class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,22 +114,22 @@ class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
     instance_type: str
     market: Market = "on-demand"
     abstract: tuple[str, ...] = ()
-    """The abstract types that it is one of."""
+    """The abstract types that include it."""
     gpus: int = 0
     gpu: str = ""
     dollars_per_hour: float | None = None
     price_from: Literal["", "provider", "catalogue"] = ""
     price_at: UtcTime | None = None
-    """When the provider said it."""
+    """When the provider reported it."""
     state: Literal["available", "exhausted", "blocked"] = "available"
-    """exhausted: no capacity; blocked: it fails of something else."""
+    """exhausted: no capacity; blocked: another failure."""
     kind: ProviderErrorKind | Literal[""] = ""
     reason: str = ""
     since: UtcTime | None = None
     failures: int = 0
     probe_at: UtcTime | None = None
     probe: str = ""
-    """The launch that tries it now."""
+    """The launch that retries it now."""
     reported_available: bool | None = None
-    """What the provider itself says of its capacity."""
+    """Capacity as the provider reports it."""
     used_by: tuple[OfferingUse, ...] = ()

@@ -1,8 +1,8 @@
-"""What people publish to `navarch.v1.pool.<pool>.request.<verb>`, and what queries answer.
+"""Requests of operators, on `navarch.v1.pool.<pool>.request.<verb>`.
 
-A request is typed by hand (`nats pub … '{"nodes": 5}'`), so it needs no `type`, `id` or `time`; its
-id is the stream sequence it was stored under. Unknown keys are refused: a typing error in a request
-must not pass as a default.
+An operator may type a request (`nats pub … '{"nodes": 5}'`), so it needs no `type`, `id` or `time`;
+its ID is its sequence in the stream. Unknown keys are refused, so that a typing error does not pass
+as a default.
 """
 
 from typing import Annotated, Any, Literal
@@ -17,16 +17,16 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every request may carry."""
+    """Fields of every request."""
 
     by: str = ""
-    """Who asks, for the record."""
+    """The operator, for the log."""
     request: str = ""
-    """The asker's own id, echoed in the answer's event as `request`."""
+    """The sender's own ID, returned in the reply event as `request`."""
 
 
 class ScaleRequest(Request, frozen=True, kw_only=True):
-    """Bring the pool to this many nodes."""
+    """Set the pool's desired size."""
 
     nodes: Count
 
@@ -39,56 +39,56 @@ class NodeRequest(Request, frozen=True, kw_only=True):
 
 
 class DrainRequest(NodeRequest, frozen=True, kw_only=True):
-    """Drain, replace, reset or reboot one node, and how long its work is waited for."""
+    """Drain, replace, reset or reboot one node, with a limit on the drain."""
 
     mode: DrainMode | Literal[""] = ""
-    """Empty: as the pool says; with a `timeout`, deadline."""
+    """Empty: the pool's mode; with a `timeout`: deadline."""
     timeout: Duration | None = None
     """`10m`; None: the pool's drain_timeout."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse contradicting fields."""
         if self.mode == "immediate" and self.timeout is not None:
             raise ValueError("mode immediate does not wait, so it takes no timeout")
 
 
 class HoldRequest(Request, frozen=True, kw_only=True):
-    """Let nothing automatic take a node out of service for a while."""
+    """Keep automation from disrupting a node for a while."""
 
     node: str
     for_: Duration = msgspec.field(name="for")
-    """At most seven days; it ends by itself."""
+    """At most seven days, after which the hold expires."""
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
 class SagaRequest(Request, frozen=True, kw_only=True):
-    """Cancel a saga, retry one that is stuck, or have one that drains wait no longer."""
+    """Cancel a saga, retry a stuck one, or end the wait of one that drains."""
 
     saga: str
     reason: str = ""
 
 
 class BreakerRequest(Request, frozen=True, kw_only=True):
-    """Open the pool's breaker, and keep it open; or close it."""
+    """Open the pool's breaker and keep it open, or close it."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
 class ApplyRequest(Request, frozen=True, kw_only=True):
-    """Make the pool, or change it; refused where the configuration has one of its name."""
+    """Create or change a pool; refused for a pool of the configuration."""
 
     spec: dict[str, Any]
-    """As under `pools:` in the configuration, and checked by the same code."""
+    """As under `pools:` in the configuration, with the same validation."""
     nodes: Count | None = None
-    """How many; None: min_nodes, or as many as it had."""
+    """Desired size; None: min_nodes, or the current size."""
     reason: str = ""
 
 
 class RemoveRequest(Request, frozen=True, kw_only=True):
-    """Let every node of the pool leave, then forget the pool."""
+    """Remove every node of the pool, then the pool."""
 
     mode: DrainMode | Literal[""] = ""
-    """How work is waited for; empty: as the pool says, or with a `timeout`, deadline."""
+    """Empty: the pool's drain mode; with a `timeout`: deadline."""
     timeout: Duration | None = None
     reason: str = ""
 
@@ -115,7 +115,7 @@ REQUESTS: dict[str, type[Request]] = {
 
 
 class CompletedRequest(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A request that was carried out, so that an earlier one is not carried out after it."""
+    """A request that was carried out; earlier ones about the same thing are superseded."""
 
     sequence: int
     at: UtcTime
@@ -124,4 +124,4 @@ class CompletedRequest(Record, frozen=True, kw_only=True, omit_defaults=True):
     about: str
     """`size`, `breaker`, `pool`, `node <node>` or `hold <node>`."""
     saga: str = ""
-    """What it has begun."""
+    """The saga it started."""

@@ -1,8 +1,8 @@
-"""Who may say what on the bus, made of the subjects, streams, durables and types beside it.
+"""Permissions of each role on the bus, derived from the subjects, streams, durables and types.
 
-Each service may publish what is its own and pull from its own durables; each agent speaks under its
-own node alone; readers read everything and write nothing. `services.bus.nats.nats_accounts` makes
-the server's configuration of this; docs/operate.md describes it.
+Each service may publish its own messages and pull from its own durables; each agent publishes under
+its own node only; readers read everything and write nothing. `services.bus.nats.nats_accounts`
+turns this into the server's configuration; docs/operate.md describes it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,55 +26,55 @@ from schemas.topology import (
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 AGENT: Final = "agent"
 BOOTSTRAP: Final = "bootstrap"
-"""A new node's first minutes: it may ask for its agent's credentials and nothing else."""
+"""Role of a new node: it may request its agent's credentials and nothing else."""
 OPERATOR: Final = "operator"
 READER: Final = "reader"
 ADMIN: Final = "admin"
 CLI: Final = "cli"
-"""Name of the inbox of `navarch`, whoever uses it."""
+"""Name of the inbox of `navarch`, for all its users."""
 POOL_TAG: Final = "{{tag(pool)}}"
 NODE_TAG: Final = "{{tag(node)}}"
-"""The server puts in what the node's own credentials say."""
+"""The server substitutes the tag of the node's own credentials."""
 RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
-"""What a participant appends to a saga's log, for the steps that it performs."""
+"""Statuses that a participant appends for the steps it performs."""
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
-    # Levels that last in telemetry become faults there.
+    # It publishes faults for telemetry levels.
     "health-monitor": (subjects.node_event_wildcard("fault"),),
     "pool-manager": (f"$JS.API.STREAM.PURGE.{SAGAS.name}",),
     "provisioner": (f"{subjects.ROOT}.node.*.*.command.>",),
 }
-"""Service -> what does not follow from the types and the topology."""
+"""Service -> subjects that do not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {"provisioner": (subjects.ENROLL,)}
-"""Service -> what it is asked beside queries."""
+"""Service -> requests it answers beside queries."""
 ORDERS: Final = (
     subjects.query("hardware-add"),
     subjects.query("hardware-forget"),
     subjects.query("sweep-now"),
     f"{subjects.query('sweep-now')}.*",
 )
-"""Questions that change something: not a reader's to ask."""
+"""Queries that change something: denied to readers."""
 REPLY_SECONDS: Final = 7_200.0
-"""How long an answer to a request may take; tests of a host take long."""
+"""Time limit of a reply; diagnostics of a host take long."""
 REPLIES_MAX: Final = 16
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What one role may do; a denial wins."""
+    """Permissions of one role; a denial wins."""
 
     publish: tuple[str, ...] = ()
     publish_not: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     answers: bool = False
-    """May answer whoever asks it, wherever the answer is wanted."""
+    """May reply to any request it receives."""
 
 
 def owner(durable: DurableSpec) -> str:
-    """The service that a durable belongs to, as its description says first."""
+    """The service that a durable belongs to: the first word of its description."""
     return durable.description.partition(":")[0]
 
 
 def steps_of(service: str) -> tuple[str, ...]:
-    """The saga steps that a service performs, by what its durables are given."""
+    """The saga steps that a service performs, from the filters of its durables."""
     parsed = (
         subjects.parse_saga(each)
         for durable in DURABLES
@@ -86,22 +86,22 @@ def steps_of(service: str) -> tuple[str, ...]:
 
 
 def inbox(role: str) -> str:
-    """Where a role's answers come: nobody else but readers may listen there."""
+    """Inbox of a role's replies; only that role and readers may subscribe."""
     return f"_INBOX.{role}"
 
 
 def node_inbox(pool: str, node: str) -> str:
-    """The same of one node's agent."""
+    """Inbox of one node's agent."""
     return f"_INBOX.node.{pool}.{node}"
 
 
 def bootstrap_inbox(pool: str, node: str) -> str:
-    """The same while it has but its bootstrap credentials."""
+    """Inbox of a node that has only its bootstrap credentials."""
     return f"_INBOX.bootstrap.{pool}.{node}"
 
 
 def rules() -> dict[str, Rules]:
-    """Every role and what it may do."""
+    """Role -> permissions."""
     found = {service: _service(service) for service in SERVICES}
     reader = _reader()
     found[READER] = reader
@@ -130,13 +130,13 @@ _READS: Final = (
     "$JS.API.CONSUMER.CREATE.*.*.>",
     "$JS.API.CONSUMER.MSG.NEXT.*.*",
 )
-"""Followers are consumers of their own that nobody else knows."""
+"""Followers create ephemeral consumers of their own."""
 _SETS_UP: Final = (
     "$JS.API.STREAM.CREATE.*",
     "$JS.API.STREAM.UPDATE.*",
     "$JS.API.CONSUMER.DURABLE.CREATE.*.*",
 )
-"""Every service makes the server match the topology when it starts."""
+"""Every service creates missing streams and durables at start."""
 _LISTS: Final = (
     "$JS.API.STREAM.NAMES",
     "$JS.API.STREAM.LIST",
@@ -200,7 +200,7 @@ def _agent() -> Rules:
         publish=(
             f"{place}.telemetry",
             *(f"{place}.event.{fact}" for fact in facts),
-            # Its own tools ask it over the bus.
+            # Its own tools send it commands over the bus.
             f"{place}.command.>",
             f"$KV.{HEARTBEATS.name}.{key}",
             f"$JS.API.DIRECT.GET.KV_{NODES.name}.$KV.{NODES.name}.{key}",
@@ -215,13 +215,13 @@ def _agent() -> Rules:
 
 
 def _source(kind: type[Message]) -> str:
-    """Who publishes a type: `io.navarch.<source>.event.v1.<name>`."""
+    """The publisher of a type: `io.navarch.<source>.event.v1.<name>`."""
     tag = str(kind.__struct_config__.tag)
     return tag.split(".")[2].replace("_", "-")
 
 
 def _facts(service: str) -> Iterable[str]:
-    """Events of the service's own types; those of `runtime` are any service's."""
+    """Events of the service's own types; any service may publish those of `runtime`."""
     for kind, fact in node_events.FACTS.items():
         if _source(kind) in (service, "runtime"):
             yield subjects.node_event_wildcard(fact)
@@ -234,7 +234,7 @@ def _facts(service: str) -> Iterable[str]:
 
 
 def _objects(service: str) -> Iterable[str]:
-    """What it keeps in the object store; putting one anew removes the parts of the old."""
+    """Its objects; storing one again purges the chunks of the old one."""
     for each in OBJECT_BUCKETS:
         if each.writer == service:
             yield f"$O.{each.name}.>"
@@ -252,14 +252,14 @@ def _sagas(service: str) -> Iterable[str]:
 
 
 def _acknowledges(durables: Iterable[DurableSpec]) -> Iterable[str]:
-    """In both forms of the server's reply subject."""
+    """Acknowledgements, in both forms of the server's reply subject."""
     for each in durables:
         yield f"$JS.ACK.{each.stream}.{each.name}.>"
         yield f"$JS.ACK.*.*.{each.stream}.{each.name}.>"
 
 
 def _not_touching(durables: Iterable[DurableSpec]) -> tuple[str, ...]:
-    """Neither taking from other people's durables nor changing them as if they were one's own."""
+    """Pulling from and changing the durables of other services."""
     return tuple(
         subject
         for each in durables

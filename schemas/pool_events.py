@@ -1,4 +1,4 @@
-"""Facts about pools, on `navarch.v1.pool.<pool>.event.<fact>`."""
+"""Events about pools, on `navarch.v1.pool.<pool>.event.<event>`."""
 
 from typing import Final, Literal
 
@@ -6,11 +6,11 @@ from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Re
 from schemas.messages import Codec, Message, UtcTime
 
 INCIDENT_NAMED_MAX: Final = 50
-"""Nodes that an incident's event names; their number stands beside them."""
+"""Nodes listed in an incident's event, which also has their number."""
 
 
 class PoolEvent(Message, frozen=True, kw_only=True):
-    """What every fact about a pool carries."""
+    """Fields of every event about a pool."""
 
     pool: str
 
@@ -27,31 +27,31 @@ class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.
 class ScaleRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scale_refused"
 ):
-    """A scale request was refused; nothing else happened."""
+    """A scale request was refused and nothing changed."""
 
     refusal: Refusal
     reason: str
-    """What was wrong and what would be accepted, in a sentence."""
+    """What was wrong and what would be accepted, in one sentence."""
     request: str = ""
 
 
 class RequestAccepted(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.request_accepted"
 ):
-    """A request about a node was accepted; `saga` is what carries it out."""
+    """A request was accepted; `saga` carries it out."""
 
     verb: str
     node: str = ""
     saga: str = ""
     request: str = ""
     note: str = ""
-    """What follows from it, where that may surprise."""
+    """A consequence that the operator may not expect."""
 
 
 class RequestRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.request_refused"
 ):
-    """A request about a node was refused; nothing else happened."""
+    """A request was refused and nothing changed."""
 
     verb: str
     refusal: Refusal
@@ -63,82 +63,82 @@ class RequestRefused(
 class PoolRemoved(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.pool_removed"
 ):
-    """A pool that was asked to go is gone: its last node's instance is, and so is its record."""
+    """A pool was removed at an operator's request, with its last instance and its record."""
 
 
 class BreakerOpened(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_opened"
 ):
-    """Sick nodes are not acted on until it closes; everything that heals goes on."""
+    """Remediation stops until the breaker closes; sagas that restore nodes continue."""
 
     unavailable: int
-    """Nodes out of service by our own doing, and how many may be."""
+    """Nodes that Navarch took out of service; `limit` is their maximum."""
     limit: int
     waiting: tuple[str, ...] = ()
-    """The first of the sick nodes that wait."""
+    """The first unhealthy nodes that wait."""
     reason: str = ""
     breaker_cause: BreakerCause = "level"
     disruptions: int = 0
-    """Repairs begun within the budget's window, and how many may be; -1: any number."""
+    """Disruptions within the budget's window, and their limit; -1: none."""
     disruptions_limit: int = -1
     by: str = ""
-    """Who asked for it; empty where it opened by itself."""
+    """The operator who opened it; empty: it opened automatically."""
     request: str = ""
 
 
 class BreakerHalfOpened(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_half_opened"
 ):
-    """What opened it is over: one node is repaired, and how that ends decides."""
+    """The breaker's cause has ended: one node is remediated as a probe."""
 
     saga: str
-    """The repair."""
+    """The probe."""
     node: str = ""
     breaker_cause: BreakerCause = ""
-    """What had opened it."""
+    """What opened it."""
     reason: str = ""
 
 
 class BreakerClosed(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.breaker_closed"
 ):
-    """Sick nodes are acted on again, within the budget."""
+    """Unhealthy nodes are remediated again, within the budget."""
 
     unavailable: int
     limit: int
     breaker_cause: BreakerCause = ""
-    """What had opened it."""
+    """What opened it."""
     reason: str = ""
     by: str = ""
-    """Who asked for it; empty where it closed by itself."""
+    """The operator who closed it; empty: it closed automatically."""
     request: str = ""
 
 
 class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.incident"):
-    """Many nodes have the same at once: one trouble, and not as many replacements."""
+    """Several nodes have the same fault: they are one incident, not as many replacements."""
 
     incident: str
-    """Its name: `xid-79-1795225542`; `opened` and `closed` share it."""
+    """Name of the incident: `xid-79-1795225542`; `opened` and `closed` share it."""
     status: Literal["opened", "closed"]
     kind: str
     """A fault's kind, or `silence`."""
     code: int = 0
     nodes: int
     named: tuple[str, ...] = ()
-    """The first of them."""
+    """The first affected nodes."""
     first: UtcTime
     last: UtcTime
     reason: str = ""
     scope: IncidentScope = "pool"
-    """What the nodes share."""
+    """What the nodes have in common."""
     within: str = ""
-    """Which job, rack, zone … it is; empty where it is the pool."""
+    """Value of the scope: the job, rack or zone; empty for scope `pool`."""
 
 
 class SagaOpened(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_opened"
 ):
-    """A saga was decided on, with the reason."""
+    """A saga was decided, with the reason."""
 
     saga: str
     kind: str
@@ -150,19 +150,19 @@ class SagaOpened(
 class WouldStart(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.would_start"
 ):
-    """The pool's mode is observe: this was decided, and is not done."""
+    """In observe mode: this was decided and is not performed."""
 
     kind: str
     node: str = ""
     nodes: int = 0
-    """How many, where it is not about one."""
+    """Number of nodes, where it concerns more than one."""
     reason: str = ""
 
 
 class NodeRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_refused"
 ):
-    """A new node was refused at admission; its instance goes, and another is launched."""
+    """A new node was refused at admission; its instance is terminated and another launched."""
 
     node: str
     saga: str
@@ -170,10 +170,10 @@ class NodeRefused(
     reason: str = ""
     zone: str = ""
     attempt: int = 1
-    """Which in a row, of `attempts`."""
+    """Number of this consecutive refusal, of `attempts`."""
     attempts: int = 0
     remedy: str = ""
-    """What a person can do, once there have been too many."""
+    """What the operator can do, after too many refusals."""
 
 
 class NodeReplaced(
@@ -185,7 +185,7 @@ class NodeReplaced(
     new_node: str
     saga: str
     promoted: str = ""
-    """The spare that took the old node's place; the new one then is the spare."""
+    """The spare that replaced the old node; the new node becomes a spare."""
     reason: str = ""
     duration_seconds: float = 0.0
 
@@ -193,7 +193,7 @@ class NodeReplaced(
 class SagaFailed(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_failed"
 ):
-    """A saga was unwound; the reconciler tries again after `retry_seconds`."""
+    """A saga was unwound; the reconciler retries after `retry_seconds`."""
 
     saga: str
     step: str
@@ -206,7 +206,7 @@ class SagaFailed(
 class SagaCancelled(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_cancelled"
 ):
-    """A saga was unwound because somebody asked for it; `then` names the saga that follows."""
+    """A saga was unwound at an operator's request; `then` is the saga that follows."""
 
     saga: str
     step: str
@@ -219,7 +219,7 @@ class SagaCancelled(
 class SagaIsStuck(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_stuck"
 ):
-    """A saga's undo failed: a person is needed, and `remedy` says for what."""
+    """A saga's undo failed; `remedy` says what the operator must do."""
 
     saga: str
     step: str
@@ -230,7 +230,7 @@ class SagaIsStuck(
 class SagaOverdue(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_overdue"
 ):
-    """A saga's step lasts longer than it should; it is waited for until a person says otherwise."""
+    """A saga's step is overdue; it continues until an operator intervenes."""
 
     saga: str
     step: str
@@ -243,23 +243,23 @@ class SagaOverdue(
 class OperatorNeeded(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.operator_needed"
 ):
-    """A node is sick, and the pool's remediation leaves it to people."""
+    """A node is unhealthy, and the pool's remediation leaves it to an operator."""
 
     node: str
     action: Action = "none"
-    """What the verdict calls for."""
+    """The verdict's action."""
     reason: str = ""
-    """What the node has."""
+    """What is wrong with the node."""
     remedy: str = ""
-    """Why it is left to people, and what they can do."""
+    """Why it is left to an operator, and what to do."""
     cordoned: bool = False
-    """Whether it is taken out of service until then."""
+    """Whether the node is out of service until then."""
 
 
 class InstanceLeaked(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.instance_leaked"
 ):
-    """An instance that should be gone still stands, and costs money."""
+    """An instance that should be gone still exists and costs money."""
 
     instance: str
     provider: str
@@ -271,7 +271,7 @@ class InstanceLeaked(
 class LaunchRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_refused"
 ):
-    """A launch was not begun: nothing that it may take is within what it may cost."""
+    """A launch was refused: no allowed offering is within its cost limits."""
 
     node: str
     saga: str = ""
@@ -283,13 +283,13 @@ class LaunchRefused(
 class LaunchWaiting(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.launch_waiting"
 ):
-    """Whatever a launch may take is exhausted: it waits until some of it can be had again."""
+    """Every offering of a launch is exhausted; it waits for capacity."""
 
     node: str
     saga: str = ""
     reason: str
     until: UtcTime | None = None
-    """The next try, by this launch or by another."""
+    """Time of the next attempt, by this launch or another."""
 
 
 POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
@@ -339,6 +339,6 @@ FACTS: dict[type[PoolEvent], str] = {
     LaunchRefused: "launch-refused",
     LaunchWaiting: "launch-waiting",
 }
-"""The last token of each event's subject."""
+"""Event class -> last token of its subject."""
 
 pool_codec = Codec(POOL_EVENT_TYPES)

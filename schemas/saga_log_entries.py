@@ -1,8 +1,8 @@
-"""A saga's log, on `navarch.v1.saga.<saga>.<step>.<status>`: the conversation *is* the state.
+"""Entries of a saga's log, on `navarch.v1.saga.<saga>.<step>.<status>`, and timers.
 
-The coordinator appends `<step>.started`, which is the command the step's participant consumes; the
-participant appends `<step>.succeeded` or `<step>.failed`. Every append is guarded by the last
-sequence of the whole tree, so that of two writers one is refused and reads again.
+The coordinator appends `<step>.started`, the command that the step's participant consumes; the
+participant appends `<step>.succeeded` or `<step>.failed`. Every append compares the
+last sequence of the saga's subjects, so that of two writers one is refused and reads again.
 """
 
 from typing import Any, Final
@@ -12,11 +12,11 @@ from schemas.messages import Codec, Message, UtcTime
 from schemas.saga_params import SagaParams
 
 WHOLE: Final = "saga"
-"""The step token of entries about the saga as a whole."""
+"""Step token of entries about the whole saga."""
 
 
 class SagaEntry(Message, frozen=True, kw_only=True):
-    """What every entry of a saga's log carries."""
+    """Fields of every saga log entry."""
 
     saga: str
 
@@ -29,29 +29,29 @@ class SagaStarted(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.eve
 
 
 class SagaUnwinding(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.unwinding"):
-    """No way forward: what was done is undone, last step first."""
+    """The saga unwinds: completed steps are undone, last first."""
 
     step: str
     reason: str
     cancelled: bool = False
-    """Nothing failed: somebody asked for it; `cause` is the request."""
+    """An operator cancelled it; `cause` is the request."""
     then: str = ""
-    """Id of the `uncordon` saga that follows once this one is unwound; empty: none follows."""
+    """ID of the `uncordon` saga that follows; empty: none."""
 
 
 class SagaDone(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.done"):
-    """Last entry of a saga that reached its end."""
+    """Last entry of a completed saga."""
 
 
 class SagaUnwound(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.unwound"):
-    """Last entry of a saga that was undone."""
+    """Last entry of an unwound saga."""
 
     step: str = ""
     reason: str = ""
 
 
 class SagaStuck(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.stuck"):
-    """An undo failed; a person is needed."""
+    """An undo failed; an operator is needed."""
 
     step: str
     reason: str
@@ -59,14 +59,14 @@ class SagaStuck(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event
 
 
 class SagaRetried(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.retried"):
-    """A person has mended what a stuck saga was stuck at: it goes on where it was."""
+    """An operator resolved what a saga was stuck at; it continues from there."""
 
     step: str
     reason: str = ""
 
 
 class StepEntry(SagaEntry, frozen=True, kw_only=True):
-    """What every entry about one step carries."""
+    """Fields of every entry about one step."""
 
     step: str
 
@@ -74,52 +74,52 @@ class StepEntry(SagaEntry, frozen=True, kw_only=True):
 class StepStarted(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_started"
 ):
-    """The command: whoever takes part in this step performs it now."""
+    """Command to the step's participant."""
 
     inputs: dict[str, Any] = {}
     deadline: UtcTime | None = None
-    """None: it may take as long as it takes."""
+    """None: no deadline."""
     overdue: UtcTime | None = None
-    """When people are told that it still lasts."""
+    """When operators are notified that it has not ended."""
 
 
 class StepOverdue(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_overdue"
 ):
-    """The step lasts longer than it should; it is waited for all the same."""
+    """The step takes longer than expected and continues."""
 
 
 class StepSucceeded(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_succeeded"
 ):
-    """The step's action is in effect."""
+    """The step's action was performed."""
 
     outputs: dict[str, Any] = {}
 
 
 class StepFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_failed"):
-    """The step's action cannot be brought about."""
+    """The step's action cannot be performed."""
 
     reason: str
     error: str = ""
-    """An error kind, or a word of schemas.enums."""
+    """An error kind, or a code of schemas.enums."""
 
 
 class StepExpired(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.step_expired"
 ):
-    """The step's deadline passed; the definition says whether that fails it or lets it go on."""
+    """The step's deadline passed; the definition decides whether the saga unwinds or continues."""
 
     reason: str = ""
-    """Why it was not waited for any longer, where it was not the deadline."""
+    """Why the wait ended, where it was not the deadline."""
     asked: bool = False
-    """Somebody asked for it; `cause` is the request."""
+    """An operator ended the wait; `cause` is the request."""
 
 
 class UndoStarted(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_started"
 ):
-    """The command to take a step's action back, whether or not it came into effect."""
+    """Command to undo a step's action, whether or not it was performed."""
 
     inputs: dict[str, Any] = {}
 
@@ -127,18 +127,18 @@ class UndoStarted(
 class UndoSucceeded(
     StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_succeeded"
 ):
-    """The step's action is no longer in effect."""
+    """The step's action was undone."""
 
 
 class UndoFailed(StepEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.undo_failed"):
-    """The step's action cannot be taken back."""
+    """The step's action cannot be undone."""
 
     reason: str
     remedy: str = ""
 
 
 class TimerDue(Message, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.timer_due"):
-    """A timer fired: a step's deadline, a pool's next try, a node's health to look at again."""
+    """A timer fired: a step's deadline, a pool's retry, a node's health to evaluate again."""
 
     saga: str = ""
     step: str = ""
@@ -162,7 +162,7 @@ STATUSES: Final[dict[type[SagaEntry], str]] = {
     UndoSucceeded: "undo-succeeded",
     UndoFailed: "undo-failed",
 }
-"""The last token of each entry's subject."""
+"""Entry class -> last token of its subject."""
 
 saga_codec = Codec(STATUSES)
 timer_codec = Codec((TimerDue,))

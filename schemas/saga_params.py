@@ -1,5 +1,7 @@
 """What a saga is about, and what it launches."""
 
+from typing import Any
+
 import msgspec
 
 from schemas.enums import Action, DrainMode
@@ -8,12 +10,12 @@ from schemas.messages import UtcTime
 
 
 class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run on a new node over SSH, and how to get there."""
+    """Commands to run on a new node over SSH, and how to connect."""
 
     commands: tuple[str, ...]
     user: str
     private_key_path: str
-    """On the provisioner's host; the key itself never travels."""
+    """File on the provisioner's host; the key itself is never sent."""
     port: int = 22
     sudo: bool = True
     address_seconds: float = 900.0
@@ -23,63 +25,72 @@ class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to launch, fixed when the saga starts: a changed pool spec does not reach into it."""
+    """What to launch, fixed when the saga starts: later changes of the pool do not affect it."""
 
     fleet: str
     provider: str
     instance_type: str
     gpu_count: int = 0
-    """0: not promised, so not checked at admission."""
+    """0: unspecified, so not checked at admission."""
     region: str = ""
     zones: tuple[str, ...] = ()
     ssh_keys: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     setup: SetupSpec | None = None
-    """None: the image brings the agent up by itself."""
+    """None: the image starts the agent itself."""
     choice: Choice | None = None
-    """Where it may be launched, and by what that is chosen; None: as `provider`, `instance_type`,
-    `region` and `zones` say, in their order."""
+    """Offers and strategy; None: `provider`, `instance_type`, `region` and `zones`."""
     user_data: str = ""
-    """`auto`, or a template's file on the provisioner's host; filled in as it is launched."""
+    """`auto`, or a template file on the provisioner's host; rendered at launch."""
 
 
-class SagaParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What a saga is about; every step's inputs are made of this and of earlier outputs."""
+class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a saga's params and its entry in the pool's record have in common."""
 
-    pool: str
     node: str = ""
-    """The node that leaves, or that is acted on."""
+    """The node that is removed or acted on."""
     new_node: str = ""
-    """The node that comes."""
+    """The node that is launched."""
     spare: bool = False
-    """The node that comes, or leaves, is one of the reserve."""
+    """The node that is launched or removed is a spare."""
     promotes: str = ""
     """The spare that is put into service."""
-    order: str = "terminate_first"
     reason: str = ""
     action: Action = "none"
     fault: str = ""
-    """Id of the fault that led here; empty where a person asked."""
+    """ID of the fault that led to the saga; empty for an operator's request."""
     by: str = ""
     fault_signature: str = ""
-    """What the node has (`xid-95`, `silence`): attempts at curing it are counted by it."""
+    """`xid-79`, `silence`: groups sagas of one incident, and remediation attempts."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs to reset; empty: all of the node's."""
     boot_id: str = ""
     """The boot that a reboot is to end."""
     restores_service: bool = False
-    """The node was well and in service when somebody asked: unwinding gives it back."""
+    """The node was in service when an operator requested the saga: unwinding restores it."""
     sole_notice: str = ""
-    """The cloud's notice, where the node is taken out of service for nothing else."""
+    """The provider's notice, where it is the only reason for the saga."""
     cleared_at: UtcTime | None = None
-    """When somebody vouched for the node that it gives back; None: when the saga began."""
+    """When an operator declared the node healthy that it restores; None: when the saga began."""
     attempt: int = 0
-    """Which attempt at curing the node this is, of `attempts_max`."""
+    """Number of this remediation attempt, of `attempts_max`."""
     attempts_max: int = 0
+
+
+class SagaParams(SagaTraits, frozen=True, kw_only=True):
+    """What a saga is about; the inputs of every step are built from it and from earlier outputs."""
+
+    pool: str
+    order: str = "terminate_first"
     launch: LaunchSpec | None = None
     drain: DrainMode = "deadline"
     drain_timeout_seconds: float = 3600.0
     launch_timeout_seconds: float = 1200.0
     diagnostic: str = ""
-    """What a new node must pass before it is admitted; empty: nothing beyond its boot checks."""
+    """Diagnostic that a new node must pass before admission; empty: only its boot checks."""
     diagnostic_timeout_seconds: float = 900.0
+
+
+def traits_of(saga: SagaTraits) -> dict[str, Any]:
+    """The shared fields of a saga, as keyword arguments."""
+    return {name: getattr(saga, name) for name in SagaTraits.__struct_fields__}

@@ -1,4 +1,4 @@
-"""Every setting, with its default. Both YAML forms of pools become these structs.
+"""Every setting with its default. Both YAML forms of pools become these structs.
 
 Unknown keys are refused; the loader (`services.settings.settings_file`) turns msgspec's path into
 file, line and key, and accepts the older spellings listed in `ALIASES`.
@@ -19,7 +19,7 @@ Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 UNLIMITED: Final = "unlimited"
-"""Instead of a count or a percentage: the budget sets no bound to the rate."""
+"""In place of a count or a percentage: no limit on the rate."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,20 +32,20 @@ class PluginSettings(Setting, frozen=True, kw_only=True):
     type: str
     options: dict[str, Any] = {}
     path: str = ""
-    """Where in the configuration it stands, for error messages."""
+    """Its path in the configuration, for error messages."""
 
 
 class IncidentSpec(Setting, frozen=True, kw_only=True):
-    """From when on many sick nodes are one trouble, and how long that holds them back."""
+    """When unhealthy nodes count as one incident, and how long it delays their remediation."""
 
     nodes: Annotated[int, msgspec.Meta(ge=2, le=100_000)] = 5
-    """So many nodes at least, and `percent` of the pool's."""
+    """Minimum number of nodes; `percent` must be reached too."""
     percent: Percent = 2.0
-    """Of the pool's nodes, or of those with the rack, zone, driver or provider in common."""
+    """Share of the pool's nodes, or of those in the same rack, zone, driver or provider."""
     window: Duration = Duration(60)
-    """They fall ill within this time."""
+    """They become unhealthy within this time."""
     hold: Duration = Duration(900)
-    """So long the breaker stays open for it, unless a person closes it. 0s: never."""
+    """How long it keeps the breaker open, unless an operator closes it. 0s: never."""
 
 
 class HealthSpec(Setting, frozen=True, kw_only=True):
@@ -55,37 +55,37 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
     """Consecutive unhealthy results before the node is unhealthy; fatal faults need one."""
     auto_replace: bool = True
     remediation: PluginSettings = PluginSettings(type="replace")
-    """What is done about a sick node: `replace`, `ladder`, `alert`, or a plugin of one's own."""
+    """How an unhealthy node is remediated: `replace`, `ladder`, `alert`, or a plugin."""
     lost_after: Duration = Duration(300)
     """How long a node may be silent before it is replaced; three times that where the provider
-    cannot say whether its instance stands, and not at all where it says that it is gone."""
+    cannot report its instance, and at once where the provider reports it gone."""
     incident: IncidentSpec = IncidentSpec()
 
 
 class BudgetSpec(Setting, frozen=True, kw_only=True):
-    """How many nodes of a pool may be out of service at once, and how many be taken out in a time.
+    """How many nodes of a pool may be out of service at once, and disruptions per window.
 
-    It binds what Navarch does by itself. What a person asks for is bound by the level alone.
+    Both limit automation. Requests of operators are limited by `max_unavailable` only.
     """
 
     max_unavailable: int | str = "20%"
     """A count, or a percentage of the desired size, rounded up: at least one."""
     max_replacements: int | str = "50%"
-    """Begun within `window`: a count, a percentage of the desired size, rounded up, at least three,
-    or `unlimited`."""
+    """Started within `window`: a count, a percentage of the desired size, rounded up, at least
+    three, or `unlimited`."""
     max_resets: int | str | None = None
-    """GPU resets and reboots begun within `window`, written in the same way. None: three for each
-    replacement that may be begun, as many as the ladder has before it."""
+    """GPU resets and reboots started within `window`, in the same form. None: three for each
+    allowed replacement, the number of attempts that the ladder makes before it."""
     window: Duration = Duration(3600)
 
 
 class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
-    """The same for the fleet as a whole, all pools together."""
+    """The budget of the whole fleet, all pools together."""
 
     max_unavailable: int | str = "25%"
-    """A count, or a percentage of what all pools want, rounded up: at least five."""
+    """A count, or a percentage of all desired sizes, rounded up: at least five."""
     max_replacements: int | str = "50%"
-    """Begun within `window`: a count, a percentage of what all pools want, at least ten, or
+    """Started within `window`: a count, a percentage of all desired sizes, at least ten, or
     `unlimited`."""
     max_resets: int | str | None = None
     """As in a pool."""
@@ -93,14 +93,14 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
 
 
 Mode = Literal["act", "observe"]
-"""observe: every decision is taken and told, and nothing is touched."""
+"""observe: decisions are published and not performed."""
 WindowKind = Literal["service", "freeze"]
 
 
 class WindowSpec(Setting, frozen=True, kw_only=True):
-    """A time that comes again.
+    """A recurring maintenance window.
 
-    freeze: nothing automatic disturbs work in it; service: what can wait begins only in it.
+    freeze: no automatic disruption during it; service: deferrable disruptions start only during it.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
@@ -109,11 +109,11 @@ class WindowSpec(Setting, frozen=True, kw_only=True):
     """A cron expression of five fields: `0 22 * * 5`."""
     duration: Duration
     timezone: str = "UTC"
-    """Whose clocks `start` means: `Europe/Berlin`."""
+    """Time zone of `start`: `Europe/Berlin`."""
 
 
 class AdmissionSpec(Setting, frozen=True, kw_only=True):
-    """What a new node must pass before it has work; its GPUs and boot checks are always looked at.
+    """What a new node must pass before it has work, besides its GPU count and boot checks.
 
     With a diagnostic the node is cordoned at the workload system until it has passed.
     """
@@ -122,10 +122,10 @@ class AdmissionSpec(Setting, frozen=True, kw_only=True):
     """`boot`, `nvidia-smi`, `memory`, `dcgm-1` to `dcgm-4`, `nvbandwidth`, `nccl`, `burn`, or one
     of the agent's plugins; empty: none."""
     timeout: Duration = Duration(900)
-    """How long the diagnostic may take, waiting for the agent included."""
+    """Time limit of the diagnostic, including the wait for the agent."""
     attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
-    """So many refused nodes in a row are sent back and replaced; then people are told, and the
-    next is tried an hour later."""
+    """Consecutive refused nodes that are terminated and replaced; then operators are notified, and
+    the next launch follows an hour later."""
 
 
 class SetupSettings(Setting, frozen=True, kw_only=True):
@@ -137,24 +137,24 @@ class SetupSettings(Setting, frozen=True, kw_only=True):
     ip_wait_timeout: Duration = Duration(900)
     """How long an instance may take to get an address."""
     ssh_timeout: Duration = Duration(600)
-    """How long SSH may take to let us in, once there is an address."""
+    """How long the SSH login may take, once there is an address."""
     ssh_connect_timeout: Duration = Duration(30)
-    """Of one try to connect."""
+    """Time limit of one connection attempt."""
     command_timeout: Duration = Duration(600)
-    """Of one command."""
+    """Time limit of one command."""
 
 
 class ProviderChoice(Setting, frozen=True, kw_only=True):
-    """One of the providers that a pool may have nodes from."""
+    """One of a pool's providers."""
 
     name: str
     priority: int = 0
-    """Lower comes first; the same: as they stand."""
+    """Lower comes first; equal ones in their order."""
     instance_type: str = ""
     """Empty: the pool's."""
     regions: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
-    """Each counts in the region whose name it begins with, else in all of them."""
+    """Each belongs to the region whose name it begins with, else to all of them."""
     market: Market | Literal[""] = ""
     """Empty: the pool's."""
     max_price: Price = 0.0
@@ -162,7 +162,7 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
 
 
 class PlacementSpec(Setting, frozen=True, kw_only=True):
-    """How near to each other a pool's nodes are to stand, where the provider lets one say."""
+    """How close to each other a pool's nodes are placed, where the provider supports it."""
 
     group: str = ""
     """Placement group at AWS, resource policy at Google."""
@@ -174,77 +174,77 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """One pool of GPU nodes."""
 
     provider: str = ""
-    """The only one; where there are several the first of `providers`."""
+    """The only provider; with several, the first of `providers`."""
     instance_type: str = ""
-    """As the provider calls it, or an abstract one of the catalogue (`h100-8x`)."""
+    """The provider's name, or an abstract one of the catalogue (`h100-8x`)."""
     min_nodes: Nodes
     max_nodes: Nodes
     providers: tuple[ProviderChoice, ...] = ()
     strategy: PluginSettings = PluginSettings(type="priority")
-    """What is launched first of what there is: `priority` (as `providers` and `zones` stand),
-    `cost`, `availability`, `round-robin`, or a plugin of one's own."""
+    """Which offering is launched first: `priority` (order of `providers` and `zones`), `cost`,
+    `availability`, `round-robin`, or a plugin."""
     market: Market | Literal[""] = ""
-    """Empty: as the provider's own options say."""
+    """Empty: as in the provider's options."""
     fallback_after: Duration = Duration(600)
-    """After this a launch that waits for spot capacity takes on-demand as well. 0s: never."""
+    """After this time a launch waiting for spot capacity also takes on-demand. 0s: never."""
     max_price: Price = 0.0
-    """Dollars per hour of one node: what costs more is not launched. 0: any."""
+    """Maximum dollars per hour of one node. 0: no limit."""
     spend_cap: Price = 0.0
-    """Dollars per hour that the pool's nodes may cost together. 0: any."""
+    """Maximum dollars per hour of all the pool's nodes. 0: no limit."""
     placement: PlacementSpec = PlacementSpec()
     region: str = ""
     zones: tuple[str, ...] = ()
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
-    """GPUs that each node must have to be admitted; 0: as the provider says."""
+    """GPUs that each node must have to be admitted; 0: as the provider reports."""
     ssh_keys: tuple[str, ...] = ()
     ssh_user: str = "ubuntu"
     ssh_private_key_path: str = ""
     setup_commands: tuple[str, ...] = ()
     user_data: str = ""
-    """What the machine is told at its first boot: `auto` (cloud-init that installs and starts the
-    agent), or a template's file, beside the configuration where relative; empty: nothing."""
+    """User data of the first boot: `auto` (cloud-init that installs and starts the agent), or a
+    template file, relative to the configuration; empty: none."""
     setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
     cooldown: Duration = Duration(300)
     autoscaling: dict[str, Any] | None = None
     """`type` (reactive, queue, scheduled, predictive, composite, or a plugin) and its options."""
     metrics: dict[str, Any] | None = None
-    """`type` (http, or a plugin) and its options: where an autoscaler learns how many jobs wait."""
+    """`type` (http, or a plugin) and its options: the autoscaler's source of queue lengths."""
     health: HealthSpec = HealthSpec()
     budget: BudgetSpec = BudgetSpec()
     admission: AdmissionSpec = AdmissionSpec()
     spares: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-    """Admitted nodes kept cordoned in reserve, beyond the pool's size and beyond max_nodes."""
+    """Spares to keep, beyond the pool's size and beyond max_nodes."""
     mode: Mode = "act"
-    """The stricter of the pool's and the fleet's counts."""
+    """The stricter of the pool's and the fleet's mode applies."""
     windows: tuple[WindowSpec, ...] = ()
     replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
     drain: DrainMode = "deadline"
-    """deadline: after `drain_timeout` the node goes all the same; wait: not before its work has
-    left, and people are told after `drain_timeout`; immediate: the work is told, not waited for."""
+    """deadline: terminate after `drain_timeout` at the latest; wait: only when its work has
+    finished, with an alert after `drain_timeout`; immediate: notify the work and do not wait."""
     drain_timeout: Duration = Duration(3600)
-    """How long running work may take to leave before the node is terminated all the same."""
+    """How long running work may take to finish before the node is terminated anyway."""
     launch_timeout: Duration = Duration(1200)
     """How long provision, bootstrap, register and admit may each take."""
 
 
 class NatsSettings(Setting, frozen=True, kw_only=True):
-    """How to reach the bus."""
+    """Connection to the bus."""
 
     url: str = "nats://127.0.0.1:4222"
     replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
-    """Of streams and buckets: 3 on a three-server cluster."""
+    """Replicas of streams and buckets: 3 on a three-server cluster."""
     user: str = ""
     password: str = ""
     creds_file: str = ""
-    """In this path and the others `{service}` is the service; for `navarch` it is `operator`."""
+    """In this and the other paths `{service}` is the service; for `navarch` it is `operator`."""
     nkey_file: str = ""
     tls_ca_file: str = ""
     tls_cert_file: str = ""
-    """Of the client, where the server verifies clients; with its key in `tls_key_file`."""
+    """Client certificate, where the server verifies clients; its key is `tls_key_file`."""
     tls_key_file: str = ""
     agent_signing_file: str = ""
-    """With which the provisioner makes each node's credentials; `navarch nats-config` writes it."""
+    """Key with which the provisioner signs node credentials; `navarch nats-config` writes it."""
 
 
 class HttpSettings(Setting, frozen=True, kw_only=True):
@@ -256,41 +256,41 @@ class HttpSettings(Setting, frozen=True, kw_only=True):
 
 
 class TracingSettings(Setting, frozen=True, kw_only=True):
-    """OpenTelemetry export; off where no endpoint is named."""
+    """OpenTelemetry export; off without an endpoint."""
 
     otlp_endpoint: str = ""
-    """`http://collector:4318/v1/traces`; OTEL_EXPORTER_OTLP_ENDPOINT counts as well."""
+    """`http://collector:4318/v1/traces`; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
 
 
 class AgentSettings(Setting, frozen=True, kw_only=True):
-    """What agents are told, and what their silence means."""
+    """Settings that agents receive, and when a silent agent is lost."""
 
     bus_url: str = ""
     """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`."""
     heartbeat_interval: Duration = Duration(10)
     heartbeat_ttl: Duration = Duration(30)
-    """Whole seconds, as the server counts them."""
+    """Whole seconds, because the server counts in seconds."""
     sample_interval: Duration = Duration(1)
     telemetry_interval: Duration = Duration(15)
     enroll_within: Duration = Duration(3600)
-    """How long after its launch is decided a new node may fetch its credentials."""
+    """How long after the launch decision a new node may enroll."""
     package: str = "navarch[credentials]"
-    """What `user_data: auto` has pip install, where the image holds no agent: a name or a URL."""
+    """Package that `user_data: auto` installs with pip if the image has no agent: name or URL."""
 
 
 class LagSettings(Setting, frozen=True, kw_only=True):
-    """From when on people are told that a service does not keep up with its messages."""
+    """When operators are notified that a service lags behind its messages."""
 
     messages: Annotated[int, msgspec.Meta(ge=1)] = 10_000
-    """So many wait that no replica has taken."""
+    """Number of messages that no replica has received."""
     age: Duration = Duration(60)
-    """The oldest of them has waited so long."""
+    """Age of the oldest of them."""
     interval: Duration = Duration(10)
-    """How often the server is asked."""
+    """Interval between two checks."""
 
 
 class ServerSettings(Setting, frozen=True, kw_only=True):
-    """An older file's `server:` section; honoured where it still means something."""
+    """The older `server:` section; used where it still applies."""
 
     address: str = ""
     heartbeat_interval: Duration | None = None
@@ -307,7 +307,7 @@ REMEDIATOR_PLUGINS: Final = "navarch.remediators"
 AUTOSCALER_PLUGINS: Final = "navarch.autoscalers"
 METRICS_SOURCE_PLUGINS: Final = "navarch.metrics_sources"
 SCHEDULER_PLUGINS: Final = "navarch.schedulers"
-"""Entry-point groups in which plugins are found by name."""
+"""Entry-point groups of plugins."""
 
 
 class Settings(Setting, frozen=True, kw_only=True):
@@ -325,16 +325,16 @@ class Settings(Setting, frozen=True, kw_only=True):
     providers: dict[str, PluginSettings] = {}
     pools: dict[str, PoolSpec] = {}
     defaults: dict[str, Any] = {}
-    """What every pool says unless it says otherwise; pools made by request, too."""
+    """Defaults of every pool, including pools created by request."""
     budget: FleetBudgetSpec = FleetBudgetSpec()
     spend_cap: Price = 0.0
-    """Dollars per hour that all instances of the fleet may cost together. 0: any."""
+    """Maximum dollars per hour of all instances of the fleet. 0: no limit."""
     instance_types: InstanceTypes = InstanceTypes()
-    """What is added to, or put right in, the catalogue that ships in config/."""
+    """Additions and corrections to the catalogue in config/."""
     notifier: PluginSettings = PluginSettings(type="noop")
     alerts: tuple[PluginSettings, ...] = (PluginSettings(type="log"),)
     health_policy: str = ""
-    """Path of the policy; empty: the one that ships in config/."""
+    """Path of the policy; empty: the one in config/."""
     data_dir: str = ".navarch"
     """Where the embedded server and local instances keep their files."""
 
@@ -346,4 +346,4 @@ ALIASES: dict[str, str] = {
     "cooldown_period": "cooldown",
     "autoscaler": "autoscaling",
 }
-"""Older spelling -> ours; `scaling:` is folded into its pool, a list of pools becomes a mapping."""
+"""Older key -> current key; `scaling:` is merged into its pool, a list of pools is converted."""

@@ -11,19 +11,19 @@ from schemas.saga_params import LaunchSpec
 
 
 class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """cordon, uncordon, drain: which node, and why."""
+    """cordon, uncordon, drain: the node and the reason."""
 
     pool: str
     node: str
     reason: str = ""
     wait: bool = True
-    """drain: whether to wait until the work has left."""
+    """drain: whether to wait until the work has finished."""
     workload_notified: bool = False
-    """drain: the workload system has been told already (`vacate`)."""
+    """drain: `vacate` has already notified the workload system."""
 
 
 class VacateOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """vacate: the workload system has taken the order to drain."""
+    """vacate: the workload system accepted the drain."""
 
     workload_notified: bool = True
 
@@ -37,7 +37,7 @@ class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """provision: the node's name is also the instance's, and the root of its token and tags."""
+    """provision: the node's name is also the instance's and the base of its token and tags."""
 
     pool: str
     node: str
@@ -46,7 +46,7 @@ class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """provision: what the provider made of it."""
+    """provision: the launched instance."""
 
     provider: str
     provider_id: str
@@ -54,22 +54,22 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
     address: str = ""
     host: str = ""
-    """The physical machine, where the provider tells."""
+    """The physical machine, where the provider names it."""
     instance_type: str = ""
     market: Market | Literal[""] = ""
     dollars_per_hour: float | None = None
-    """None: not known, or nothing."""
+    """None: unknown, or free."""
 
 
 class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """bootstrap: bring the agent onto the instance."""
+    """bootstrap: install the agent on the instance."""
 
     pool: str
     node: str
 
 
 class ResetInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """reset: by the node's agent."""
+    """reset: performed by the node's agent."""
 
     pool: str
     node: str
@@ -78,16 +78,16 @@ class ResetInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RebootInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """reboot: by the node's agent, else by its provider."""
+    """reboot: performed by the node's agent, else by its provider."""
 
     pool: str
     node: str
     boot_id: str = ""
-    """The boot to end; once the node has another one there is nothing to do."""
+    """The boot to end; nothing to do if the node has another."""
 
 
 class ActionOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """reset, reboot: who did it, when by that one's clock, and what was said."""
+    """reset, reboot: the performer, the time by its clock, and its output."""
 
     by: str
     at: UtcTime | None = None
@@ -95,7 +95,7 @@ class ActionOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """check: whether the node may have work, by tests that its agent runs."""
+    """check: tests that the agent runs before the node may have work."""
 
     pool: str
     node: str
@@ -103,14 +103,14 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     level: int = 1
     """Of `dcgm`."""
     since: UtcTime | None = None
-    """When its GPUs were reset, by its own clock: an unhealthy fault after that fails the check."""
+    """When its GPUs were reset, by its clock; an unhealthy fault after that fails the check."""
     boot_id: str = ""
-    """The boot that a reboot has begun: an unhealthy fault of it fails the check."""
+    """The boot after a reboot; an unhealthy fault in it fails the check."""
     action: Action = "none"
-    """What the node was mended for: where its verdict calls for more by now, the check fails."""
+    """Action that was performed; if the verdict now calls for more, the check fails."""
 
 
 class CheckOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """check: what passed."""
+    """check: the tests that passed."""
 
     detail: str = ""

@@ -1,7 +1,7 @@
-"""Every subject of Navarch: a builder, a wildcard and a parser each. Nobody else writes one.
+"""Every subject of Navarch: builders, wildcards and parsers. No other module spells one.
 
-Builders check their tokens and raise InvalidNameError; parsers return None for a subject that is
-not theirs, because what arrives from outside is not a programming error.
+Builders check their tokens and raise InvalidNameError; parsers return None for a subject of another
+form, because external input is not a programming error.
 """
 
 from typing import Final, NamedTuple
@@ -14,14 +14,14 @@ ROOT: Final = "navarch.v1"
 # --- nodes ---------------------------------------------------------------------------------------
 
 NODE_EVENTS: Final = f"{ROOT}.node.*.*.event.>"
-"""Every fact about every node."""
+"""Every event about every node."""
 
 TELEMETRY: Final = f"{ROOT}.node.*.*.telemetry"
 """Every NVML sample of every node."""
 
 
 class NodeSubject(NamedTuple):
-    """A parsed node subject: `fact` is the event's name, or `telemetry`."""
+    """A parsed node subject; `fact` is the event's name, or `telemetry`."""
 
     pool: str
     node: str
@@ -29,47 +29,47 @@ class NodeSubject(NamedTuple):
 
 
 def telemetry(pool: str, node: str) -> str:
-    """Where an agent publishes its node's samples."""
+    """Subject of a node's telemetry."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.telemetry"
 
 
 def node_event(pool: str, node: str, fact: str) -> str:
-    """Where a fact about a node is published."""
+    """Subject of an event about a node."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.{token(fact, 'fact')}"
 
 
 def telemetry_of(pool: str) -> str:
-    """The samples of one pool's nodes."""
+    """Telemetry of one pool's nodes."""
     return f"{ROOT}.node.{token(pool, 'pool')}.*.telemetry"
 
 
 def node_event_wildcard(fact: str) -> str:
-    """One kind of fact, about any node."""
+    """One event, about any node."""
     return f"{ROOT}.node.*.*.event.{token(fact, 'fact')}"
 
 
 def node_events_of(pool: str, node: str) -> str:
-    """Every fact about one node."""
+    """Every event about one node."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.>"
 
 
 def node_events_in(pool: str) -> str:
-    """Every fact about the nodes of one pool."""
+    """Every event about the nodes of one pool."""
     return f"{ROOT}.node.{token(pool, 'pool')}.*.event.>"
 
 
 def node_events_named(node: str) -> str:
-    """Every fact about one node, whatever pool it is in."""
+    """Every event about one node, in any pool."""
     return f"{ROOT}.node.*.{token(node, 'node')}.event.>"
 
 
 def node_command(pool: str, node: str, verb: str) -> str:
-    """Where an agent answers requests: `diagnose`, `reset-gpu`, `reboot`."""
+    """Subject of commands to an agent: `diagnose`, `reset-gpu`, `reboot`."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.command.{token(verb, 'verb')}"
 
 
 def parse_node(subject: str) -> NodeSubject | None:
-    """Read a node's telemetry or event subject."""
+    """Parse a node's telemetry or event subject."""
     match subject.split("."):
         case ["navarch", "v1", "node", pool, node, "telemetry"]:
             return NodeSubject(pool, node, "telemetry")
@@ -82,16 +82,16 @@ def parse_node(subject: str) -> NodeSubject | None:
 # --- credentials of new nodes --------------------------------------------------------------------
 
 ENROLL: Final = f"{ROOT}.enroll.*.*"
-"""Where new nodes' agents ask the provisioner for their own credentials."""
+"""Enrollment requests of new nodes, answered by the provisioner."""
 
 
 def enroll(pool: str, node: str) -> str:
-    """Where one node's agent asks: the only subject that its bootstrap credentials may use."""
+    """Subject of one node's enrollment, the only one its bootstrap credentials permit."""
     return f"{ROOT}.enroll.{token(pool, 'pool')}.{token(node, 'node')}"
 
 
 def parse_enroll(subject: str) -> tuple[str, str] | None:
-    """Read it: pool and node."""
+    """Parse an enrollment subject into pool and node."""
     match subject.split("."):
         case ["navarch", "v1", "enroll", pool, node]:
             return pool, node
@@ -102,41 +102,41 @@ def parse_enroll(subject: str) -> tuple[str, str] | None:
 # --- pools ---------------------------------------------------------------------------------------
 
 POOL_EVENTS: Final = f"{ROOT}.pool.*.event.>"
-"""Every fact about every pool."""
+"""Every event about every pool."""
 
 POOL_REQUESTS: Final = f"{ROOT}.pool.*.request.>"
-"""What people and schedulers ask of pools: scale, cordon, uncordon, drain, replace."""
+"""Requests of operators: scale, cordon, uncordon, drain, replace …"""
 
 
 class PoolSubject(NamedTuple):
-    """A parsed pool subject: `name` is the event's fact or the request's verb."""
+    """A parsed pool subject; `name` is the event's name or the request's verb."""
 
     pool: str
     name: str
 
 
 def pool_event(pool: str, fact: str) -> str:
-    """Where a fact about a pool is published."""
+    """Subject of an event about a pool."""
     return f"{ROOT}.pool.{token(pool, 'pool')}.event.{token(fact, 'fact')}"
 
 
 def pool_events_of(pool: str) -> str:
-    """Every fact about one pool."""
+    """Every event about one pool."""
     return f"{ROOT}.pool.{token(pool, 'pool')}.event.>"
 
 
 def pool_event_wildcard(fact: str) -> str:
-    """One kind of fact, about any pool."""
+    """One event, about any pool."""
     return f"{ROOT}.pool.*.event.{token(fact, 'fact')}"
 
 
 def pool_request(pool: str, verb: str) -> str:
-    """Where a request to a pool is published."""
+    """Subject of a request to a pool."""
     return f"{ROOT}.pool.{token(pool, 'pool')}.request.{token(verb, 'verb')}"
 
 
 def parse_pool_request(subject: str) -> PoolSubject | None:
-    """Read a pool's request subject."""
+    """Parse a pool's request subject."""
     match subject.split("."):
         case ["navarch", "v1", "pool", pool, "request", verb]:
             return PoolSubject(pool, verb)
@@ -145,7 +145,7 @@ def parse_pool_request(subject: str) -> PoolSubject | None:
 
 
 def parse_pool_event(subject: str) -> PoolSubject | None:
-    """Read a pool's event subject."""
+    """Parse a pool's event subject."""
     match subject.split("."):
         case ["navarch", "v1", "pool", pool, "event", fact]:
             return PoolSubject(pool, fact)
@@ -156,16 +156,16 @@ def parse_pool_event(subject: str) -> PoolSubject | None:
 # --- the fleet's own services --------------------------------------------------------------------
 
 FLEET_EVENTS: Final = f"{ROOT}.fleet.event.>"
-"""Every fact about the fleet's own services."""
+"""Every event about the fleet's own services."""
 
 
 def fleet_event(fact: str) -> str:
-    """Where a fact about the fleet's own services is published."""
+    """Subject of an event about the fleet's own services."""
     return f"{ROOT}.fleet.event.{token(fact, 'fact')}"
 
 
 def parse_fleet_event(subject: str) -> str | None:
-    """Read the fact of a fleet's event subject."""
+    """Parse a fleet event subject into the event's name."""
     match subject.split("."):
         case ["navarch", "v1", "fleet", "event", fact]:
             return fact
@@ -176,11 +176,11 @@ def parse_fleet_event(subject: str) -> str | None:
 # --- sagas ---------------------------------------------------------------------------------------
 
 SAGAS: Final = f"{ROOT}.saga.>"
-"""Every saga's log, live."""
+"""Every saga's log."""
 
 
 class SagaSubject(NamedTuple):
-    """A parsed saga subject; `step` is `saga` for entries about the saga as a whole."""
+    """A parsed saga subject; `step` is `saga` for entries about the whole saga."""
 
     saga: str
     step: str
@@ -188,22 +188,22 @@ class SagaSubject(NamedTuple):
 
 
 def saga_entry(saga: str, step: str, status: str) -> str:
-    """Where one entry of a saga's log is appended."""
+    """Subject of one saga log entry."""
     return f"{ROOT}.saga.{saga_token(saga)}.{token(step, 'step')}.{token(status, 'status')}"
 
 
 def saga_tree(saga: str) -> str:
-    """One saga's whole log; also the guard of every append to it."""
+    """One saga's whole log; every append compares its last sequence."""
     return f"{ROOT}.saga.{saga_token(saga)}.>"
 
 
 def saga_step_wildcard(step: str, status: str) -> str:
-    """One status of one step, in any saga: what a participant consumes."""
+    """One status of one step, in any saga; consumed by participants."""
     return f"{ROOT}.saga.*.{token(step, 'step')}.{token(status, 'status')}"
 
 
 def parse_saga(subject: str) -> SagaSubject | None:
-    """Read a saga entry's subject."""
+    """Parse a saga entry's subject."""
     match subject.split("."):
         case ["navarch", "v1", "saga", saga, step, status]:
             return SagaSubject(saga, step, status)
@@ -214,43 +214,43 @@ def parse_saga(subject: str) -> SagaSubject | None:
 # --- timers --------------------------------------------------------------------------------------
 
 TIMERS: Final = f"{ROOT}.timer.>"
-"""Scheduled messages and what they fire into: one stream, as the server demands."""
+"""Scheduled messages and their targets: one stream, as the server requires."""
 
 
 def timer_schedule(owner: str, key: str) -> str:
-    """Where a timer waits; publishing again under the same key replaces it."""
+    """Subject of a scheduled timer; publishing again under the same key replaces it."""
     return f"{ROOT}.timer.schedule.{token(owner, 'owner')}.{saga_token(key)}"
 
 
 def timer_due(owner: str, key: str) -> str:
-    """Where a timer fires."""
+    """Subject on which a timer fires."""
     return f"{ROOT}.timer.due.{token(owner, 'owner')}.{saga_token(key)}"
 
 
 def timer_due_wildcard(owner: str) -> str:
-    """Every timer of one owner that has fired."""
+    """Every fired timer of one owner."""
     return f"{ROOT}.timer.due.{token(owner, 'owner')}.>"
 
 
 # --- dead letters and queries --------------------------------------------------------------------
 
 DEAD: Final = f"{ROOT}.dead.>"
-"""Every message that could not be used, with the reason."""
+"""Every message that could not be processed, with the reason."""
 
 MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"
-"""The server's word that a message was delivered too often; it names the stream sequence."""
+"""The server's advisory that a message exceeded its deliveries, with the stream sequence."""
 
 
 def dead(stream: str, durable: str) -> str:
-    """Where a durable's dead letters go."""
+    """Subject of a durable's dead letters."""
     return f"{ROOT}.dead.{token(stream.lower(), 'stream')}.{token(durable, 'durable')}"
 
 
 def query(name: str) -> str:
-    """Where a question about the fleet is answered (request/reply, NATS services API)."""
+    """Subject of a query about the fleet (request/reply, NATS services API)."""
     return f"{ROOT}.query.{token(name, 'query')}"
 
 
 def replica_query(name: str, replica: str) -> str:
-    """Where one replica answers a question that only it can: whoever is asked passes it on."""
+    """Subject of a query that only one replica can answer; other replicas forward it."""
     return f"{query(name)}.{token(replica, 'replica')}"

@@ -1,4 +1,4 @@
-"""What a sweep of the providers is asked, and what it answers. Pure data."""
+"""Requests for sweeps, and their results."""
 
 from typing import Literal
 
@@ -7,19 +7,19 @@ import msgspec
 from schemas.messages import UtcTime
 
 SweepVerb = Literal["adopt", "terminate", "forget", "note"]
-"""`adopt`: record what stands without a record, or whose launch nobody has finished. `terminate`:
-remove what should not stand. `forget`: close the record of what its provider lists no more. `note`:
-say in a running instance's record that its provider does not list it, or does again."""
+"""`adopt`: record an instance without a record or with an unfinished launch. `terminate`: remove an
+instance that should not exist. `forget`: close the record of an instance that its provider no
+longer lists. `note`: record that the provider does not list a running instance, or does again."""
 
 
 class SweepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody asks for a sweep, or what one would do."""
+    """Requests a sweep or its dry run."""
 
     by: str = ""
 
 
 class SweepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a sweep does, did or would do."""
+    """One action of a sweep."""
 
     verb: SweepVerb
     pool: str
@@ -28,23 +28,23 @@ class SweepLine(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: str = ""
     reason: str
     waits_seconds: float = 0.0
-    """So long it is left alone yet, because whoever works on it may be about to finish; 0: now."""
+    """Wait before acting, because a replica may be about to finish its work; 0: none."""
     held_back: str = ""
-    """Why it is not done at all; empty: it is."""
+    """Why it is not performed; empty: it is."""
     outcome: str = ""
-    """What came of it; empty: it was only planned."""
+    """Its result; empty: planned only."""
     dollars_per_hour: float = 0.0
 
 
 class SweepAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep did or would do, in the order of the provider and the record."""
+    """Actions of a sweep, ordered by provider and record."""
 
     replica: str
-    """Who sweeps."""
+    """The replica that sweeps."""
     at: UtcTime
     performed: bool
     lines: tuple[SweepLine, ...] = ()
     unlisted: dict[str, str] = {}
-    """Provider -> why it could not be listed: of its instances nothing is concluded."""
+    """Provider -> why listing failed; its instances are left alone."""
     fleet_known: bool = True
-    """False: the bus does not know its fleet yet, and nothing at any provider is touched."""
+    """False: the fleet's ID is unknown yet, and no instance is touched."""

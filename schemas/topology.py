@@ -1,7 +1,7 @@
-"""Every stream, bucket and durable, with every option spelt out; set-up makes the server match.
+"""Every stream, bucket and durable with all options; `services.bus.topology_setup` creates them.
 
-Names stay under 32 characters. A durable's `ack_wait` is short because the consumer loop keeps what
-it holds alive by progress signs; so what a killed service held comes back within two seconds.
+Names stay under 32 characters. A durable's `ack_wait` is short because the consumer loop extends it
+by progress acknowledgements; messages of a killed service are redelivered within two seconds.
 """
 
 from typing import Any, Final
@@ -13,7 +13,7 @@ from schemas import subjects
 SECOND_NS: Final = 1_000_000_000
 DAY_SECONDS: Final = 86_400
 SERVER_VERSION_MIN: Final = (2, 12, 0)
-"""Scheduled messages came with 2.12."""
+"""The first version with scheduled messages."""
 
 MESSAGE_BYTES_MAX: Final = 1_048_576
 DUPLICATE_WINDOW_SECONDS: Final = 600
@@ -39,7 +39,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     deny_delete: bool = False
     compression: str = "none"
     replicas_one: bool = False
-    """True: one replica whatever the cluster has; the stream is worth little."""
+    """True: one replica in any cluster, because the stream is expendable."""
 
     def config(self, replicas: int) -> dict[str, Any]:
         """The server's JSON form (`$JS.API.STREAM.CREATE`)."""
@@ -75,13 +75,13 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One key-value bucket and who alone writes it."""
+    """One key-value bucket and its only writer."""
 
     name: str
     description: str
     writer: str
     marker_ttl_seconds: float = 3600
-    """How long the marker of a removed key stands, for watchers that were away."""
+    """How long the marker of a removed key is kept for disconnected watchers."""
     bytes_max: int = -1
 
     def stream(self) -> StreamSpec:
@@ -102,7 +102,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectBucketSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket of the object store and who alone writes it."""
+    """One object store bucket and its only writer."""
 
     name: str
     description: str
@@ -116,7 +116,7 @@ class ObjectBucketSpec(msgspec.Struct, frozen=True, kw_only=True):
         return f"OBJ_{self.name}"
 
     def stream(self) -> StreamSpec:
-        """The stream behind the bucket, whose oldest makes room for what is new."""
+        """The stream behind the bucket; it discards the oldest objects."""
         return StreamSpec(
             name=self.stream_name,
             description=self.description,
@@ -138,12 +138,12 @@ class DurableSpec(msgspec.Struct, frozen=True, kw_only=True):
     filters: tuple[str, ...]
     ack_wait_seconds: float = 2.0
     deliveries_max: int = 20
-    """After this many the loop dead-letters the message itself; the server's own bound is higher,
-    and trips only where a message kills its consumer every time."""
+    """After this many the consumer loop dead-letters the message; the server's own limit is higher
+    and applies only to a message that kills its consumer every time."""
     in_flight_max: int = 256
-    """Messages one process holds at once."""
+    """Messages that one process holds at once."""
     ack_pending_max: int = 20_000
-    """Messages all replicas hold at once."""
+    """Messages that all replicas hold at once."""
 
     def config(self, replicas: int) -> dict[str, Any]:
         """The server's JSON form (`$JS.API.CONSUMER.DURABLE.CREATE`)."""
@@ -169,7 +169,7 @@ GIB: Final = 1024 * MIB
 
 TELEMETRY: Final = StreamSpec(
     name="TELEMETRY",
-    description="The last samples of each node: the time series itself",
+    description="The last samples of each node",
     subjects=(subjects.TELEMETRY,),
     age_max_seconds=900,
     bytes_max=1 * GIB,
@@ -179,14 +179,14 @@ TELEMETRY: Final = StreamSpec(
 )
 EVENTS: Final = StreamSpec(
     name="EVENTS",
-    description="Facts about nodes, pools and the fleet's services",
+    description="Events about nodes, pools and the fleet's services",
     subjects=(subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
     age_max_seconds=30 * DAY_SECONDS,
     bytes_max=2 * GIB,
 )
 REQUESTS: Final = StreamSpec(
     name="REQUESTS",
-    description="What people ask of pools: a work queue",
+    description="Requests of operators: a work queue",
     subjects=(subjects.POOL_REQUESTS,),
     retention="workqueue",
     age_max_seconds=1 * DAY_SECONDS,
@@ -194,14 +194,14 @@ REQUESTS: Final = StreamSpec(
 )
 SAGAS: Final = StreamSpec(
     name="SAGAS",
-    description="Saga logs; open sagas never age out",
+    description="Saga logs; entries of open sagas do not expire",
     subjects=(subjects.SAGAS,),
     discard="new",
     bytes_max=1 * GIB,
 )
 TIMERS: Final = StreamSpec(
     name="TIMERS",
-    description="Deadlines and retries: scheduled messages and what they fire into",
+    description="Deadlines and retries: scheduled messages and their targets",
     subjects=(subjects.TIMERS,),
     retention="workqueue",
     bytes_max=256 * MIB,
@@ -211,7 +211,7 @@ TIMERS: Final = StreamSpec(
 )
 DEAD: Final = StreamSpec(
     name="DEAD",
-    description="Messages that could not be used, with the reason",
+    description="Messages that could not be processed, with the reason",
     subjects=(subjects.DEAD, subjects.MAX_DELIVERIES),
     age_max_seconds=30 * DAY_SECONDS,
     bytes_max=256 * MIB,
@@ -219,41 +219,45 @@ DEAD: Final = StreamSpec(
 STREAMS: Final = (TELEMETRY, EVENTS, REQUESTS, SAGAS, TIMERS, DEAD)
 
 POOLS: Final = BucketSpec(
-    name="POOLS", description="What is wanted and what is under way", writer="pool-manager"
+    name="POOLS", description="Desired sizes, open sagas and safety state", writer="pool-manager"
 )
 NODES: Final = BucketSpec(name="NODES", description="Nodes", writer="pool-manager")
 HEALTH: Final = BucketSpec(name="HEALTH", description="Health of nodes", writer="health-monitor")
 INSTANCES: Final = BucketSpec(
-    name="INSTANCES", description="What costs money", writer="provisioner"
+    name="INSTANCES",
+    description="Instances, from their launch to their confirmed absence",
+    writer="provisioner",
 )
 OFFERINGS: Final = BucketSpec(
-    name="OFFERINGS", description="What is exhausted, since when; prices", writer="provisioner"
+    name="OFFERINGS",
+    description="Exhausted and blocked offerings, prices, reserved spend",
+    writer="provisioner",
 )
 HARDWARE: Final = BucketSpec(
     name="HARDWARE",
-    description="GPUs and hosts that are not admitted any more",
+    description="Denylist: GPUs and hosts that must not be admitted",
     writer="pool-manager",
     bytes_max=64 * MIB,
 )
 HEARTBEATS: Final = BucketSpec(
-    name="HEARTBEATS", description="Agents that are alive", writer="agents"
+    name="HEARTBEATS", description="Heartbeats of agents", writer="agents"
 )
 LEASES: Final = BucketSpec(
     name="LEASES",
-    description="Who does what only one may do, and whose turn it is",
+    description="Leases and rate limits",
     writer="every service, its own keys",
     marker_ttl_seconds=60,
 )
 REPAIRS: Final = BucketSpec(
     name="REPAIRS",
-    description="What sick nodes have cost up to now: the sum over all that was told",
+    description="Cost of outages: totals over all `repaired` events",
     writer="metrics",
 )
 BUCKETS: Final = (POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HARDWARE, HEARTBEATS, LEASES, REPAIRS)
 
 EVIDENCE: Final = ObjectBucketSpec(
     name="EVIDENCE",
-    description="What was known of each node that was sick, for whoever repairs it",
+    description="Evidence about unhealthy nodes",
     writer="metrics",
     age_max_seconds=180 * DAY_SECONDS,
     bytes_max=4 * GIB,
@@ -263,7 +267,7 @@ OBJECT_BUCKETS: Final = (EVIDENCE,)
 HEALTH_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,
     name="health-events",
-    description="health-monitor: faults to judge, nodes to judge anew",
+    description="health-monitor: faults, and events after which a node's health is evaluated",
     filters=tuple(
         subjects.node_event_wildcard(fact)
         for fact in ("fault", "registered", "boot-checked", "uncordoned", "terminated")
@@ -272,13 +276,13 @@ HEALTH_EVENTS: Final = DurableSpec(
 HEALTH_TIMERS: Final = DurableSpec(
     stream=TIMERS.name,
     name="health-timers",
-    description="health-monitor: degraded nodes to look at again",
+    description="health-monitor: degraded nodes to evaluate again",
     filters=(subjects.timer_due_wildcard("health-monitor"),),
 )
 POOL_NODE_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,
     name="pool-node-events",
-    description="pool-manager: what changes a node",
+    description="pool-manager: events that change a node",
     filters=tuple(
         subjects.node_event_wildcard(fact)
         for fact in ("registered", "boot-checked", "verdict", "lost", "returned", "preempting")
@@ -287,7 +291,7 @@ POOL_NODE_EVENTS: Final = DurableSpec(
 POOL_REQUESTS: Final = DurableSpec(
     stream=REQUESTS.name,
     name="pool-requests",
-    description="pool-manager: what people ask",
+    description="pool-manager: requests of operators",
     filters=(subjects.POOL_REQUESTS,),
 )
 POOL_SAGAS: Final = DurableSpec(
@@ -305,7 +309,7 @@ POOL_TIMERS: Final = DurableSpec(
 PROVISIONER_STEPS: Final = DurableSpec(
     stream=SAGAS.name,
     name="provisioner-steps",
-    description="provisioner: instances to make and to remove, nodes to reset and to reboot",
+    description="provisioner: instances to launch and terminate, nodes to reset and reboot",
     filters=(
         subjects.saga_step_wildcard("provision", "started"),
         subjects.saga_step_wildcard("provision", "undo-started"),
@@ -315,7 +319,7 @@ PROVISIONER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("reboot", "started"),
         subjects.saga_step_wildcard("check", "started"),
     ),
-    # Launches wait here for capacity; terminations must not wait behind them.
+    # Launches wait here for capacity and must not delay terminations.
     in_flight_max=8192,
 )
 NOTIFIER_STEPS: Final = DurableSpec(
@@ -332,14 +336,14 @@ NOTIFIER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("drain", "started"),
         subjects.saga_step_wildcard("vacate", "started"),
     ),
-    # A drain may be waited for over many restarts; each step's own deadline bounds its failures.
+    # A drain may outlast many restarts; its failures are limited by the step's deadline.
     deliveries_max=1_000,
     in_flight_max=4096,
 )
 NOTIFIER_ALERTS: Final = DurableSpec(
     stream=EVENTS.name,
     name="notifier-alerts",
-    description="notifier: what people are told",
+    description="notifier: events that may alert operators",
     filters=(
         *(
             subjects.pool_event_wildcard(fact)
@@ -365,14 +369,14 @@ NOTIFIER_ALERTS: Final = DurableSpec(
 METRICS_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,
     name="metrics-events",
-    description="metrics: counters over the fleet's facts",
+    description="metrics: counters over events",
     filters=(subjects.NODE_EVENTS, subjects.POOL_EVENTS),
     in_flight_max=1024,
 )
 METRICS_EVIDENCE: Final = DurableSpec(
     stream=EVENTS.name,
     name="metrics-evidence",
-    description="metrics: unhealthy nodes, to keep evidence of them, and the ends of their outages",
+    description="metrics: unhealthy nodes and the ends of their outages, for evidence",
     filters=(
         *(
             subjects.node_event_wildcard(fact)

@@ -17,7 +17,7 @@ from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import TimerDue
-from schemas.saga_params import LaunchSpec, SagaParams
+from schemas.saga_params import LaunchSpec, SagaParams, traits_of
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.planner import event_outbox
@@ -222,23 +222,8 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
     )
     return SagaParams(
         pool=record.name,
-        node=opened.node,
-        new_node=opened.new_node,
-        spare=opened.spare,
-        promotes=opened.promotes,
+        **traits_of(opened),
         order=opened.order or spec.replace_order,
-        reason=opened.reason,
-        action=opened.action,
-        fault=opened.fault,
-        by=opened.by,
-        fault_signature=opened.fault_signature,
-        gpus=opened.gpus,
-        boot_id=opened.boot_id,
-        restores_service=opened.restores_service,
-        sole_notice=opened.sole_notice,
-        cleared_at=opened.cleared_at,
-        attempt=opened.attempt,
-        attempts_max=opened.attempts_max,
         launch=launch if opened.new_node else None,
         drain=opened.drain or spec.drain,
         drain_timeout_seconds=float(

@@ -1,7 +1,7 @@
 """`python -m tests.golden`: write the golden messages that are missing, and docs/events.md.
 
-A golden is written once and then stands: it is what some release wrote, and every later release
-must read it. `--again NAME` writes one anew, which is right only before its type was released.
+A golden is written once and never changed: it is what some release wrote, and every later release
+must read it. `--again NAME` rewrites one, which is allowed only before its type was released.
 """
 
 import argparse

@@ -61,7 +61,7 @@ NAMES: Final = {
 
 
 def shown(subject: str) -> str:
-    """A built subject with its stand-ins named."""
+    """A built subject with placeholders named."""
     return ".".join(NAMES.get(token, token) for token in subject.split("."))
 
 
@@ -270,7 +270,7 @@ def _buckets() -> Iterator[str]:
 
 
 def _parts() -> Iterator[str]:
-    """Structs that stand inside of others and were not described yet."""
+    """Structs that are part of others and were not described yet."""
     yield "## Parts\n"
     described = {*(kind for found in BUCKET_RECORDS.values() for _, kind in found)}
     for module in (
@@ -360,7 +360,7 @@ def _default(field: Field) -> str:
 
 @cache
 def fields(kind: type[Any]) -> tuple[Field, ...]:
-    """The fields that a class itself declares, with the strings that stand below them."""
+    """The fields that a class itself declares, with the docstrings below them."""
     declared = next(
         each
         for each in _module(kind.__module__).body

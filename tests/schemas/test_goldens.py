@@ -131,5 +131,5 @@ def test_an_example_can_be_made_of_every_type(golden):
 
 def test_the_document_says_what_the_code_says():
     """docs/events.md is what `python -m tests.golden` writes from the schemas and the goldens."""
-    told = DOCUMENT.read_text(encoding="utf-8")
-    assert told == document(), "docs/events.md is out of date; run: python -m tests.golden"
+    written = DOCUMENT.read_text(encoding="utf-8")
+    assert written == document(), "docs/events.md is out of date; run: python -m tests.golden"

@@ -1,4 +1,4 @@
-"""Codecs tell unknown from invalid, whatever the bytes are."""
+"""Codecs separate unknown from invalid messages and never raise."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

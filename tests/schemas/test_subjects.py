@@ -61,7 +61,7 @@ def test_node_subjects(pool, node, fact):
 
 @given(TOKENS, TOKENS)
 def test_pool_subjects(pool, name):
-    """Facts and requests are told apart by their subjects alone."""
+    """Events and requests differ in their subjects."""
     event, request = subjects.pool_event(pool, name), subjects.pool_request(pool, name)
     assert subjects.parse_pool_event(event) == (pool, name)
     assert subjects.parse_pool_request(request) == (pool, name)
@@ -139,7 +139,7 @@ BUILDERS: dict[str, Callable[[str], str]] = {
 def test_builders_refuse_what_is_no_token(builder, bad):
     """A dot, a wildcard or a capital in a name would reach into another's subjects."""
     if builder is BUILDERS["dead stream"] and TOKEN.fullmatch(bad.lower()):
-        return  # a stream's name is in capitals, and stands small in its dead letters' subject
+        return  # the subject of its dead letters has the stream's name in lower case
     with pytest.raises(InvalidNameError, match="a-z, 0-9"):
         builder(bad)
 
