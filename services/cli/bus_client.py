@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -47,6 +47,8 @@ from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus, Stored
 from services.cli.text.node_timeline import mentions, sagas_about
 from services.primitives.errors import NavarchError, Unavailable
+
+T = TypeVar("T")
 
 CONNECT_SECONDS_MAX: Final = 5.0
 QUERY_SECONDS_MAX: Final = 5.0
@@ -183,7 +185,7 @@ class Fleet:
     async def _answer(self, pool: str, request: str, after: int) -> Answer:
         filters = [subjects.pool_event(pool, fact) for fact in ANSWERS]
         async with aclosing(
-            _generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
+            as_generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
         ) as following:
             async for stored in following:
                 event = pool_codec.decode(stored.data)
@@ -196,7 +198,7 @@ class Fleet:
     async def saga(self, saga: str) -> AsyncGenerator[Stored, None]:
         """A saga's entries, those to come included, until it has ended."""
         tree = [subjects.saga_tree(saga)]
-        async with aclosing(_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
+        async with aclosing(as_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
             async for stored in following:
                 yield stored
                 entry = subjects.parse_saga(stored.subject)
@@ -216,7 +218,7 @@ class Fleet:
                 subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
             )
         async with aclosing(
-            _generator(self.bus.follow(EVENTS.name, [nodes, pools, *others], "new", after=since))
+            as_generator(self.bus.follow(EVENTS.name, [nodes, pools, *others], "new", after=since))
         ) as following:
             async for stored in following:
                 if not node or mentions(decode_stored(stored), node):
@@ -237,8 +239,8 @@ class Fleet:
         return [*own, *about, *(entry for tree in trees for entry in tree)]
 
 
-def _generator(source: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
-    """A follower as what it is, a generator, so that its consumer can be closed at once."""
+def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """A follower as the generator that it is, so that its consumer can be closed at once."""
     assert isinstance(source, AsyncGenerator)
     return source
 

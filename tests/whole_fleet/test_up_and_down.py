@@ -81,7 +81,7 @@ async def test_up_ready_ssh_and_down(fleet: Fleet) -> None:
     assert set(first) < set(both)
 
     said = await navarch(fleet, "down", "mine", "--mode", "immediate", "--yes")
-    assert "mine is down: its last instance is confirmed gone" in said
+    assert "mine is down: the provider confirmed that its last instance is terminated" in said
     assert await fleet.bus.get(POOLS, pool_key("mine")) is None
     left = Path(fleet.serving.directory, "local")
     assert [] == [each for each in left.iterdir() if not each.name.startswith(".")]

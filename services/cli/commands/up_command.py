@@ -16,18 +16,13 @@ from schemas.fleet_queries import Query
 from schemas.names import TOKEN
 from services.cli import console
 from services.cli.command_options import Config, Mode, NatsUrl, Timeout
-from services.cli.progress_board import Board, bad_news, board
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
     from services.cli.bus_client import Fleet
     from services.cli.text.launch_plan import Plan, Wish
 
-LOOK_SECONDS: Final = 0.5
-"""Between two looks at how far the nodes are."""
 READY_MINUTES: Final = 60
-SAGAS_SHOWN_MAX: Final = 16
-"""Nodes of which each step is shown; the others are counted."""
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Stay = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")]
@@ -243,7 +238,7 @@ def plan_text(planned: "Plan", there: dict[str, str]) -> str:
     return f"{head}\n{tables.columns(headers, rows, colour=console.colour())}"
 
 
-# --- watching ------------------------------------------------------------------------------------
+# --- progress ------------------------------------------------------------------------------------
 
 
 async def _nodes(fleet: "Fleet", pool: str) -> dict[str, str]:
@@ -255,71 +250,23 @@ async def _nodes(fleet: "Fleet", pool: str) -> dict[str, str]:
 
 
 async def _ready(fleet: "Fleet", pool: str, wanted: int) -> None:
-    """Show each node's way until so many are in service."""
+    """Show the progress of each node until `wanted` nodes are in service."""
+    from services.cli.progress_board import show_launches  # noqa: PLC0415
+
     try:
-        async with asyncio.timeout(READY_MINUTES * 60), bad_news(fleet, pool):
-            with board() as shown:
-                while True:
-                    if await _all_active(fleet, pool, wanted, shown):
-                        break
-                    await asyncio.sleep(LOOK_SECONDS)
+        async with asyncio.timeout(READY_MINUTES * 60):
+            await show_launches(fleet, pool, wanted)
     except TimeoutError as error:
         raise NavarchError(
-            f"not all of {wanted} nodes are in service after {READY_MINUTES} minutes; the pool "
-            f"goes on trying: navarch why {pool}"
+            f"fewer than {wanted} nodes are in service after {READY_MINUTES} minutes; the pool "
+            f"continues to launch: navarch why {pool}"
         ) from error
     console.write(f"{pool} is up: {wanted} in service. navarch ssh {pool}, navarch down {pool}")
 
 
-async def _all_active(fleet: "Fleet", pool: str, wanted: int, shown: Board) -> bool:
-    """Whether so many are in service; each node is shown as it stands."""
-    try:
-        nodes = await _nodes(fleet, pool)
-        active = [node for node, status in nodes.items() if status == "active"]
-        for node in active:
-            shown.show(node, 1.0, "in service")
-        if len(active) < wanted:
-            await _show_launches(fleet, pool, shown)
-    except NavarchError as error:
-        # What is asked is on its way, whoever has just been restarted.
-        shown.show(pool, 0.0, str(error))
-        return False
-    return len(active) >= wanted
-
-
-async def _show_launches(fleet: "Fleet", pool: str, shown: Board) -> None:
-    import msgspec  # noqa: PLC0415
-
-    from services.cli.text.saga_progress import progress  # noqa: PLC0415
-    from services.saga.saga_log import read_state  # noqa: PLC0415
-
-    opened = [msgspec.json.decode(each) for each in await fleet.pages("sagas", Query(pool=pool))]
-    for each in [saga for saga in opened if saga.get("new_node")][:SAGAS_SHOWN_MAX]:
-        state = await read_state(fleet.bus, each["saga"])
-        if state is None:
-            continue
-        told = progress(state)
-        done = sum(1 for step in state.steps.values() if step.status == "succeeded")
-        left = len(told.next) + 1
-        shown.show(each["new_node"], done / (done + left), told.waiting_for or told.status)
-
-
 async def _gone(fleet: "Fleet", pool: str) -> None:
-    """Show what is left until the pool is forgotten."""
-    from schemas.pool_records import pool_key  # noqa: PLC0415
-    from schemas.topology import POOLS  # noqa: PLC0415
+    """Show the nodes that leave until the pool is removed."""
+    from services.cli.progress_board import show_removal  # noqa: PLC0415
 
-    before: dict[str, str] = {}
-    while await fleet.bus.get(POOLS, pool_key(pool)) is not None:
-        try:
-            nodes = await _nodes(fleet, pool)
-        except NavarchError:
-            nodes = before  # nobody answers just now; the bucket will say when it is done
-        for node in before.keys() - nodes.keys():
-            console.write(f"  {node:<24} gone")
-        for node, status in nodes.items():
-            if before.get(node) != status:
-                console.write(f"  {node:<24} {status}")
-        before = nodes
-        await asyncio.sleep(LOOK_SECONDS)
-    console.write(f"{pool} is down: its last instance is confirmed gone")
+    await show_removal(fleet, pool)
+    console.write(f"{pool} is down: the provider confirmed that its last instance is terminated")
