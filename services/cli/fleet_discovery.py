@@ -15,6 +15,8 @@ from services.primitives.errors import NavarchError
 from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
 SERVE_FILE: Final = "serve.json"
+LOCAL_FOLDER: Final = "local"
+"""Below the data directory: the nodes that run as processes on this machine."""
 NATS_URL_VARIABLE: Final = "NAVARCH_NATS_URL"
 
 

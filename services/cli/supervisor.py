@@ -19,7 +19,14 @@ from typing import Final
 import msgspec
 
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.cli.fleet_discovery import NATS_URL_VARIABLE, ProcessId, started_ticks
+from services.cli.fleet_discovery import (
+    LOCAL_FOLDER,
+    NATS_URL_VARIABLE,
+    SERVE_FILE,
+    ProcessId,
+    Running,
+    started_ticks,
+)
 from services.primitives.errors import NavarchError
 from services.primitives.process_lifetime import ending_with_us
 
@@ -251,6 +258,24 @@ async def end_left_behind(processes: tuple[ProcessId, ...]) -> int:
                 while alive():  # noqa: ASYNC110 - nobody tells of another's children
                     await asyncio.sleep(0.02)
     return found
+
+
+async def end_predecessor(directory: Path) -> int:
+    """End what a killed serve left running; return the number of processes, agents excluded."""
+    try:
+        before = msgspec.json.decode((directory / SERVE_FILE).read_bytes(), type=Running)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return 0
+    ended = await end_left_behind(before.processes)
+    await asyncio.to_thread(stop_instances, directory)
+    return ended
+
+
+def stop_instances(directory: Path) -> None:
+    """Stop the nodes that run as processes on this machine."""
+    from services.provisioner.providers.local import stop_all  # noqa: PLC0415
+
+    stop_all(directory / LOCAL_FOLDER)
 
 
 def environment_for(config: Path | None, base: Mapping[str, str]) -> dict[str, str]:

@@ -42,9 +42,9 @@ def main() -> None:
     if not directory.exists():
         return
     # Imported once it is needed: until then this process is to cost little.
-    from services.cli.commands.serve_command import clear  # noqa: PLC0415
+    from services.cli.supervisor import end_predecessor  # noqa: PLC0415
 
-    asyncio.run(clear(directory / DATA_FOLDER))
+    asyncio.run(end_predecessor(directory / DATA_FOLDER))
     shutil.rmtree(directory, ignore_errors=True)
 
 

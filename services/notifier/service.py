@@ -25,10 +25,11 @@ from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
 from schemas.step_data import NodeInputs, VacateOutputs
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
 from services.bus.port import Bus, Stored
+from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS, Folding, folded, is_held
 from services.notifier.alerts.alert_rules import Alert, alert_of
 from services.notifier.alerts.incident_matching import part_of
-from services.notifier.workload.workload_notifier import AlertChannel, Notifier
+from services.notifier.workload.workload_notifier import Notifier
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import Retry

@@ -175,7 +175,7 @@ async def test_what_a_killed_serve_started_ends_with_it_and_else_by_the_next(
     told["processes"].append({"pid": left.pid, "started_ticks": ticks})
     (killed.place / "data" / "serve.json").write_text(json.dumps(told))
     async with served(tmp_path / "fleet") as fleet:
-        await fleet.says("ended 1 process that a killed serve had left behind")
+        await fleet.says("ended 1 process of a killed `navarch serve`")
         assert await left.wait() == -signal.SIGTERM
         await fleet.says(READY)
         fleet.process.send_signal(signal.SIGTERM)

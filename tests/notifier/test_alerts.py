@@ -25,10 +25,10 @@ from schemas.pool_events import (
 )
 from schemas.settings import PluginSettings
 from services.bus.port import Stored
+from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_rules import Alert, alert_of
 from services.notifier.alerts.log_channel import LogAlertChannel
 from services.notifier.service import Alerting
-from services.notifier.workload.workload_notifier import AlertChannel
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Received

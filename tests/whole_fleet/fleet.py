@@ -27,7 +27,8 @@ from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Stored
 from services.cli.commands.demo_command import xid_79
-from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
+from services.cli.commands.serve_command import Serving, locked
+from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.provisioner.providers.local_gpus import compiler
 from services.settings.settings_file import load_settings
 from tests.whole_fleet.around import Around, surroundings

@@ -20,7 +20,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import NodeReplaced
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
-from services.cli.commands.serve_command import LOCAL_FOLDER
+from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.provisioner.providers.local_gpus import kmsg_record
 from tests.whole_fleet.fleet import WAIT_SECONDS, Fleet, serving_fleet
 

@@ -29,7 +29,8 @@ from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli import console
 from services.cli.bus_client import Fleet, connected
-from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
+from services.cli.commands.serve_command import Serving, locked
+from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.cli.temporary_fleet import DATA_FOLDER, cleared_directory
 from services.cli.text import tables
 from services.cli.text.node_timeline import milliseconds, timeline_rows

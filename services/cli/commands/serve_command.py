@@ -22,14 +22,19 @@ from schemas import subjects
 from schemas.settings import Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, Running, settings_of
-from services.cli.supervisor import Supervisor, Tell, end_left_behind, environment_for
+from services.cli.supervisor import (
+    Supervisor,
+    Tell,
+    end_predecessor,
+    environment_for,
+    stop_instances,
+)
 from services.primitives.atomic_files import write_whole
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
 
 LOCK_FILE: Final = "serve.lock"
 NATS_FOLDER: Final = "nats"
-LOCAL_FOLDER: Final = "local"
 READY_SECONDS_MAX: Final = 60.0
 
 
@@ -60,7 +65,9 @@ class Serving:
 
     async def __aenter__(self) -> Self:
         """Start everything; wait for nothing but the bus."""
-        await self._clear()
+        if ended := await end_predecessor(self.directory):
+            what = "process" if ended == 1 else "processes"
+            self._tell("serve", f"ended {ended} {what} of a killed `navarch serve`")
         try:
             await self.supervisor.start()
         except BaseException:
@@ -71,16 +78,8 @@ class Serving:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop everything."""
-        await self.supervisor.stop(self._stop_instances)
+        await self.supervisor.stop(lambda: stop_instances(self.directory))
         (self.directory / SERVE_FILE).unlink(missing_ok=True)
-
-    async def _clear(self) -> None:
-        if ended := await clear(self.directory):
-            what = "process" if ended == 1 else "processes"
-            self._tell("serve", f"ended {ended} {what} that a killed serve had left behind")
-
-    def _stop_instances(self) -> None:
-        _stop_instances(self.directory)
 
     def _write(self) -> None:
         """Tell the other commands what runs; the file is whole at every moment."""
@@ -95,23 +94,6 @@ class Serving:
         )
         text = msgspec.json.format(msgspec.json.encode(running), indent=2) + b"\n"
         write_whole(self.directory / SERVE_FILE, text)
-
-
-async def clear(directory: Path) -> int:
-    """End what a killed serve has left running; return how many processes, agents not counted."""
-    try:
-        before = msgspec.json.decode((directory / SERVE_FILE).read_bytes(), type=Running)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return 0
-    ended = await end_left_behind(before.processes)
-    await asyncio.to_thread(_stop_instances, directory)
-    return ended
-
-
-def _stop_instances(directory: Path) -> None:
-    from services.provisioner.providers.local import stop_all  # noqa: PLC0415
-
-    stop_all(directory / LOCAL_FOLDER)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import typer
 from schemas.addresses import host_and_port
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl
+from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from schemas.settings import PoolSpec
     from services.cli.bus_client import Fleet
 
-LOCAL_FOLDER: Final = "local"
 KNOWN_HOSTS: Final = "known_hosts.d"
 
 
