@@ -35,7 +35,7 @@ from services.primitives.coalesce import Joined
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
-from services.saga.participant import Command, Participant, StepFailure
+from services.saga.participant import Command, Participant
 from services.settings.plugin_loader import load_plugin
 
 log = logging.getLogger(__name__)
@@ -76,23 +76,23 @@ class WorkloadSteps:
 
     async def cordon(self, command: Command) -> None:
         """Have nothing new placed on the node."""
-        about = _inputs(command)
+        about = command.inputs_as(NodeInputs)
         await self._notifier.cordon(about.node, about.reason, idempotency_key=command.key)
 
     async def uncordon(self, command: Command) -> None:
         """Let the node be used again; also takes a cordon back."""
-        about = _inputs(command)
+        about = command.inputs_as(NodeInputs)
         await self._notifier.uncordon(about.node, idempotency_key=command.key)
 
     async def vacate(self, command: Command) -> VacateOutputs:
         """Have the node's work moved away, and wait for nothing."""
-        about = _inputs(command)
+        about = command.inputs_as(NodeInputs)
         await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
         return VacateOutputs()
 
     async def drain(self, command: Command) -> None:
         """Have the node's work moved away, and wait until it is; the deadline cancels it."""
-        about = _inputs(command)
+        about = command.inputs_as(NodeInputs)
         if not about.wait:
             if about.workload_notified:
                 return
@@ -136,13 +136,6 @@ def poll_seconds(polls: int, drains: int) -> float:
     # The exponent is bounded: a drain may last for days.
     alone = min(POLL_FIRST_SECONDS * POLL_GROWTH ** min(polls, 16), POLL_MAX_SECONDS)
     return max(alone, drains / POLLS_PER_SECOND_MAX)
-
-
-def _inputs(command: Command) -> NodeInputs:
-    try:
-        return msgspec.convert(command.inputs, NodeInputs)
-    except msgspec.ValidationError as error:
-        raise StepFailure(f"the step's inputs cannot be used: {error}", "INVALID") from error
 
 
 class Alerting:

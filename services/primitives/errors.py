@@ -51,7 +51,16 @@ class Reject(NavarchError):  # noqa: N818
 
 
 class ConfigurationError(NavarchError):
-    """A setting is wrong; the text names file, line, key and the remedy."""
+    """A setting is wrong: what, where, and what to write instead."""
+
+    def __init__(self, problem: str, *, file: str = "", line: int = 0, key: str = "") -> None:
+        """Compose `file:line: key: problem` of what is known."""
+        place = f"{file}:{line}" if line else file
+        super().__init__(": ".join(part for part in (place, key, problem) if part))
+        self.problem = problem
+        self.file = file
+        self.line = line
+        self.key = key
 
 
 class SetupError(NavarchError):

@@ -21,7 +21,7 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.provisioner.launch.launcher import Launcher
 from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
-from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery, inputs_of
+from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_scorer import OfferingScorer
@@ -99,7 +99,7 @@ class SagaStepHandlers:
 
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Bring about the instance."""
-        inputs = inputs_of(command, ProvisionInputs)
+        inputs = command.inputs_as(ProvisionInputs)
         return await self._launcher.launch(inputs, command.saga, self._is_superseded(command))
 
     async def provision_undo(self, command: Command) -> None:
@@ -108,7 +108,7 @@ class SagaStepHandlers:
 
     async def bootstrap(self, command: Command) -> None:
         """Bring the agent onto the instance; most come up with it by themselves."""
-        inputs = inputs_of(command, BootstrapInputs)
+        inputs = command.inputs_as(BootstrapInputs)
         record = await self._store.get(node_key(inputs.pool, inputs.node))
         if record is None or record.state != "running":
             raise StepFailure(f"there is no running instance {inputs.node}")
@@ -126,7 +126,7 @@ class SagaStepHandlers:
         await self._remove(command, undo=False)
 
     async def _remove(self, command: Command, *, undo: bool) -> None:
-        inputs = inputs_of(command, TerminateInputs)
+        inputs = command.inputs_as(TerminateInputs)
         key = node_key(inputs.pool, inputs.node)
 
         def decide(record: InstanceRecord | None) -> InstanceRecord:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -45,6 +45,8 @@ from services.runtime.tracing import current_headers
 from services.saga.saga_log import append, decode_entry, read_state, saga_of
 
 log = logging.getLogger(__name__)
+
+I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - inputs
 
 REASON_CHARS_MAX: Final = 2_000
 APPEND_TRIES_MAX: Final = 10
@@ -101,6 +103,14 @@ class Command:
     def key(self) -> str:
         """What makes the action idempotent."""
         return f"{self.saga}/{self.step}"
+
+    def inputs_as(self, kind: type[I]) -> I:
+        """Decode the step's inputs; StepFailure where they do not fit."""
+        try:
+            return msgspec.convert(self.inputs, kind)
+        except msgspec.ValidationError as error:
+            reason = f"the inputs of {self.key} cannot be used: {error}"
+            raise StepFailure(reason, error="INVALID") from error
 
 
 Action = Callable[[Command], Awaitable[msgspec.Struct | None]]

@@ -49,7 +49,7 @@ def _document(path: Path) -> Document:
     try:
         return read_document(str(path), path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(path)) from error
 
 
 def _check(

@@ -38,6 +38,6 @@ def resource(name: str) -> Path:
                 return path
     tried = ", ".join(str(path) for path in looked)
     raise ConfigurationError(
-        f"{name}: not found (looked at {tried}); reinstall navarch, or name the file in the "
-        "configuration"
+        f"not found (looked at {tried}); reinstall navarch, or name the file in the configuration",
+        file=name,
     )

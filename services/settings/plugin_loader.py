@@ -13,7 +13,7 @@ from typing import Any
 
 from schemas.settings import PluginSettings
 from services.primitives.errors import ConfigurationError
-from services.settings.yaml_document import Document, convert, read_document
+from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 
 
 def load_plugin(
@@ -28,9 +28,7 @@ def load_plugin(
     `built_in`: names that need no entry point.
     """
     document = _document(file)
-    path: tuple[str | int, ...] = tuple(
-        int(part) if part.isdigit() else part for part in settings.path.split(".") if part
-    )
+    path = path_of(settings.path)
     found = _find(group, settings.type, document, path, built_in)
     kind = getattr(found, "Options", None)
     if kind is None:
@@ -41,8 +39,7 @@ def load_plugin(
 
 def plugin_class(group: str, settings: PluginSettings, file: Path | None) -> type[Any]:
     """Return the plugin's class alone, whatever its options lack."""
-    path = tuple(part for part in settings.path.split(".") if part)
-    found = _find(group, settings.type, _document(file), path, {})
+    found = _find(group, settings.type, _document(file), path_of(settings.path), {})
     if getattr(found, "Options", None) is None:
         raise ConfigurationError(f"{settings.type} has no `Options` struct")
     return found
@@ -54,14 +51,14 @@ def _document(file: Path | None) -> Document:
     try:
         return read_document(str(file), file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file)) from error
 
 
 def _find(
     group: str,
     name: str,
     document: Document,
-    path: tuple[str | int, ...],
+    path: Path_,
     built_in: Mapping[str, type[Any]],
 ) -> type[Any]:
     if name in built_in:

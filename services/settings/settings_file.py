@@ -40,12 +40,12 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     environment = os.environ if environment is None else environment
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigurationError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
+            raise ConfigurationError(f"larger than {FILE_BYTES_MAX} bytes", file=str(path))
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(path)) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: is not UTF-8: {error}") from error
+        raise ConfigurationError(f"is not UTF-8: {error}", file=str(path)) from error
     return parse_settings(str(path), text, environment)
 
 
@@ -97,12 +97,8 @@ def requested_pool(name: str, raw: dict[str, Any], settings: Settings, directory
     text = msgspec.json.encode({"pools": {name: with_defaults(settings.defaults, raw)}}).decode()
     document = read_document(str(directory / "request"), text)
     path = ("pools", name)
-    try:
-        spec = _pool(document, name, document.value["pools"][name], path)
-        _check_pool(document, spec, settings, path)
-    except ConfigurationError as error:
-        place = f"{document.file}:1: pools.{name}"
-        raise ConfigurationError(str(error).removeprefix(place).lstrip(".: ")) from error
+    spec = _pool(document, name, document.value["pools"][name], path)
+    _check_pool(document, spec, settings, path)
     return spec
 
 
@@ -128,7 +124,9 @@ def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings
     changes["nats"] = nats
     if port := environment.get("NAVARCH_HTTP_PORT"):
         if not port.isdecimal() or int(port) > PORT_MAX:
-            raise ConfigurationError(f"NAVARCH_HTTP_PORT={port} is not a port: use 0 to {PORT_MAX}")
+            raise ConfigurationError(
+                f"{port} is not a port: use 0 to {PORT_MAX}", key="NAVARCH_HTTP_PORT"
+            )
         changes["http"] = msgspec.structs.replace(settings.http, port=int(port))
     return msgspec.structs.replace(settings, **changes)
 

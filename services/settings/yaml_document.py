@@ -41,7 +41,12 @@ class Document:
             nearest = nearest[:-1]
         line = self.lines.get(nearest, 1)
         key = ".".join(str(part) for part in path) or "(the whole file)"
-        return ConfigurationError(f"{self.file}:{line}: {key}: {problem}")
+        return ConfigurationError(problem, file=self.file, line=line, key=key)
+
+
+def path_of(key: str) -> Path_:
+    """The path of a key such as `pools.training.windows.0`."""
+    return tuple(int(part) if part.isdecimal() else part for part in key.split(".") if part)
 
 
 def read_document(file: str, text: str) -> Document:
@@ -53,13 +58,15 @@ def read_document(file: str, text: str) -> Document:
         )
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigurationError(f"{file}:{line}: not valid YAML: {error.problem}") from error
+        problem = f"not valid YAML: {error.problem}"
+        raise ConfigurationError(problem, file=file, line=line) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, max(text.find(chr(int(error.character))), 0)) + 1
-        problem = f"the character #x{int(error.character):04x} is not allowed; take it out"
-        raise ConfigurationError(f"{file}:{line}: not valid YAML: {problem}") from error
+        character = f"the character #x{int(error.character):04x}"
+        problem = f"not valid YAML: {character} is not allowed; remove it"
+        raise ConfigurationError(problem, file=file, line=line) from error
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"{file}:1: not valid YAML: {error}") from error
+        raise ConfigurationError(f"not valid YAML: {error}", file=file, line=1) from error
     document.value = {} if root is None else _plain(document, root, ())
     return document
 

@@ -133,7 +133,7 @@ def load_policy(path: Path) -> Policy:
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
-            f"{path}:1: cannot be read: {error.strerror}; correct `health_policy`"
+            f"cannot be read: {error.strerror}; correct `health_policy`", file=str(path), line=1
         ) from error
     return parse_policy(str(path), data)
 
@@ -141,11 +141,15 @@ def load_policy(path: Path) -> Policy:
 def parse_policy(file: str, data: bytes) -> Policy:
     """The same, from the file's bytes."""
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigurationError(f"{file}:1: larger than {FILE_BYTES_MAX} bytes; shorten it")
+        raise ConfigurationError(
+            f"larger than {FILE_BYTES_MAX} bytes; shorten it", file=file, line=1
+        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{file}:1: is not UTF-8: {error}; save it as UTF-8") from error
+        raise ConfigurationError(
+            f"is not UTF-8: {error}; save it as UTF-8", file=file, line=1
+        ) from error
     document = read_document(file, text)
     if not isinstance(document.value, dict):
         raise document.error((), "must be a mapping with `version` and `rules`")

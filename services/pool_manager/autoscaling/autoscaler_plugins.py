@@ -104,7 +104,7 @@ def autoscaler_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Autos
         made: Autoscaler = kind(options=options)
         return made
     if depth >= DEPTH_MAX:
-        raise ConfigurationError(f"{at}: composites stand more than {DEPTH_MAX} deep; flatten them")
+        raise ConfigurationError(f"more than {DEPTH_MAX} composites deep; flatten them", key=at)
     return Composite(
         options=options,
         parts=[
@@ -120,6 +120,6 @@ def autoscaler_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Autos
 def _settings(raw: Raw, at: str) -> PluginSettings:
     kind = raw.get("type")
     if not isinstance(kind, str) or not kind:
-        raise ConfigurationError(f"{at}: `type` is missing; add it")
+        raise ConfigurationError("`type` is missing; add it", key=at)
     options = {key: value for key, value in raw.items() if key != "type"}
     return PluginSettings(type=kind, options=options, path=at)

@@ -75,8 +75,8 @@ class PoolRequests:
             load_plugin(REMEDIATOR_PLUGINS, spec.health.remediation, None, BUILT_IN)
             Found(spec, pool, None, make=False)
         except ConfigurationError as error:
-            # Which file and line it is not in, nobody need know.
-            return Wanted(request, None, str(error).rpartition(f"pools.{pool}.")[2])
+            key = error.key.removeprefix(f"pools.{pool}").lstrip(".")
+            return Wanted(request, None, str(ConfigurationError(error.problem, key=key)))
         return Wanted(request, spec)
 
 

@@ -50,11 +50,7 @@ class DiagnosticStep:
 
     async def check(self, command: Command) -> CheckOutputs:
         """Return what passed, or raise StepFailure with what did not; cancelled at the deadline."""
-        try:
-            asked = msgspec.convert(command.inputs, CheckInputs)
-        except msgspec.ValidationError as error:
-            reason = f"the inputs of {command.key} cannot be used: {error}"
-            raise StepFailure(reason, error="INVALID") from error
+        asked = command.inputs_as(CheckInputs)
         subject = subjects.node_command(asked.pool, asked.node, "diagnose")
         request = encode(DiagnoseRequest(checks=asked.checks, level=asked.level))
         while True:

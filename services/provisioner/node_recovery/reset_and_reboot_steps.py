@@ -6,7 +6,7 @@ then a reboot is asked of the provider, and whatever else was to be done fails i
 """
 
 import logging
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -31,8 +31,6 @@ from services.saga.participant import Action, Command, StepFailure
 log = logging.getLogger(__name__)
 
 DETAIL_CHARS_MAX: Final = 500
-
-I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - inputs
 
 _nodes = decoder(NodeRecord)
 
@@ -59,7 +57,7 @@ class NodeRecovery:
 
     async def reset(self, command: Command) -> ActionOutputs:
         """Have the agent reset the GPUs."""
-        inputs = inputs_of(command, ResetInputs)
+        inputs = command.inputs_as(ResetInputs)
         request = encode(ResetRequest(key=command.key, gpus=inputs.gpus))
         acted = await self._ask(inputs, "reset-gpu", request, self._timing.reset_reply_seconds)
         if acted is None:
@@ -74,7 +72,7 @@ class NodeRecovery:
 
     async def reboot(self, command: Command) -> ActionOutputs:
         """Have the agent reboot its host; where the agent is gone, the provider."""
-        inputs = inputs_of(command, RebootInputs)
+        inputs = command.inputs_as(RebootInputs)
         if await self._another_boot(inputs):
             return ActionOutputs(by="nobody", detail="it has another boot already")
         record = await self._store.get(node_key(inputs.pool, inputs.node))
@@ -203,12 +201,3 @@ def _outputs(acted: ActionResult) -> ActionOutputs:
     if not acted.ok:
         raise StepFailure(acted.detail or "the agent says that it failed")
     return ActionOutputs(by="agent", at=acted.at, detail=acted.detail[:DETAIL_CHARS_MAX])
-
-
-def inputs_of(command: Command, kind: type[I]) -> I:
-    """Read a command's inputs; StepFailure where they cannot be read."""
-    try:
-        return msgspec.convert(command.inputs, kind)
-    except msgspec.ValidationError as error:
-        reason = f"the inputs of {command.key} cannot be used: {error}"
-        raise StepFailure(reason, error="INVALID") from error

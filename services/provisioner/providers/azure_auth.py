@@ -37,10 +37,10 @@ def read_principal(
     where = f"providers.{name}"
     if not tenant:
         if secret_file:
-            raise ConfigurationError(f"{where}: client_secret_file needs tenant and client_id")
+            raise ConfigurationError("client_secret_file needs tenant and client_id", key=where)
         return None
     if not client_id:
-        raise ConfigurationError(f"{where}.client_id: must be set where tenant is")
+        raise ConfigurationError("must be set where tenant is", key=f"{where}.client_id")
     what = "the service principal's secret"
     secret = read_secret(name, "client_secret", what, env=secret_env, file=secret_file)
     return ServicePrincipal(tenant=tenant, client_id=client_id, secret=secret)

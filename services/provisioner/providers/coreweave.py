@@ -86,7 +86,9 @@ class CoreWeaveProvider:
         self.options = options
         self._name = environment.name
         if bool(options.kubeconfig) == bool(options.server):
-            raise ConfigurationError(f"providers.{self._name}: set either kubeconfig or server")
+            raise ConfigurationError(
+                "set either kubeconfig or server", key=f"providers.{self._name}"
+            )
         if options.kubeconfig:
             access = by_kubeconfig(self._name, options.kubeconfig, options.context)
         else:

@@ -345,6 +345,6 @@ def _keys(options: DockerProvider.Options, name: str) -> tuple[str, ...]:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ConfigurationError(
-            f"providers.{name}.authorized_keys_file: {file}: {error.strerror}"
+            f"{file}: {error.strerror}", key=f"providers.{name}.authorized_keys_file"
         ) from error
     return tuple(each.strip() for each in lines if each.strip())

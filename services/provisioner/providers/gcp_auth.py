@@ -38,11 +38,12 @@ def read_key(file: str, name: str) -> ServiceAccountKey:
     try:
         return msgspec.json.decode(Path(file).read_bytes(), type=ServiceAccountKey)
     except OSError as error:
-        raise ConfigurationError(f"{where}: {file}: {error.strerror}") from error
+        raise ConfigurationError(f"{file}: {error.strerror}", key=where) from error
     except msgspec.DecodeError as error:
         raise ConfigurationError(
-            f"{where}: {file} is no service account key: {error}; make one with `gcloud iam "
-            "service-accounts keys create`"
+            f"{file} is no service account key: {error}; make one with `gcloud iam "
+            "service-accounts keys create`",
+            key=where,
         ) from error
 
 

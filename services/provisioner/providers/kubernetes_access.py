@@ -100,7 +100,7 @@ def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
     cluster = {each.name: each.cluster for each in read.clusters}.get(chosen.cluster)
     user = {each.name: each.user for each in read.users}.get(chosen.user)
     if cluster is None or user is None:
-        raise ConfigurationError(f"{where}: context {wanted!r} names what is not in the file")
+        raise ConfigurationError(f"context {wanted!r} names what is not in the file", key=where)
     if cluster.insecure_skip_tls_verify:
         raise ConfigurationError(f"{where} skips the check of certificates, which is not done here")
     folder = Path(file).parent
@@ -108,7 +108,7 @@ def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
     if not token and user.token_file:
         token = read_text(str(folder / user.token_file), where).strip()
     if not token:
-        raise ConfigurationError(f"{where}: user {chosen.user!r} {LOGIN}")
+        raise ConfigurationError(f"user {chosen.user!r} {LOGIN}", key=where)
     authority = ""
     if cluster.certificate_authority_data:
         authority = _decoded(cluster.certificate_authority_data, where)
@@ -119,11 +119,11 @@ def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
 
 def _checked(access: ClusterAccess, where: str) -> ClusterAccess:
     if not access.server.startswith(("https://", "http://127.0.0.1:")):
-        raise ConfigurationError(f"{where}: {access.server!r} is no https:// address")
+        raise ConfigurationError(f"{access.server!r} is no https:// address", key=where)
     try:
         access.verify()
     except ssl.SSLError as error:
-        raise ConfigurationError(f"{where}: the certificate authority cannot be read") from error
+        raise ConfigurationError("the certificate authority cannot be read", key=where) from error
     return access
 
 
@@ -131,4 +131,4 @@ def _decoded(data: str, where: str) -> str:
     try:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{where}: certificate-authority-data is no base64") from error
+        raise ConfigurationError("certificate-authority-data is no base64", key=where) from error

@@ -16,13 +16,14 @@ def read_secret(provider: str, option: str, what: str, *, env: str, file: str) -
         secret = os.environ.get(env, "")
         if not secret:
             raise ConfigurationError(
-                f"{where}: the environment variable {env} is not set; set it to {what}, or name "
-                f"another by {option}_env, or a file by {option}_file"
+                f"the environment variable {env} is not set; set it to {what}, or name another "
+                f"by {option}_env, or a file by {option}_file",
+                key=where,
             )
         return secret
     secret = read_text(file, f"{where}.{option}_file").strip()
     if not secret:
-        raise ConfigurationError(f"{where}.{option}_file: {file} is empty")
+        raise ConfigurationError(f"{file} is empty", key=f"{where}.{option}_file")
     return secret
 
 
@@ -31,6 +32,6 @@ def read_text(file: str, where: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{where}: {file}: {error.strerror}") from error
+        raise ConfigurationError(f"{file}: {error.strerror}", key=where) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{where}: {file} is no text") from error
+        raise ConfigurationError(f"{file} is no text", key=where) from error

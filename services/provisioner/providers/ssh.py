@@ -109,8 +109,8 @@ class SshProvider:
         for machine in self._inventory.machines():
             if not (machine.key_file or options.key_file):
                 raise ConfigurationError(
-                    f"providers.{environment.name}.key_file: no private key for "
-                    f"{machine.display_name}"
+                    f"no private key for {machine.display_name}",
+                    key=f"providers.{environment.name}.key_file",
                 )
         access = SshLogin(
             user=options.user,

@@ -78,13 +78,13 @@ class SshInventory:
         self._read_at = (0, 0)
         if bool(machines) == bool(file):
             raise ConfigurationError(
-                f"{self._where}: name the machines either under `machines`, or in the file that "
-                "`inventory` names"
+                "name the machines either under `machines`, or in the file that `inventory` names",
+                key=self._where,
             )
         if len(machines) > MACHINES_MAX:
-            raise ConfigurationError(f"{self._where}.machines: more than {MACHINES_MAX}")
+            raise ConfigurationError(f"more than {MACHINES_MAX}", key=f"{self._where}.machines")
         for number, key, problem in _problems(machines):
-            raise ConfigurationError(f"{self._where}.machines.{number}.{key}: {problem}")
+            raise ConfigurationError(problem, key=f"{self._where}.machines.{number}.{key}")
         self._machines = tuple(machines)
         self.machines()
 
@@ -96,13 +96,13 @@ class SshInventory:
                 if (found.st_mtime_ns, found.st_ino) != self._read_at:
                     if found.st_size > FILE_BYTES_MAX:
                         raise ConfigurationError(
-                            f"{self._file}: larger than {FILE_BYTES_MAX} bytes"
+                            f"larger than {FILE_BYTES_MAX} bytes", file=str(self._file)
                         )
                     self._machines = _parsed(str(self._file), self._file.read_text("utf-8"))
                     self._read_at = (found.st_mtime_ns, found.st_ino)
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigurationError(
-                    f"{self._where}.inventory: {self._file}: cannot be read: {error}"
+                    f"{self._file}: cannot be read: {error}", key=f"{self._where}.inventory"
                 ) from error
         return self._machines
 

@@ -66,7 +66,7 @@ def event_of(line: str, ids: Collection[str], pools: Collection[str]) -> f.Event
     try:
         event = read_event(Document(TYPED, {}), text)
     except ConfigurationError as error:
-        raise TypedError(_plain(str(error).removeprefix(f"{TYPED}:1: "))) from error
+        raise TypedError(_plain(str(ConfigurationError(error.problem, key=error.key)))) from error
     wrong = [
         _plain(f"{'.'.join(map(str, place))}: {problem}".removeprefix(": "))
         for place, problem in event_problems(event, ids, pools)

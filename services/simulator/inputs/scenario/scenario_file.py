@@ -19,7 +19,7 @@ from schemas.settings import Settings
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.primitives.errors import ConfigurationError
 from services.settings.settings_file import settings_of
-from services.settings.yaml_document import Document, Path_, convert, read_document
+from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.scenario_offerings import offered
 from services.simulator.inputs.scenario.scenario_pools import named_providers, own_pools, pool_text
@@ -280,11 +280,8 @@ class _Reading:
         try:
             Found(settings.pools[name], name, None, make=False)
         except ConfigurationError as error:
-            key, _, problem = (str(error).partition(": ")[2] or str(error)).partition(": ")
-            path: Path_ = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
-            if path[:1] != ("pools",):
-                path, problem = ("pools", name, "autoscaling"), f"{key}: {problem}"
-            raise self._error(path, problem) from error
+            path = path_of(error.key) or ("pools", name, "autoscaling")
+            raise self._error(path, error.problem) from error
         return settings
 
     def _settings(self, value: dict[str, Any]) -> Settings:
@@ -298,12 +295,16 @@ class _Reading:
         try:
             return settings_of(document, {})
         except ConfigurationError as error:
-            text = str(error)
-            if " is not set; export " not in text:
+            variable, unset, _ = error.problem.partition(" is not set; export ")
+            if not unset:
                 raise
-            # What a scenario says is the same wherever it is played.
-            text = text.partition(" is not set")[0] + " has no value in a scenario; write the value"
-            raise ConfigurationError(text) from error
+            # A scenario means the same in every environment.
+            raise ConfigurationError(
+                f"{variable} has no value in a scenario; write the value",
+                file=error.file,
+                line=error.line,
+                key=error.key,
+            ) from error
 
     def _mapping(self, raw: dict[str, Any], key: str) -> dict[str, Any]:
         value = raw.get(key)

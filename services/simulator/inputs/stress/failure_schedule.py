@@ -66,8 +66,9 @@ class TooManyError(ConfigurationError):
     def __init__(self) -> None:
         """Say what makes fewer."""
         super().__init__(
-            f"stress.chaos: more than {FAILURES_MAX:,} failures with all that follows from them; "
-            "lower failure_rate, or cascading.probability"
+            f"more than {FAILURES_MAX:,} failures with all that follows from them; lower "
+            "failure_rate, or cascading.probability",
+            key="stress.chaos",
         )
 
 

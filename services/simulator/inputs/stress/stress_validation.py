@@ -12,7 +12,7 @@ from schemas.names import InvalidNameError, pool_name
 from schemas.settings import ALIASES, PoolSpec
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.primitives.errors import ConfigurationError
-from services.settings.yaml_document import Document, Path_, convert
+from services.settings.yaml_document import Document, Path_, convert, path_of
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.stress import job_demand
 from services.simulator.inputs.stress.failure_schedule import FAILURES_MAX
@@ -114,12 +114,10 @@ def _of_autoscaler(
     try:
         Found(pool, "any", None, make=False)
     except ConfigurationError as error:
-        told = str(error).partition(": ")[2] if str(error).startswith("(") else str(error)
-        key, _, problem = told.partition(": ")
-        parts = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+        parts = path_of(error.key)
         inside = parts[2:] if parts[:2] == ("pools", "any") else ("autoscaling",)
         inside = (written, *inside[1:]) if inside[:1] == ("autoscaling",) else inside
-        yield document.error((*here, "pool", *inside), problem or told)
+        yield document.error((*here, "pool", *inside), error.problem)
 
 
 def _plain(pool: dict[str, Any]) -> dict[str, Any]:
