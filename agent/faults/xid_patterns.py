@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from agent.faults import nvlink_registers
 from agent.faults.nvlink5_decoder import decode
 from schemas.enums import FaultKind
 from schemas.node_events import Metric
@@ -15,6 +16,7 @@ from schemas.node_events import Metric
 MESSAGE_CHARS_MAX: Final = 1024
 REGISTERS_MAX: Final = 8
 NVLINK5_CODES: Final = range(144, 151)
+NVLINK_CODE: Final = 74
 RECOVERY_ACTION_CODE: Final = 154
 
 
@@ -64,6 +66,7 @@ _LINK = re.compile(r"\blink\s+(-?\d{1,3})\b", re.IGNORECASE)
 _INJECTED = re.compile(r"\bi([01])\b")
 _CROSS = re.compile(r"\b(XC[01])\b")
 _REGISTERS = re.compile(r"\(\s*(0x[0-9a-f]{1,16}(?:[\s,]+0x[0-9a-f]{1,16})*)\s*\)", re.IGNORECASE)
+_RESETS = re.compile(r"\bRST:\s*(Yes|No)\b(?:[,\s]+D-RST:\s*(Yes|No)\b)?", re.IGNORECASE)
 _RECOVERY = re.compile(
     r"changed from\s+0x([0-9a-f]{1,8})\s*\(([^)]{0,60})\)\s*"
     r"to\s+0x([0-9a-f]{1,8})\s*\(([^)]{1,60})\)",
@@ -139,17 +142,45 @@ def _xid(where: str, code: int, rest: str, message: str) -> Sighting:
         rest = rest[found.end() :]
     if found := _CHANNEL.search(rest):
         metrics["channel"] = found.group(1).lower()
-    subcode = ""
-    if code in NVLINK5_CODES:
-        subcode = _nvlink5(rest, metrics)
-    elif code == RECOVERY_ACTION_CODE and (found := _RECOVERY.search(rest)):
-        subcode = _printable(found.group(4).strip())
-        metrics["recovery_action"] = subcode
-        metrics["recovery_action_code"] = int(found.group(3), 16)
-        metrics["recovery_action_was"] = _printable(found.group(2).strip())
+    if found := _RESETS.search(rest):
+        metrics["reset_required"] = found.group(1).lower() == "yes"
+        if found.group(2):
+            metrics["drain_reset_required"] = found.group(2).lower() == "yes"
+    subcode = _subcode(code, rest, metrics)
     return Sighting(
         kind="xid", code=code, pci=_where(where), subcode=subcode, message=message, metrics=metrics
     )
+
+
+def _subcode(code: int, rest: str, metrics: dict[str, Metric]) -> str:
+    """Read what some codes say beyond their number; add it to `metrics`."""
+    if code == NVLINK_CODE:
+        return _nvlink(rest, metrics)
+    if code in NVLINK5_CODES:
+        return _nvlink5(rest, metrics)
+    found = _RECOVERY.search(rest) if code == RECOVERY_ACTION_CODE else None
+    if found is None:
+        return ""
+    subcode = _printable(found.group(4).strip())
+    metrics["recovery_action"] = subcode
+    metrics["recovery_action_code"] = int(found.group(3), 16)
+    metrics["recovery_action_was"] = _printable(found.group(2).strip())
+    return subcode
+
+
+def _nvlink(rest: str, metrics: dict[str, Metric]) -> str:
+    """Read `NVLink: fatal error detected on link 6(0x10000, 0x0, …)`; return the class."""
+    if found := _LINK.search(rest):
+        metrics["nvlink"] = int(found.group(1))
+    found = _REGISTERS.search(rest)
+    if found is None:
+        return ""
+    registers = re.split(r"[\s,]+", found.group(1))[:REGISTERS_MAX]
+    metrics["registers"] = " ".join(registers).lower()
+    values = [_register(each) for each in registers]
+    if nvlink_registers.needs_fabric_reset(values):
+        metrics["fabric_reset_required"] = True
+    return nvlink_registers.classify(values) or ""
 
 
 def _nvlink5(rest: str, metrics: dict[str, Metric]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from agent.faults.xid_patterns import recognise
 from schemas.enums import FaultKind
 from schemas.health_records import HealthRecord
 from schemas.node_events import Fault
@@ -19,7 +20,10 @@ from services.settings.packaged_files import resource
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 POLICY = load_policy(resource("health-policy.yaml"))
 XIDS = {entry.code: entry for entry in load_xids().codes}
-FATAL = {48, 79, 94, 95}
+FATAL = {48, 79, 95}
+ACCESS_HANGS = 12028
+CONTAINED = 94
+"""NVIDIA asks for a restart of the program; the reset that remaps the row comes after the work."""
 
 
 def judge(kind: str, code: int = 0, **fields: Any):
@@ -54,9 +58,12 @@ def test_each_xid_is_judged_as_nvidia_asks(code: int):
         "CHECK_MECHANICALS": {("unhealthy", "replace")},
         "UPDATE_SWFW": {("degraded", "inspect")},
         "CONTACT_SUPPORT": {("degraded", "inspect")},
-        "CHECK_UVM": {("degraded", "inspect")},
+        "CHECK_UVM": {("unhealthy", "reset_gpu")},
         "XID_154": {("degraded", "inspect")},
     }
+    if code == CONTAINED:
+        assert (told.result, told.action) == ("degraded", "reset_gpu")
+        return
     if entry.action:
         assert (told.result, told.action) in expected[entry.action]
 
@@ -66,7 +73,7 @@ def test_each_xid_is_judged_as_nvidia_asks(code: int):
     [
         (48, "unhealthy", "reset_gpu"),
         (79, "unhealthy", "replace"),
-        (94, "unhealthy", "restart_app"),
+        (94, "degraded", "reset_gpu"),
         (95, "unhealthy", "reset_gpu"),
         (13, "healthy", "restart_app"),
         (31, "healthy", "restart_app"),
@@ -77,7 +84,9 @@ def test_each_xid_is_judged_as_nvidia_asks(code: int):
         (74, "degraded", "inspect"),
         (119, "unhealthy", "reset_gpu"),
         (162, "healthy", "none"),
+        (159, "unhealthy", "reset_gpu"),
         (163, "degraded", "inspect"),
+        (176, "degraded", "inspect"),
         (0, "degraded", "inspect"),
         (61, "degraded", "inspect"),
         (999, "degraded", "inspect"),
@@ -101,8 +110,12 @@ def test_each_sxid_follows_its_part_of_the_table(entry):
         case "fatal":
             assert (judged.result, judged.action) == ("unhealthy", "reboot")
             assert said.result == "degraded"
+        case "non-fatal" | "other" if entry.code == ACCESS_HANGS:
+            assert (judged.result, judged.action) == ("unhealthy", "reboot")
         case "non-fatal" | "other":
             assert judged.result in ("healthy", "degraded")
+    fatal = judge("sxid", entry.code, gpu_index=-1, subcode="fatal")
+    assert (fatal.result, fatal.action, fatal.fatal) == ("unhealthy", "reboot", True)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +123,7 @@ def test_each_sxid_follows_its_part_of_the_table(entry):
     [
         ("None", "healthy", "none"),
         ("Drain P2P", "degraded", "restart_app"),
+        ("Recover IMEX Domain", "degraded", "inspect"),
         ("Drain and Reset", "unhealthy", "reset_gpu"),
         ("GPU Reset Required", "unhealthy", "reset_gpu"),
         ("Node Reboot Required", "unhealthy", "reboot"),
@@ -183,8 +197,9 @@ def test_every_kind_of_fault_has_a_rule():
         ("xid", 31, {}, 5, 700, "degraded"),
         ("xid", 31, {}, 50, 1, "healthy"),
         ("xid", 74, {}, 3, 120, "unhealthy"),
-        ("xid", 149, {"metrics": {"severity": "link-fatal"}}, 1, 120, "degraded"),
-        ("xid", 149, {"metrics": {"severity": "link-fatal"}}, 2, 120, "unhealthy"),
+        ("xid", 74, {"subcode": "ecc"}, 2, 120, "degraded"),
+        ("xid", 74, {"subcode": "ecc"}, 3, 120, "unhealthy"),
+        ("xid", 74, {"subcode": "ignore"}, 50, 120, "healthy"),
         ("xid", 149, {"metrics": {"severity": "fatal"}}, 1, 120, "unhealthy"),
         ("xid", 149, {"metrics": {"severity": "nonfatal"}}, 9, 120, "healthy"),
         ("nvlink", 0, {"subcode": "down"}, 3, 60, "unhealthy"),
@@ -213,6 +228,47 @@ def test_repetition_makes_it_worse(kind, code, fields, times, apart_seconds, res
         judged = POLICY.judge(fault, windows, at)
         record, _ = decide_fault(record, fault, judged, Seen(fault.id, number + 1, at))
     assert record.status == result
+
+
+NVLINK5 = "NVRM: Xid (PCI:0009:01:00): {}"
+NVLINK = (
+    "NVRM: Xid (PCI:0000:8d:00): 74, pid='<unknown>', name=<unknown>, "
+    "NVLink: fatal error detected on link 6({}, 0x0, 0x0)"
+)
+LINES = [
+    # The table says reset, the line says non-fatal.
+    (
+        "145, RLW_REMAP Nonfatal XC0 i0 Link 05 (0x00000082 0x00000040 0x0)",
+        "unhealthy",
+        "reset_gpu",
+    ),
+    # The table says ignore, the line says fatal: a user's software brought the link down.
+    ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x026001c6 0x0 0x0)", "healthy", "none"),
+    ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x1 0x0)", "unhealthy", "reset_gpu"),
+    ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x000001c6 0x0 0x0)", "degraded", "reset_gpu"),
+    ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x028001c6 0x0 0x0)", "degraded", "inspect"),
+    (
+        "145, RLW_REMAP Nonfatal XC0 i0 Link 05 (0x00000082 0x00000001 0x0)",
+        "healthy",
+        "restart_app",
+    ),
+    ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x03f001c6 0x0 0x0)", "unhealthy", "reset_gpu"),
+    (NVLINK.format("0x10000, 0x0, 0x0, 0x0, 0x0"), "degraded", "inspect"),
+    (NVLINK.format("0x1, 0x0, 0x0, 0x0, 0x0"), "healthy", "none"),
+    (NVLINK.format("0x2, 0x0, 0x0, 0x0, 0x0"), "degraded", "inspect"),
+    (NVLINK.format("0x0, 0x0, 0x0, 0x40000, 0x0"), "unhealthy", "reset_gpu"),
+    ("94, pid=7, name=python, Contained: SM (0x1). RST: No, D-RST: No", "degraded", "reset_gpu"),
+    ("94, pid=7, name=python, Contained: SM (0x1). RST: Yes, D-RST: No", "unhealthy", "reset_gpu"),
+]
+
+
+@pytest.mark.parametrize(("line", "result", "action"), LINES)
+def test_lines_that_drivers_write(line: str, result: str, action: str):
+    """From the kernel's line to the verdict: the registers decide, not the line's own word."""
+    sighting = recognise(line if line.startswith("NVRM") else NVLINK5.format(line))
+    assert sighting is not None
+    judged = judge(sighting.kind, sighting.code, subcode=sighting.subcode, metrics=sighting.metrics)
+    assert (judged.result, judged.action) == (result, action)
 
 
 def test_the_page_is_in_step_with_the_files():
