@@ -35,7 +35,8 @@ from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli.commands.demo_command import xid_79
-from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
+from services.cli.commands.serve_command import Serving, locked
+from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.runtime.process_http import WebServer
 from services.settings.settings_file import load_settings
 
