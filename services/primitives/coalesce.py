@@ -33,6 +33,13 @@ class Joined(Generic[T]):
         """Whether somebody waits for the run after this one."""
         return key in self._next
 
+    async def close(self) -> None:
+        """Cancel every run; their callers are cancelled as well."""
+        tasks = [*self._now.values(), *self._next.values()]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _after(self, earlier: "asyncio.Task[T] | None", key: str) -> T:
         if earlier is not None:
             await asyncio.wait([earlier])

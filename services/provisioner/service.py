@@ -1,4 +1,4 @@
-"""The provisioner's shell: its steps, its sweep, and the question which instances there are."""
+"""Wires the provisioner: saga steps, sweep, price reader and query endpoints."""
 
 import asyncio
 import logging
@@ -44,13 +44,15 @@ log = logging.getLogger(__name__)
 
 
 async def build(context: Context) -> Service:
-    """Make the service with the providers of the configuration."""
-    timing = TimeLimits()
+    """Build the service with the configured providers."""
+    limits = TimeLimits()
     unknown = UnknownErrors(context.bus, context.clock)
     providers = Providers(
         {
             each.name: ProviderCalls(
-                each, call_timeout_seconds=timing.call_timeout_seconds, tell=unknown.tell
+                each,
+                call_timeout_seconds=limits.call_timeout_seconds,
+                report_unknown=unknown.report,
             )
             for each in load_providers(context)
         },
@@ -61,9 +63,9 @@ async def build(context: Context) -> Service:
         try:
             await calls.resume()
         except ProviderError as error:
-            # Nodes that do not come back are lost, and replaced: no reason not to serve.
+            # Nodes that do not come back are lost and replaced: the service starts anyway.
             log.warning("not resumed", extra={"reason": str(error)})
-    return assemble(context, providers, timing, types)
+    return assemble(context, providers, limits, types)
 
 
 def load_providers(context: Context) -> list[Provider]:
@@ -88,46 +90,46 @@ def load_providers(context: Context) -> list[Provider]:
 def assemble(
     context: Context,
     providers: Providers,
-    timing: TimeLimits,
+    limits: TimeLimits,
     types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
 ) -> Service:
-    """Put the parts together."""
+    """Wire the parts."""
     bus, clock = context.bus, context.clock
     store = InstanceStore(bus)
-    nats, agent, file = context.settings.nats, context.settings.agent, context.settings_file
+    settings, file = context.settings, context.settings_file
+    nats, agent = settings.nats, settings.agent
     templates = BootstrapTemplates(nats, agent, file.parent if file else Path())
-    settings = context.settings
     offerings = OfferingStore(bus, clock)
-    weigher = OfferingScorer(store, clock, OfferingCatalogue(types, providers.traits()))
-    schedulers = Schedulers(settings.pools, context.settings_file)
-    chooser = OfferingAllocator(
-        bus, clock, store, offerings, weigher, schedulers, settings.spend_cap
+    scorer = OfferingScorer(store, clock, OfferingCatalogue(types, providers.traits()))
+    schedulers = Schedulers(settings.pools, file)
+    allocator = OfferingAllocator(
+        bus, clock, store, offerings, scorer, schedulers, settings.spend_cap
     )
     steps = SagaStepHandlers(
-        bus, clock, store, providers, timing, templates, chooser, context.replica
+        bus, clock, store, providers, limits, templates, allocator, context.replica
     )
-    enroller = EnrollmentEndpoint(bus, clock, store, agent, nats.agent_signing_file)
+    enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats.agent_signing_file)
     participant = Participant(bus, clock, steps.actions, steps.undos)
-    prices = PriceReader(bus, clock, offerings, providers, weigher.catalogue)
+    prices = PriceReader(bus, clock, offerings, providers, scorer.catalogue)
 
-    def observed(pool: str) -> bool:
+    def observes(pool: str) -> bool:
         spec = settings.pools.get(pool)
         return settings.mode == "observe" or (spec is not None and spec.mode == "observe")
 
-    sweeper = Sweeper(bus, clock, store, providers, steps.remover, timing, observed)
+    sweeper = Sweeper(bus, clock, store, providers, steps.remover, limits, observes)
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
 
     async def close() -> None:
         await asyncio.gather(lease.release(), providers.close())
 
     return Service(
-        description="Makes and removes instances, and forgets none",
+        description="Launches and removes instances, and loses none",
         consumers=(participant.consumer(PROVISIONER_STEPS),),
         tasks=(lease.keep, lambda: sweeper.run(lease), lambda: prices.run(lease)),
         endpoints={
             subjects.query("instances"): answer_instances(store),
-            subjects.query("offerings"): answer_offerings(bus, store, offerings, weigher),
-            subjects.ENROLL: enroller.answer,
+            subjects.query("offerings"): answer_offerings(bus, store, offerings, scorer),
+            subjects.ENROLL: enrollment.answer,
             **SweepEndpoints(bus, clock, sweeper, lease, context.replica).endpoints,
         },
         close=close,
@@ -135,7 +137,7 @@ def assemble(
 
 
 def answer_instances(store: InstanceStore) -> Endpoint:
-    """The question which instances there are, in pages by key; those gone only if asked for."""
+    """Answer the instances query, in pages by key; terminated ones only on request."""
 
     async def answer(data: bytes, headers: Headers) -> bytes:
         del headers

@@ -76,7 +76,7 @@ def unlike_acts(
             who = state.outputs.get(step, {}).get("by")
             if who == "agent" and not by_agent[key]:
                 yield "lost", f"{node} was never told to {step} ({key})"
-            by_other = who not in ("agent", "nobody", None)
+            by_other = who not in ("agent", "none", None)
             if by_other and not by_provider[node]:
                 yield "lost", f"the provider never rebooted {node} ({key})"
             if by_other and by_agent[key]:

@@ -21,7 +21,7 @@ CLASSES_LATER: Final = frozenset(
     }
 )
 """Class names that are still used twice. The list only ever gets shorter."""
-LAYERS_LATER: Final = frozenset({"pool_manager", "provisioner", "simulator"})
+LAYERS_LATER: Final = frozenset({"pool_manager", "simulator"})
 """Services whose parts may still import each other as they like. The list only gets shorter."""
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from schemas.instance_records import InstanceRecord
+from schemas.instance_type_catalogue import InstanceTypes
 from schemas.node_records import node_key
 from schemas.saga_log_entries import SagaEntry, SagaStarted, StepStarted, UndoStarted, saga_codec
 from schemas.saga_params import LaunchSpec, SagaParams
-from schemas.settings import Settings
+from schemas.settings import AgentSettings, NatsSettings, Settings
 from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.subjects import saga_tree
 from schemas.topology import LEASES, SAGAS
@@ -22,6 +23,11 @@ from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import PREFIX
+from services.provisioner.offerings.offering_allocator import OfferingAllocator
+from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
+from services.provisioner.offerings.offering_scorer import OfferingScorer
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.provider import (
     Environment,
     Instance,
@@ -113,14 +119,28 @@ def command(saga: str, step: str, inputs: Any) -> Command:
 def steps(
     bus: Bus,
     provider: Provider,
-    timing: TimeLimits = QUICK,
+    limits: TimeLimits = QUICK,
     templates: BootstrapTemplates | None = None,
 ) -> SagaStepHandlers:
     """The steps of one replica."""
-    store = InstanceStore(bus)
-    return SagaStepHandlers(
-        bus, SystemClock(), store, providers(provider, timing), timing, templates
-    )
+    return step_handlers(bus, providers(provider, limits), limits, templates)
+
+
+def step_handlers(
+    bus: Bus,
+    calls: Providers,
+    limits: TimeLimits = QUICK,
+    templates: BootstrapTemplates | None = None,
+    types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
+    fleet_cap: float = 0.0,
+) -> SagaStepHandlers:
+    """The steps of one replica at these providers."""
+    clock, store = SystemClock(), InstanceStore(bus)
+    scorer = OfferingScorer(store, clock, OfferingCatalogue(types, calls.traits()))
+    offerings, schedulers = OfferingStore(bus, clock), Schedulers({}, None)
+    allocator = OfferingAllocator(bus, clock, store, offerings, scorer, schedulers, fleet_cap)
+    templates = templates or BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
+    return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, "")
 
 
 def providers(provider: Provider, timing: TimeLimits = QUICK) -> Providers:

@@ -14,13 +14,6 @@ from schemas.pool_events import LaunchRefused, LaunchWaiting, pool_codec
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
 from services.bus.nats.nats_bus import NatsBus
-from services.primitives.clock import SystemClock
-from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings.offering_allocator import OfferingAllocator
-from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
-from services.provisioner.offerings.offering_scorer import OfferingScorer
-from services.provisioner.offerings.offering_store import OfferingStore
-from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_calls import (
     ProviderCalls,
@@ -40,6 +33,7 @@ from tests.provisioner.support import (
     lapsed,
     provision,
     recorded,
+    step_handlers,
     terminate,
     until,
 )
@@ -73,14 +67,9 @@ class Market:
 
     def steps(self, bus: Any = None, *, fleet_cap: float = 0.0, **instead: Any) -> SagaStepHandlers:
         """One replica; `instead`: what stands for a provider."""
-        bus, clock = bus or self.bus, SystemClock()
-        store = InstanceStore(bus)
-        providers = self._calls(**instead)
-        weigher = OfferingScorer(store, clock, OfferingCatalogue(TYPES, providers.traits()))
-        offerings = OfferingStore(bus, clock)
-        schedulers = Schedulers({}, None)
-        chooser = OfferingAllocator(bus, clock, store, offerings, weigher, schedulers, fleet_cap)
-        return SagaStepHandlers(bus, clock, store, providers, QUICK, chooser=chooser)
+        return step_handlers(
+            bus or self.bus, self._calls(**instead), types=TYPES, fleet_cap=fleet_cap
+        )
 
     def _calls(self, **instead: Any) -> Providers:
         return Providers(

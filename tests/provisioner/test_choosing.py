@@ -54,7 +54,7 @@ def weighed(position: int, standing: BlockState | None = None, **changes: Any) -
         fallback=market == "on-demand",
     )
     values: dict[str, Any] = {"score": -float(position), "near": 0, "price": 2.0} | changes
-    return ScoredCandidate(candidate=candidate, standing=standing or Free(), **values)
+    return ScoredCandidate(candidate=candidate, block_state=standing or Free(), **values)
 
 
 POOL_CAP = PriceLimit(

@@ -122,7 +122,7 @@ async def test_a_reset_that_is_not_done_fails_in_the_agents_words(
 async def test_nobody_else_can_reset(bus: NatsBus) -> None:
     """Where no agent answers, the reset fails and says so."""
     failed = await failure(steps(bus, fake(), HASTY).actions["reset"], reset())
-    assert ("no-agent", True) == (failed.error, "no agent answers" in failed.reason)
+    assert ("no-agent", True) == (failed.error, "does not answer" in failed.reason)
 
 
 async def test_the_agent_reboots_and_the_provider_is_left_alone(bus: NatsBus) -> None:
@@ -148,7 +148,7 @@ async def test_where_the_agent_cannot_the_provider_reboots(bus: NatsBus, there: 
 
     assert ("fake", "fake") == (outputs.by, again.by)
     assert 3 == len(provider.calls("reboot"))
-    assert ("not root" if there else "no agent answers") in outputs.detail
+    assert ("not root" if there else "its agent does not answer") in outputs.detail
 
 
 async def test_a_host_that_does_not_go_down_is_rebooted_by_its_provider(bus: NatsBus) -> None:
@@ -186,7 +186,7 @@ async def test_a_boot_that_has_ended_is_not_ended_again(bus: NatsBus) -> None:
     provider = fake()
     made = await launched(bus, provider)
     outputs = await made.actions["reboot"](reboot("b0"))
-    assert ("nobody", []) == (outputs.by, provider.calls("reboot"))
+    assert ("none", []) == (outputs.by, provider.calls("reboot"))
 
 
 async def test_a_provider_that_cannot_reboot_fails_the_step(bus: NatsBus) -> None:
@@ -264,7 +264,7 @@ async def test_a_node_that_has_become_worse_is_not_given_work(
         assert await check(wanted)
         return
     failed = await failure(check, wanted)
-    assert ("not-admitted", True) == (failed.error, f"calls for {action}" in failed.reason)
+    assert ("not-admitted", True) == (failed.error, f"demands {action}" in failed.reason)
 
 
 async def test_whoever_is_cut_off_asks_again_and_the_agent_does_it_once(bus: NatsBus) -> None:

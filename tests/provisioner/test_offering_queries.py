@@ -67,7 +67,7 @@ async def test_offerings_are_shown_with_price_state_and_use(bus: NatsBus) -> Non
         at=datetime.now(UTC),
         prices=(KnownPrice(instance_type="big", dollars_per_hour=4.5, available=True),),
     )
-    await OfferingStore(bus, SystemClock()).say(said)
+    await OfferingStore(bus, SystemClock()).put_prices(said)
     found = await asked(bus, market, OfferingsQuery(limit=1))
     assert [(each.zone, each.state, each.dollars_per_hour) for each in found] == [
         ("a", "exhausted", 3.0),

@@ -61,10 +61,10 @@ async def test_the_last_good_prices_stay_with_their_age(bus: NatsBus) -> None:
     store = OfferingStore(bus, clock)
     reader = PriceReader(bus, clock, store, providers, catalogue)
     provider.said = [KnownPrice(instance_type="big", dollars_per_hour=2.0)]
-    await reader.ask(["fake"])
+    await reader.read_prices(["fake"])
     provider.broken = True
-    await reader.ask(["fake"])
-    known = await OfferingStore(bus, clock).known()
+    await reader.read_prices(["fake"])
+    known = await OfferingStore(bus, clock).records()
     record = known.prices["fake"]
     assert (record.prices, record.error) == (tuple(provider.said), "TRANSIENT: no answer")
     assert provider.asked == [("big",)] * 2

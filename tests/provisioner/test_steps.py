@@ -231,7 +231,7 @@ async def test_a_removal_that_its_saga_has_left_behind_ends(bus: NatsBus) -> Non
 
     await until(tried)
     await start_step(bus, wanted, sequence, undo=True)
-    with pytest.raises(StepFailure, match="the sweep keeps at it"):
+    with pytest.raises(StepFailure, match="the sweep keeps removing"):
         await removing
 
 

@@ -39,7 +39,7 @@ def told(
         ),
         (
             sighting({KEY: record()}, (instance(),)),
-            *("adopt", "it was made for a launch that nobody has finished", 0),
+            *("adopt", "it was launched, and the launch was not finished", 0),
         ),
         (
             sighting({KEY: record("running")}, (instance(), instance("i-2"))),
@@ -55,11 +55,11 @@ def told(
         ),
         (
             sighting({KEY: record("terminating", provider_id="i-1")}, ()),
-            *("forget", "its provider lists it no more", 0),
+            *("forget", "its provider no longer lists it", 0),
         ),
         (
             sighting({KEY: record("terminating", terminating_at=JUST_NOW)}, ()),
-            *("forget", "its provider lists it no more", 45),
+            *("forget", "its provider no longer lists it", 45),
         ),
         (
             sighting({KEY: record("running", running_at=JUST_NOW)}, ()),
@@ -98,7 +98,7 @@ def test_a_provider_that_could_not_be_listed_is_said_to_leave_it_unknown() -> No
         grace=timedelta(seconds=60),
     )
     [line] = told(seen)
-    assert ("terminate", True) == (line.verb, "nobody knows whether it stands" in line.reason)
+    assert ("terminate", True) == (line.verb, "so it may still exist" in line.reason)
 
 
 def test_what_is_held_back_says_why() -> None:

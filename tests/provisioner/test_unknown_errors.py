@@ -139,7 +139,9 @@ async def test_each_code_is_told_once_by_whoever_meets_it(bus: NatsBus) -> None:
     """Again, at the same time, at another replica or after a restart: it is told already."""
     first, second = UnknownErrors(bus, SystemClock()), UnknownErrors(bus, SystemClock())
     calls = [
-        ProviderCalls(Odd("new", "new", "other"), call_timeout_seconds=60, tell=each.tell)
+        ProviderCalls(
+            Odd("new", "new", "other"), call_timeout_seconds=60, report_unknown=each.report
+        )
         for each in (first, second)
     ]
     for _ in range(5):
@@ -147,7 +149,7 @@ async def test_each_code_is_told_once_by_whoever_meets_it(bus: NatsBus) -> None:
             *(each.list_instances() for each in calls), return_exceptions=True
         )
         assert [True, True] == [isinstance(each, ProviderError) for each in results]
-    await UnknownErrors(bus, SystemClock()).tell(
+    await UnknownErrors(bus, SystemClock()).report(
         "odd", "list", ProviderError("TRANSIENT", "m", unknown="new")
     )
     expected = [("odd", "KeyError", "list"), ("odd", "new", "list"), ("odd", "other", "list")]
@@ -165,11 +167,11 @@ class Away:
 async def test_a_bus_that_is_away_hides_no_error(bus: NatsBus) -> None:
     """The call fails as it failed, and the code is told when the bus is back."""
     teller = UnknownErrors(Away(), SystemClock())
-    calls = ProviderCalls(Odd("new"), call_timeout_seconds=60, tell=teller.tell)
+    calls = ProviderCalls(Odd("new"), call_timeout_seconds=60, report_unknown=teller.report)
     with pytest.raises(ProviderError, match="on hold"):
         await calls.list_instances()
     teller._bus = bus
-    await teller.tell("odd", "list", ProviderError("TRANSIENT", "m", unknown="new"))
+    await teller.report("odd", "list", ProviderError("TRANSIENT", "m", unknown="new"))
     assert [("odd", "new", "list")] == await told(bus)
 
 
@@ -178,7 +180,9 @@ async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
     provider = fake(faults=(FakeFault(call="list", kind="THROTTLE"),))
     teller = UnknownErrors(bus, SystemClock())
     with pytest.raises(ProviderError):
-        await ProviderCalls(provider, call_timeout_seconds=60, tell=teller.tell).list_instances()
+        await ProviderCalls(
+            provider, call_timeout_seconds=60, report_unknown=teller.report
+        ).list_instances()
     assert [] == await told(bus)
 
 

@@ -86,22 +86,22 @@ def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryBus, "schedule", schedule)
 
 
-class _Anybodys:
-    """A claim that is everybody's."""
+class _SharedLease:
+    """A lease that every replica holds at once."""
 
-    async def asking(self, call: Awaitable[Any]) -> Any:
-        """Ask, whoever else does."""
+    async def run(self, call: Awaitable[Any]) -> Any:
+        """Run the call, whatever the other replicas do."""
         return await call
 
 
 def launch_without_a_claim(patch: pytest.MonkeyPatch) -> None:
-    """Of a cloud that knows no tokens every replica that has the command asks, when it likes."""
+    """Every replica with the command requests the launch, from a cloud without tokens."""
 
     @asynccontextmanager
-    async def alone(*_: Any) -> AsyncIterator[_Anybodys]:
-        yield _Anybodys()
+    async def acquired(*_: Any) -> AsyncIterator[_SharedLease]:
+        yield _SharedLease()
 
-    patch.setattr(LaunchLeases, "alone", alone)
+    patch.setattr(LaunchLeases, "acquired", acquired)
 
 
 async def _look_at_pools_alone(self: Any) -> None:

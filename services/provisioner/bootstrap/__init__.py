@@ -1,1 +1,1 @@
-"""How a new machine becomes a node: what it is handed, and what is run on it."""
+"""Turns a new machine into a node: user data, credentials and setup commands."""

@@ -1,12 +1,13 @@
-"""Who alone may ask for a launch, where its provider knows no idempotency tokens.
+"""Lets one replica at a time request a launch from a provider without idempotency tokens.
 
-Such a provider makes a second instance for whoever asks a second time. Commands are kept from
-other replicas by signs of progress. Of one that is cut off from the bus no signs come: its command
-is given to another while it may still be asking. So whoever asks holds a lease on the launch, and
-stops asking, by its own clock, before the lease can be anybody else's.
+Such a provider makes a second instance for a second request. The command of a replica that is cut
+off from the bus is delivered to another replica while the first may still be calling the provider.
+So each replica holds a lease while it calls, and stops by its own clock before the lease expires.
+It also counts its request in the record first: the count shows whether another replica has
+requested the launch since.
 
-What this cannot stop is a request that has left: a provider that acts on it later than `list_lag`
-after its sender was cut off, or killed, may make an instance beside another's. That one goes.
+A request that has already left cannot be stopped. A provider that acts on it later than `list_lag`
+after its sender was cut off or killed may make a second instance, which is then removed.
 """
 
 import asyncio
@@ -14,6 +15,10 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
+from schemas.instance_records import InstanceRecord
+from schemas.launch_offers import Offering
 from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -25,39 +30,65 @@ PREFIX: Final = "launch-"
 
 T = TypeVar("T")
 
+# --- requests counted in the record --------------------------------------------------------------
+
+
+def may_request(record: InstanceRecord, offering: Offering | None) -> bool:
+    """Whether this offering may still be requested, as the record is now."""
+    return record.state == "intended" and record.offering == offering
+
+
+def count_request(
+    record: InstanceRecord, offering: Offering | None, before: int
+) -> InstanceRecord | None:
+    """Return the record with one more request; None if it is counted, or must not be made.
+
+    `before`: the count at this replica's last request; 0: it has made none.
+    """
+    if not may_request(record, offering) or before == record.asks > 0:
+        return None
+    return replace(record, asks=record.asks + 1)
+
+
+def is_only_requester(count: int, before: int) -> bool:
+    """Whether no other replica has requested it, by the count with this request in it."""
+    return count == (before or 1)
+
+
+# --- the lease -----------------------------------------------------------------------------------
+
 
 class LaunchLease:
-    """A launch that nobody else asks for meanwhile."""
+    """The lease on one launch."""
 
-    def __init__(self, lease: Lease, keeping: "asyncio.Task[None]") -> None:
-        """Go by this lease, which `keeping` renews."""
+    def __init__(self, lease: Lease, renewal: "asyncio.Task[None]") -> None:
+        """`renewal` keeps the lease."""
         self._lease = lease
-        self._keeping = keeping
+        self._renewal = renewal
 
-    async def asking(self, call: Awaitable[T]) -> T:
-        """Ask; TRANSIENT, and in doubt, where the claim was lost before there was an answer."""
-        asked, _ = await unless(self._keeping, race(call, self._lease.lost()))
-        if asked.cancelled():
-            raise ProviderError("TRANSIENT", "the bus was out of reach while it was asked for")
-        answer: T = asked.result()
-        return answer
+    async def run(self, call: Awaitable[T]) -> T:
+        """Run a call; TRANSIENT, and in doubt, where the lease was lost before it returned."""
+        running, _ = await unless(self._renewal, race(call, self._lease.lost()))
+        if running.cancelled():
+            raise ProviderError("TRANSIENT", "the bus was out of reach during the launch request")
+        result: T = running.result()
+        return result
 
 
 class LaunchLeases:
-    """Claims of one replica."""
+    """The launch leases of one replica."""
 
     def __init__(self, bus: Bus, clock: Clock, replica: str) -> None:
-        """Contend for them as `replica`."""
         self._bus = bus
         self._clock = clock
         self._replica = replica
 
     @asynccontextmanager
-    async def alone(self, launch: str, seconds_max: float) -> AsyncIterator[LaunchLease]:
-        """Be the only one who may ask for a launch; TRANSIENT where another is for so long."""
+    async def acquired(self, launch: str, seconds_max: float) -> AsyncIterator[LaunchLease]:
+        """Hold the lease on a launch; TRANSIENT where another replica holds it for so long."""
         lease = Lease(self._bus, self._clock, f"{PREFIX}{launch}", self._replica)
-        async with lease.kept() as keeping:
+        async with lease.kept() as renewal:
             acquiring = race(lease.acquired(), seconds_max=max(seconds_max, 0.0))
-            if (await unless(keeping, acquiring))[0].cancelled():
-                raise ProviderError("TRANSIENT", "another replica asks for it just now")
-            yield LaunchLease(lease, keeping)
+            if (await unless(renewal, acquiring))[0].cancelled():
+                raise ProviderError("TRANSIENT", "another replica is requesting this launch")
+            yield LaunchLease(lease, renewal)

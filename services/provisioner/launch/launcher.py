@@ -1,10 +1,10 @@
 """Launches instances so that a crash at any point costs a repetition and never an instance.
 
-The order is what makes it exact: the intention is recorded, then the offering that was chosen, then
-the provider is asked, then the answer is recorded. A try that is not surely the first lists before
-it asks; where the provider knows no tokens, it asks alone. Another offering is asked only once this
-one has surely made nothing. The answer is recorded by compare-and-set; where the record says by
-then that the instance is to go, or is of another provider, it goes at once.
+The order matters: the intention is recorded, then the chosen offering, then the provider is called,
+then the answer is recorded. An attempt that may not be the first lists before it calls; where the
+provider has no idempotency tokens, it calls under a lease. Another offering is requested only once
+this one has certainly launched nothing. The answer is recorded by compare-and-set; if the record by
+then says that the instance must go, or names another provider, the instance is removed at once.
 """
 
 import asyncio
@@ -23,10 +23,27 @@ from schemas.step_data import ProvisionInputs, ProvisionOutputs
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.provisioner.bootstrap.user_data import UserDataError
-from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_decisions import (
+    ERROR_CHARS_MAX,
+    AlreadyRecorded,
+    RecordRunning,
+    RemovedMeanwhile,
+    Settlement,
+    SurplusInstance,
+    find_adoptable,
+    intended_record,
+    mark_terminated,
+    mark_terminating,
+    settle,
+    type_of,
+)
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.launch.launch_claim import alone, asking, may_ask
-from services.provisioner.launch.launch_lease import LaunchLeases
+from services.provisioner.launch.launch_lease import (
+    LaunchLeases,
+    count_request,
+    is_only_requester,
+    may_request,
+)
 from services.provisioner.offerings.offering_allocator import (
     Allocation,
     LaunchRefusedError,
@@ -43,27 +60,31 @@ from services.saga.participant import StepFailure
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
-"""What a launch must have left when it asks for an offering, to hear the answer."""
-OVERTAKEN_LOOK_SECONDS: Final = 5.0
-"""How often a launch that waits for capacity asks whether it is still wanted."""
+"""Time that must be left for the provider's answer when an offering is requested."""
+SUPERSEDED_POLL_SECONDS: Final = 5.0
+"""How often a launch that waits for capacity checks whether its saga has gone on without it."""
+SUPERSEDED: Final = "the saga went on without it"
+
+IsSuperseded = Callable[[], Awaitable[bool]]
+Decide = Callable[[InstanceRecord | None], InstanceRecord | None]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Tries:
-    """Where one launch has got to."""
+class _Progress:
+    """How far one launch has got."""
 
     record: InstanceRecord
     until: float
     """By the monotonic clock."""
-    patience: float
-    """By the same: what comes later is not worth asking for, as its answer might come too late."""
+    allocate_until: float
+    """By the same clock: an offering requested later might be answered too late."""
     in_doubt: bool
-    """An earlier try may have made it."""
-    taken: Allocation | None = None
-    """The offering that is asked for; None: one is to be chosen."""
-    count: int = 0
+    """An earlier attempt may have launched it."""
+    allocation: Allocation | None = None
+    """The offering that is requested; None: one must be allocated."""
+    attempts: int = 0
     asks: int = 0
-    """What the record's `asks` was when this one asked last; 0: it has not."""
+    """The record's `asks` at this replica's last request; 0: it has made none."""
 
 
 class Launcher:
@@ -75,29 +96,26 @@ class Launcher:
         store: InstanceStore,
         providers: Providers,
         remover: Remover,
-        timing: TimeLimits,
+        limits: TimeLimits,
         user_data: Callable[[InstanceRecord], str],
-        chooser: OfferingAllocator,
-        claims: LaunchLeases,
+        allocator: OfferingAllocator,
+        leases: LaunchLeases,
     ) -> None:
-        """Work with these; `user_data` makes what a machine is told at its first boot."""
-        self._claims = claims
+        """`user_data` renders what a machine runs at its first boot."""
+        self._leases = leases
         self._clock = clock
         self._store = store
         self._providers = providers
         self._remover = remover
-        self._timing = timing
+        self._limits = limits
         self._user_data = user_data
-        self._chooser = chooser
+        self._allocator = allocator
 
     async def launch(
-        self, inputs: ProvisionInputs, saga: str, superseded: Callable[[], Awaitable[bool]]
+        self, inputs: ProvisionInputs, saga: str, is_superseded: IsSuperseded
     ) -> ProvisionOutputs:
-        """Bring about the one instance of this intention, or raise StepFailure."""
-        launch = inputs.launch
-        record = instance_decisions.intended_record(
-            inputs.pool, inputs.node, launch, saga, self._clock.now()
-        )
+        """Launch the one instance of this intention, or raise StepFailure."""
+        record = intended_record(inputs.pool, inputs.node, inputs.launch, saga, self._clock.now())
         key = node_key(record.pool, record.instance)
         fresh = await self._store.create(record)
         if not fresh:
@@ -105,249 +123,228 @@ class Launcher:
             if record.state != "intended":
                 return _outcome(record)
         until = self._clock.monotonic() + inputs.timeout_seconds
-        tries = _Tries(
+        progress = _Progress(
             record=record,
             until=until,
-            patience=until - min(ANSWER_SECONDS, inputs.timeout_seconds / 10),
+            allocate_until=until - min(ANSWER_SECONDS, inputs.timeout_seconds / 10),
             in_doubt=not fresh,
         )
         if record.offering is not None:
-            tries.taken = self._chooser.standing(record)
+            progress.allocation = self._allocator.recorded(record)
         try:
-            return await self._keep_trying(key, tries, superseded)
+            return await self._attempt_until_launched(key, progress, is_superseded)
         except UserDataError as error:
-            # Whoever was to be asked is not at fault.
-            if tries.taken is not None:
-                await self._chooser.abandon(tries.taken)
-            told = ProviderError("INVALID", str(error))
-            raise await self._give_up(key, told, in_doubt=tries.in_doubt) from error
+            # The offering is not at fault.
+            if progress.allocation is not None:
+                await self._allocator.release(progress.allocation)
+            invalid = ProviderError("INVALID", str(error))
+            raise await self._give_up(key, invalid, progress) from error
         except asyncio.CancelledError:
-            if tries.taken is not None and tries.taken.claims:
-                await self._chooser.abandon(tries.taken)
+            if progress.allocation is not None and progress.allocation.claims:
+                await self._allocator.release(progress.allocation)
             raise
 
-    async def _keep_trying(
-        self, key: str, tries: _Tries, superseded: Callable[[], Awaitable[bool]]
+    async def _attempt_until_launched(
+        self, key: str, progress: _Progress, is_superseded: IsSuperseded
     ) -> ProvisionOutputs:
         while True:
-            if tries.taken is None and tries.record.state == "intended":
-                await self._choose_unless(key, tries, superseded)
-            if tries.record.state != "intended":
-                return _outcome(tries.record)
-            assert tries.taken is not None
-            tries.count += 1
-            began = self._clock.monotonic()
+            if progress.allocation is None and progress.record.state == "intended":
+                await self._allocate_unless(key, progress, is_superseded)
+            if progress.record.state != "intended":
+                return _outcome(progress.record)
+            assert progress.allocation is not None
+            progress.attempts += 1
+            started = self._clock.monotonic()
             try:
-                outputs = await self._attempt(key, tries)
+                outputs = await self._attempt(key, progress)
             except ProviderError as error:
-                ago = self._clock.monotonic() - began
+                ago = self._clock.monotonic() - started
                 if not error.rule.retry_in_step:
-                    # Surely not made: the next offering may be asked, or there is none.
-                    await self._chooser.failed(tries.taken, error, ago)
-                    await self._refused(key, tries, error)
+                    # Certainly not launched: the next offering may be requested, if there is one.
+                    await self._allocator.failed(progress.allocation, error, ago)
+                    await self._record_refused(key, progress, error)
                     continue
-                wait = max(self._timing.backoff_seconds(tries.count), error.retry_after or 0.0)
-                if self._clock.monotonic() + wait >= tries.until:
-                    await self._chooser.failed(tries.taken, error, ago)
-                    raise await self._give_up(key, error, in_doubt=tries.in_doubt) from error
-                await self._store.change(key, _noting(error))
+                wait = self._limits.retry_seconds(progress.attempts, error.retry_after)
+                if self._clock.monotonic() + wait >= progress.until:
+                    await self._allocator.failed(progress.allocation, error, ago)
+                    raise await self._give_up(key, error, progress) from error
+                await self._store.change(key, _count_attempt(error))
             else:
                 if outputs is not None:
                     return outputs
                 continue
-            if await superseded():
-                raise StepFailure("the saga went on without it")
+            if await is_superseded():
+                raise StepFailure(SUPERSEDED)
             await self._clock.sleep(wait)
-            tries.record = await self._store.get(key) or tries.record
-            if tries.record.state != "intended":
-                return _outcome(tries.record)
+            progress.record = await self._store.get(key) or progress.record
 
-    async def _choose_unless(
-        self, key: str, tries: _Tries, superseded: Callable[[], Awaitable[bool]]
+    async def _allocate_unless(
+        self, key: str, progress: _Progress, is_superseded: IsSuperseded
     ) -> None:
-        """Choose, which may wait for long; a saga that was cancelled meanwhile waits no longer.
+        """Allocate an offering, which may take long; stop waiting if the saga was cancelled.
 
-        Its node is out of service until then, and what came at last would be ended at once.
+        Its node is out of service until then, and an instance launched late would be removed.
         """
 
         async def until_superseded() -> None:
             while True:
-                await asyncio.sleep(OVERTAKEN_LOOK_SECONDS)
-                if await superseded():
+                await asyncio.sleep(SUPERSEDED_POLL_SECONDS)
+                if await is_superseded():
                     return
 
-        choosing, watching = await race(self._choose(key, tries), until_superseded())
-        if not choosing.cancelled():
-            choosing.result()
+        allocating, watching = await race(self._allocate(key, progress), until_superseded())
+        if not allocating.cancelled():
+            allocating.result()
             return
         watching.result()
-        if tries.taken is not None:
-            await self._chooser.abandon(tries.taken)
-        raise StepFailure("the saga went on without it")
+        if progress.allocation is not None:
+            await self._allocator.release(progress.allocation)
+        raise StepFailure(SUPERSEDED)
 
-    async def _refused(self, key: str, tries: _Tries, error: ProviderError) -> None:
-        """Record that an offering was refused; another replica may have taken the next already."""
-        refused = tries.record.offering
-        await self._store.change(key, _noting(error, refused))
-        tries.taken = None
-        tries.record = await self._store.get(key) or tries.record
-        if tries.record.state == "intended" and tries.record.offering is not None:
-            tries.taken, tries.in_doubt = self._chooser.standing(tries.record), True
+    async def _record_refused(self, key: str, progress: _Progress, error: ProviderError) -> None:
+        """Record that an offering was refused; another replica may have allocated the next one."""
+        await self._store.change(key, _count_attempt(error, progress.record.offering))
+        progress.allocation = None
+        progress.record = await self._store.get(key) or progress.record
+        if progress.record.state == "intended" and progress.record.offering is not None:
+            progress.allocation = self._allocator.recorded(progress.record)
+            progress.in_doubt = True
 
-    async def _choose(self, key: str, tries: _Tries) -> None:
+    async def _allocate(self, key: str, progress: _Progress) -> None:
         """Have an offering chosen and recorded; give up where there is none."""
-        before = tries.record
+        before = progress.record
         try:
-            taken = await self._chooser.take(before, tries.patience)
-        except ProviderError as error:
-            raise await self._give_up(key, error, in_doubt=tries.in_doubt) from error
-        except LaunchRefusedError as error:
-            raise await self._refuse(key, error, in_doubt=tries.in_doubt) from error
-        elsewhere = taken.record.provider != before.provider
-        tries.taken, tries.record = taken, taken.record
-        # What one provider may have made in doubt, it has refused by now; the next made nothing.
-        tries.in_doubt = taken.followed or (tries.in_doubt and not elsewhere)
+            allocation = await self._allocator.allocate(before, progress.allocate_until)
+        except (ProviderError, LaunchRefusedError) as error:
+            raise await self._give_up(key, error, progress) from error
+        elsewhere = allocation.record.provider != before.provider
+        progress.allocation, progress.record = allocation, allocation.record
+        # A provider that was in doubt has refused by now; the next one has launched nothing yet.
+        progress.in_doubt = allocation.by_other_replica or (progress.in_doubt and not elsewhere)
 
-    async def _attempt(self, key: str, tries: _Tries) -> ProvisionOutputs | None:
-        """Bring it about and record it; None: another replica has brought it on, look again."""
-        calls = self._providers.get(tries.record.provider)
+    async def _attempt(self, key: str, progress: _Progress) -> ProvisionOutputs | None:
+        """Launch and record it; None: another replica has changed the launch, look again."""
+        calls = self._providers.get(progress.record.provider)
         if calls.provider.capabilities.idempotency_token:
-            return await self._made(key, tries, await self._once(calls, tries))
-        seconds_max = tries.until - self._clock.monotonic()
+            return await self._settle(key, progress, await self._adopt_or_launch(calls, progress))
+        seconds_max = progress.until - self._clock.monotonic()
         try:
-            async with self._claims.alone(key, seconds_max) as claim:
-                if not await self._first_to_ask(key, tries):
+            async with self._leases.acquired(key, seconds_max) as lease:
+                if not await self._record_request(key, progress):
                     return None
-                made = await claim.asking(self._once(calls, tries))
-                return await self._made(key, tries, made)
+                made = await lease.run(self._adopt_or_launch(calls, progress))
+                return await self._settle(key, progress, made)
         except ProviderError as error:
-            tries.in_doubt = tries.in_doubt or error.rule.in_doubt
+            progress.in_doubt = progress.in_doubt or error.rule.in_doubt
             raise
 
-    async def _first_to_ask(self, key: str, tries: _Tries) -> bool:
-        """Record that it is asked for, and see whether somebody has before; under the claim.
+    async def _record_request(self, key: str, progress: _Progress) -> bool:
+        """Count the request in the record, under the lease, and see whether others made one.
 
-        False: it is not to be asked for any more, or elsewhere.
+        False: it must not be requested any more, or not from this offering.
         """
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-            return asking(record, tries.record.offering, tries.asks) if record else None
+            return record and count_request(record, progress.record.offering, progress.asks)
 
         record = await self._store.change(key, decide)
-        if record is None or not may_ask(record, tries.record.offering):
-            if tries.taken is not None:
-                await self._chooser.abandon(tries.taken)
-            tries.record, tries.in_doubt = record or tries.record, True
-            standing = tries.record.offering is not None
-            tries.taken = self._chooser.standing(tries.record) if standing else None
+        if record is None or not may_request(record, progress.record.offering):
+            if progress.allocation is not None:
+                await self._allocator.release(progress.allocation)
+            progress.record, progress.in_doubt = record or progress.record, True
+            named = progress.record.offering is not None
+            progress.allocation = self._allocator.recorded(progress.record) if named else None
             return False
-        tries.in_doubt = tries.in_doubt or not alone(record.asks, tries.asks)
-        tries.record, tries.asks = record, record.asks
+        progress.in_doubt = progress.in_doubt or not is_only_requester(record.asks, progress.asks)
+        progress.record, progress.asks = record, record.asks
         return True
 
-    async def _made(self, key: str, tries: _Tries, made: Instance) -> ProvisionOutputs | None:
-        assert tries.taken is not None
-        await self._chooser.came(tries.taken)
-        return await self._settle(key, tries, made)
-
-    async def _once(self, calls: ProviderCalls, tries: _Tries) -> Instance:
-        """Adopt what an earlier try has made, or ask the provider for it."""
+    async def _adopt_or_launch(self, calls: ProviderCalls, progress: _Progress) -> Instance:
+        """Adopt the instance of an earlier attempt, or request one from the provider."""
         can = calls.provider.capabilities
-        if tries.in_doubt:
+        if progress.in_doubt:
             if not can.idempotency_token:
                 await self._clock.sleep(can.list_lag_seconds)
-            found = instance_decisions.find_adoptable(tries.record, await calls.list_instances())
+            found = find_adoptable(progress.record, await calls.list_instances())
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
                 return found
         try:
             return await calls.provision(
-                request_for(tries.record, self._user_data(tries.record)),
-                timeout_seconds=max(tries.until - self._clock.monotonic(), 0.001),
+                request_for(progress.record, self._user_data(progress.record)),
+                timeout_seconds=max(progress.until - self._clock.monotonic(), 0.001),
             )
         except ProviderError as error:
-            tries.in_doubt = tries.in_doubt or error.rule.in_doubt
+            progress.in_doubt = progress.in_doubt or error.rule.in_doubt
             raise
 
-    async def _settle(self, key: str, tries: _Tries, made: Instance) -> ProvisionOutputs | None:
-        """Record what was made, or take it away where it is not wanted any more.
+    async def _settle(
+        self, key: str, progress: _Progress, made: Instance
+    ) -> ProvisionOutputs | None:
+        """Record the new instance, or remove it if it is not wanted any more.
 
-        None: another replica has taken the launch elsewhere meanwhile; follow it there.
+        None: another replica has meanwhile launched from another offering; continue with that one.
         """
-        settled: instance_decisions.Settlement = instance_decisions.AlreadyRecorded(tries.record)
-        provider = tries.record.provider
+        assert progress.allocation is not None
+        await self._allocator.succeeded(progress.allocation)
+        settled: Settlement = AlreadyRecorded(progress.record)
+        provider = progress.record.provider
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             nonlocal settled
-            settled = instance_decisions.settle(
-                record or tries.record, made, self._clock.now(), provider
-            )
+            settled = settle(record or progress.record, made, self._clock.now(), provider)
             return settled.record
 
         await self._store.change(key, decide)
         match settled:
-            case instance_decisions.RecordRunning(record) | instance_decisions.AlreadyRecorded(
-                record
-            ):
+            case RecordRunning(record) | AlreadyRecorded(record):
                 return _outputs(record)
-            case instance_decisions.SurplusInstance(record):
+            case SurplusInstance(record):
                 await self._remover.remove_unrecorded(provider, made.provider_id)
                 if record.state != "intended":
                     return _outcome(record)
-                tries.record, tries.in_doubt = record, True
-                tries.taken = self._chooser.standing(record)
+                progress.record, progress.in_doubt = record, True
+                progress.allocation = self._allocator.recorded(record)
                 return None
-            case instance_decisions.RemovedMeanwhile(record):
-                log.info("undone while it was launched", extra={"instance": record.instance})
+            case RemovedMeanwhile(record):
+                log.info("undone during its launch", extra={"instance": record.instance})
                 await self._remover.try_removal(key)
                 return _outcome(record)
 
-    async def _give_up(self, key: str, error: ProviderError, *, in_doubt: bool) -> StepFailure:
-        """Record that it will not be, and why."""
-        await self._end(key, str(error), in_doubt=in_doubt)
-        return StepFailure(error.message, error=error.kind)
-
-    async def _refuse(self, key: str, error: LaunchRefusedError, *, in_doubt: bool) -> StepFailure:
-        """Record that it is not begun, and why."""
-        await self._end(key, str(error), in_doubt=in_doubt)
-        return StepFailure(error.reason, error=error.refusal)
-
-    async def _end(self, key: str, why: str, *, in_doubt: bool) -> None:
-        """End the record; where a try may have made it all the same, remove it."""
+    async def _give_up(
+        self, key: str, error: ProviderError | LaunchRefusedError, progress: _Progress
+    ) -> StepFailure:
+        """End the record with the reason; if an attempt may have launched it, remove it."""
+        in_doubt = progress.in_doubt
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             if record is None or record.state != "intended":
                 return None
-            ending = instance_decisions.mark_terminating(record, self._clock.now(), why)
-            return (
-                ending
-                if in_doubt
-                else instance_decisions.mark_terminated(ending, self._clock.now())
-            )
+            ending = mark_terminating(record, self._clock.now(), str(error))
+            return ending if in_doubt else mark_terminated(ending, self._clock.now())
 
         if await self._store.change(key, decide) is not None and in_doubt:
             await self._remover.try_removal(key)
+        return StepFailure(error.message, error=error.kind)
 
 
-def _noting(
-    error: ProviderError, refused: Offering | None = None
-) -> Callable[[InstanceRecord | None], InstanceRecord | None]:
-    """Count a try that failed, and say why, where people see it; what was refused costs nothing."""
+def _count_attempt(error: ProviderError, refused: Offering | None = None) -> Decide:
+    """Count a failed attempt and record why; a refused offering costs nothing any more."""
 
     def decide(record: InstanceRecord | None) -> InstanceRecord | None:
         if record is None or record.state != "intended":
             return None
-        text = str(error)[: instance_decisions.ERROR_CHARS_MAX]
-        noted = replace(record, attempts=record.attempts + 1, error=text)
+        text = str(error)[:ERROR_CHARS_MAX]
+        counted = replace(record, attempts=record.attempts + 1, error=text)
         if refused is None or record.offering != refused:
-            return noted
-        return replace(noted, offering=None, dollars_per_hour=0.0)
+            return counted
+        return replace(counted, offering=None, dollars_per_hour=0.0)
 
     return decide
 
 
 def _outcome(record: InstanceRecord) -> ProvisionOutputs:
-    """What an earlier try came to: its outputs, or its failure once more."""
+    """Return the outputs of an earlier attempt, or raise its failure again."""
     if record.state == "running":
         return _outputs(record)
     kind, _, message = record.error.partition(": ")
@@ -364,7 +361,7 @@ def _outputs(record: InstanceRecord) -> ProvisionOutputs:
         zone=record.zone,
         address=record.address,
         host=record.host,
-        instance_type=instance_decisions.type_of(record),
+        instance_type=type_of(record),
         market=record.offering.market if record.offering is not None else "",
         dollars_per_hour=record.dollars_per_hour or None,
     )

@@ -1,7 +1,7 @@
-"""The step `check`: has a node's agent test its host, and goes by what it finds.
+"""The step `check`: has a node's agent run diagnostics, and fails if they fail.
 
-The agent may still be starting, or refuse for now (its host is at another test): it is asked again
-until the step's deadline. A test that failed is final, and says what was found.
+The agent may still be starting, or refuse for now because another test runs: it is asked again
+until the step's deadline. A failed test is final, and reports what was found.
 """
 
 import logging
@@ -26,14 +26,14 @@ from services.saga.participant import Command, StepFailure
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS: Final = 2.0
-SECONDS_MAX: Final = 86_400.0
-"""For a command without a deadline."""
+NO_DEADLINE_SECONDS: Final = 86_400.0
+"""Time limit of a command without a deadline."""
 DETAIL_CHARS_MAX: Final = 1_000
 
 ACTIONS_BY_SEVERITY: Final[tuple[Action, ...]] = (
     *("none", "restart_app", "inspect", "reset_gpu", "reboot", "replace"),
 )
-"""What verdicts call for, the gentlest first."""
+"""Actions of verdicts, the least disruptive first."""
 
 _health = decoder(HealthRecord)
 _nodes = decoder(NodeRecord)
@@ -41,58 +41,53 @@ _diagnosis: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(Diagnosis)
 
 
 class DiagnosticStep:
-    """Asks agents."""
+    """Requests diagnostics from agents."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Ask over `bus`."""
         self._bus = bus
         self._clock = clock
 
     async def check(self, command: Command) -> CheckOutputs:
         """Return what passed, or raise StepFailure with what did not; cancelled at the deadline."""
-        asked = command.inputs_as(CheckInputs)
-        subject = subjects.node_command(asked.pool, asked.node, "diagnose")
-        request = encode(DiagnoseRequest(checks=asked.checks, level=asked.level))
+        inputs = command.inputs_as(CheckInputs)
+        subject = subjects.node_command(inputs.pool, inputs.node, "diagnose")
+        request = encode(DiagnoseRequest(checks=inputs.checks, level=inputs.level))
         while True:
-            found = await self._ask(subject, request, self._left(command.deadline))
+            found = await self._diagnose(subject, request, self._seconds_left(command.deadline))
             if found is not None and not found.refused:
-                passed = _passed(asked, found)
-                await self._refuse_if_sick_again(asked)
+                passed = _outputs(inputs, found)
+                await self._refuse_if_unhealthy(inputs)
                 return passed
             if found is not None:
-                log.info("not tested yet", extra={"node": asked.node, "reason": found.refused})
+                log.info("not tested yet", extra={"node": inputs.node, "reason": found.refused})
             await self._clock.sleep(ASK_AGAIN_SECONDS)
 
-    async def _refuse_if_sick_again(self, asked: CheckInputs) -> None:
-        """What was seen since the node was mended speaks against it, whatever the tests say."""
-        if asked.since is None and not asked.boot_id:
+    async def _refuse_if_unhealthy(self, inputs: CheckInputs) -> None:
+        """Fail for faults seen since the remediation, whatever the diagnostics say."""
+        if inputs.since is None and not inputs.boot_id:
             return
-        key = node_key(asked.pool, asked.node)
+        key = node_key(inputs.pool, inputs.node)
         found = await self._bus.get(NODES, key)
         node: NodeRecord | None = _nodes.decode(found.value) if found else None
-        sick = node is not None and node.health == "unhealthy"
-        if (
-            node
-            and sick
-            and ACTIONS_BY_SEVERITY.index(node.health_action)
-            > ACTIONS_BY_SEVERITY.index(asked.action)
-        ):
-            reason = f"it is worse by now, and calls for {node.health_action}"
+        unhealthy = node is not None and node.health == "unhealthy"
+        severity = ACTIONS_BY_SEVERITY.index
+        if node and unhealthy and severity(node.health_action) > severity(inputs.action):
+            reason = f"it has got worse, and the health policy demands {node.health_action}"
             raise StepFailure(f"{reason}: {node.health_reason}", error=NOT_ADMITTED)
         entry = await self._bus.get(HEALTH, key)
         record: HealthRecord | None = _health.decode(entry.value) if entry else None
         for note in reversed(record.recent if record else ()):
-            if note.result == "unhealthy" and is_after(note, asked.since, asked.boot_id):
+            if note.result == "unhealthy" and is_after(note, inputs.since, inputs.boot_id):
                 what = f"{note.kind} {note.code}" if note.code else note.kind
                 raise StepFailure(f"it has {what} again: {note.message}", error=NOT_ADMITTED)
 
-    def _left(self, deadline: datetime | None) -> float:
+    def _seconds_left(self, deadline: datetime | None) -> float:
         if deadline is None:
-            return SECONDS_MAX
+            return NO_DEADLINE_SECONDS
         return max((deadline - self._clock.now()).total_seconds(), ASK_AGAIN_SECONDS)
 
-    async def _ask(self, subject: str, request: bytes, seconds: float) -> Diagnosis | None:
-        """Ask once; None where nobody answers, or not in words that can be read."""
+    async def _diagnose(self, subject: str, request: bytes, seconds: float) -> Diagnosis | None:
+        """Request it once; None without a reply, or with one that cannot be read."""
         try:
             reply = await self._bus.request(subject, request, timeout_seconds=seconds)
             found: Diagnosis = _diagnosis.decode(reply.data)
@@ -100,14 +95,14 @@ class DiagnosticStep:
             log.info("no agent answers yet", extra={"subject": subject, "reason": str(error)})
             return None
         except msgspec.DecodeError as error:
-            log.warning("not an answer", extra={"subject": subject, "reason": str(error)})
+            log.warning("unreadable reply", extra={"subject": subject, "reason": str(error)})
             return None
         return found
 
 
-def _passed(asked: CheckInputs, found: Diagnosis) -> CheckOutputs:
-    told = "; ".join(f"{c.name}: {c.detail}" for c in found.checks if c.ok == found.ok)
-    told = (told or ", ".join(asked.checks))[:DETAIL_CHARS_MAX]
+def _outputs(inputs: CheckInputs, found: Diagnosis) -> CheckOutputs:
+    details = "; ".join(f"{c.name}: {c.detail}" for c in found.checks if c.ok == found.ok)
+    detail = (details or ", ".join(inputs.checks))[:DETAIL_CHARS_MAX]
     if not found.ok:
-        raise StepFailure(f"the diagnostic failed: {told}", error=NOT_ADMITTED)
-    return CheckOutputs(detail=told)
+        raise StepFailure(f"the diagnostic failed: {detail}", error=NOT_ADMITTED)
+    return CheckOutputs(detail=detail)

@@ -1,8 +1,8 @@
-"""The steps that mend a node in its place: reset, reboot.
+"""The steps that recover a node in place: reset, reboot.
 
-The node's own agent acts; this service asks it, and asks again under the same key until it answers,
-because the agent does nothing twice. Where nobody answers for a while the agent counts as gone:
-then a reboot is asked of the provider, and whatever else was to be done fails in words.
+The node's agent acts on request. The request is repeated under the same key until the agent
+answers; the agent performs each key once. An agent that does not answer for a while counts as gone:
+then a reboot is requested from the provider, and a reset fails.
 """
 
 import logging
@@ -36,17 +36,16 @@ _nodes = decoder(NodeRecord)
 
 
 class NodeRecovery:
-    """Performs them."""
+    """Performs these steps."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: TimeLimits
+        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, limits: TimeLimits
     ) -> None:
-        """Work with these."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._providers = providers
-        self._timing = timing
+        self._limits = limits
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -59,11 +58,11 @@ class NodeRecovery:
         """Have the agent reset the GPUs."""
         inputs = command.inputs_as(ResetInputs)
         request = encode(ResetRequest(key=command.key, gpus=inputs.gpus))
-        acted = await self._ask(inputs, "reset-gpu", request, self._timing.reset_reply_seconds)
+        acted = await self._ask(inputs, "reset-gpu", request, self._limits.reset_reply_seconds)
         if acted is None:
             raise StepFailure(
-                f"no agent answers for {inputs.node}, and nobody else can reset its GPUs; a reboot "
-                "can be asked of its provider",
+                f"the agent of {inputs.node} does not answer, and only it can reset the GPUs; "
+                f"reboot the node instead: navarch reboot {inputs.node}",
                 error=NO_AGENT,
             )
         return _outputs(acted)
@@ -71,37 +70,37 @@ class NodeRecovery:
     # --- reboot ---------------------------------------------------------------------------------
 
     async def reboot(self, command: Command) -> ActionOutputs:
-        """Have the agent reboot its host; where the agent is gone, the provider."""
+        """Have the agent reboot its host, or the provider if the agent is gone."""
         inputs = command.inputs_as(RebootInputs)
         if await self._another_boot(inputs):
-            return ActionOutputs(by="nobody", detail="it has another boot already")
+            return ActionOutputs(by="none", detail="it has rebooted already")
         record = await self._store.get(node_key(inputs.pool, inputs.node))
         if record is not None and record.rebooted == command.key:
-            return ActionOutputs(by=record.provider, detail="accepted before")
+            return ActionOutputs(by=record.provider, detail="the provider accepted it before")
         request = encode(RebootRequest(key=command.key, boot_id=inputs.boot_id))
-        acted = await self._ask(inputs, "reboot", request, self._timing.agent_reply_seconds)
+        acted = await self._ask(inputs, "reboot", request, self._limits.agent_reply_seconds)
         if acted is not None and acted.ok:
-            failed = await self._stays_up(inputs, request)
+            failed = await self._confirm_shutdown(inputs, request)
             if failed is None:
                 return _outputs(acted)
             acted = failed
         if await self._another_boot(inputs):
-            # It went down before its answer arrived.
-            return ActionOutputs(by="agent", detail="it has another boot already")
+            # It shut down before its answer arrived.
+            return ActionOutputs(by="agent", detail="it has rebooted already")
         if acted is not None and acted.refused:
             raise StepFailure(acted.refused, error=REFUSED)
-        why = "no agent answers" if acted is None else f"its agent cannot: {acted.detail}"
+        why = "its agent does not answer" if acted is None else f"its agent failed: {acted.detail}"
         return await self._by_provider(command, inputs, record, why)
 
-    async def _stays_up(self, inputs: RebootInputs, request: bytes) -> ActionResult | None:
-        """See that the host goes down; what its agent says where it could not be rebooted."""
+    async def _confirm_shutdown(self, inputs: RebootInputs, request: bytes) -> ActionResult | None:
+        """Wait until the host goes down; return the agent's answer if the reboot failed."""
         subject = node_command(inputs.pool, inputs.node, "reboot")
-        until = self._clock.monotonic() + self._timing.agent_down_seconds
+        until = self._clock.monotonic() + self._limits.agent_down_seconds
         while self._clock.monotonic() < until:
-            await self._clock.sleep(self._timing.agent_again_seconds)
+            await self._clock.sleep(self._limits.agent_again_seconds)
             try:
                 reply = await self._bus.request(
-                    subject, request, timeout_seconds=self._timing.agent_reply_seconds
+                    subject, request, timeout_seconds=self._limits.agent_reply_seconds
                 )
             except Unavailable:
                 return None
@@ -123,7 +122,7 @@ class NodeRecovery:
     async def _by_provider(
         self, command: Command, inputs: RebootInputs, record: InstanceRecord | None, why: str
     ) -> ActionOutputs:
-        """Ask the provider, and remember that it accepted; a lost answer is asked for again."""
+        """Request it from the provider, and record the acceptance; retry after a lost answer."""
         if record is None or record.state != "running":
             raise StepFailure(f"{why}, and there is no running instance {inputs.node}", NO_AGENT)
         tries = 0
@@ -139,11 +138,10 @@ class NodeRecovery:
                     )
                 await calls.reboot(instance_of(record))
             except ProviderError as error:
-                if not error.rule.retry_in_step or tries >= self._timing.reboot_tries_max:
+                if not error.rule.retry_in_step or tries >= self._limits.reboot_tries_max:
                     reason = f"{why}, and {record.provider} did not reboot it: {error.message}"
                     raise StepFailure(reason, error=error.kind) from error
-                wait = max(self._timing.backoff_seconds(tries), error.retry_after or 0.0)
-                await self._clock.sleep(wait)
+                await self._clock.sleep(self._limits.retry_seconds(tries, error.retry_after))
             else:
                 break
 
@@ -159,17 +157,17 @@ class NodeRecovery:
     async def _ask(
         self, about: ResetInputs | RebootInputs, verb: str, request: bytes, reply_seconds: float
     ) -> ActionResult | None:
-        """Ask the agent until it answers; None where it is gone.
+        """Repeat the request until the agent answers; None if it is gone.
 
-        A refusal may pass: work is still leaving, or the cordon is not yet known there.
+        A refusal may be temporary: work is still leaving, or the cordon has not arrived yet.
         """
-        timing = self._timing
+        limits = self._limits
         subject = node_command(about.pool, about.node, verb)
         node = await self._node(about.pool, about.node)
         lost = node is not None and node.lost
-        patience = timing.agent_lost_seconds if lost else timing.agent_gone_seconds
+        patience = limits.agent_lost_seconds if lost else limits.agent_gone_seconds
         gone_at = self._clock.monotonic() + patience
-        patient_until = self._clock.monotonic() + timing.refusals_seconds
+        patient_until = self._clock.monotonic() + limits.refusals_seconds
         while True:
             try:
                 reply = await self._bus.request(subject, request, timeout_seconds=reply_seconds)
@@ -182,22 +180,22 @@ class NodeRecovery:
                 if not answer.refused or self._clock.monotonic() >= patient_until:
                     return answer
                 log.info("the agent refuses", extra={"reason": answer.refused})
-                gone_at = self._clock.monotonic() + timing.agent_gone_seconds
-            await self._clock.sleep(timing.agent_again_seconds)
+                gone_at = self._clock.monotonic() + limits.agent_gone_seconds
+            await self._clock.sleep(limits.agent_again_seconds)
 
 
 def _decode(data: bytes) -> ActionResult:
     try:
         return msgspec.json.decode(data, type=ActionResult)
     except msgspec.DecodeError as error:
-        told = data[:DETAIL_CHARS_MAX].decode("utf-8", "replace")
-        raise StepFailure(f"the agent's answer cannot be used: {told}", "INVALID") from error
+        text = data[:DETAIL_CHARS_MAX].decode("utf-8", "replace")
+        raise StepFailure(f"the agent's answer cannot be read: {text}", "INVALID") from error
 
 
 def _outputs(acted: ActionResult) -> ActionOutputs:
-    """What was done; StepFailure where it was not."""
+    """Return what was done, or raise StepFailure."""
     if acted.refused:
         raise StepFailure(acted.refused, error=REFUSED)
     if not acted.ok:
-        raise StepFailure(acted.detail or "the agent says that it failed")
+        raise StepFailure(acted.detail or "the agent reports a failure without detail")
     return ActionOutputs(by="agent", at=acted.at, detail=acted.detail[:DETAIL_CHARS_MAX])

@@ -1,1 +1,1 @@
-"""Where capacity may come from, what is chosen of it, and what is remembered of it: pure."""
+"""Where capacity may come from, which offering a launch takes, and what is blocked."""

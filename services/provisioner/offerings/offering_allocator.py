@@ -1,8 +1,8 @@
-"""Finds each launch an offering: asks the pure core, waits where it says so, records the choice.
+"""Allocates an offering to each launch: asks the pure core, waits as decided, records the choice.
 
-The choice is recorded in the launch's own record before the provider is asked, so that whoever goes
-on after a crash asks the same one. Launches that may take the same wait in one lane, in the order
-that they came; the first of them decides, and the next goes on from there.
+The choice is recorded in the instance's record before the provider is called, so that a replica
+that continues after a crash requests the same offering. Launches with the same options wait in one
+queue, in order of arrival; one decides at a time.
 """
 
 import asyncio
@@ -25,8 +25,24 @@ from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings import offering_blocks, offering_choice, spend
+from services.provisioner.offerings import offering_blocks, spend
 from services.provisioner.offerings.offering_catalogue import Candidate, candidates, choice_of
+from services.provisioner.offerings.offering_choice import (
+    Decision,
+    FailLaunch,
+    LaunchPace,
+    PriceLimit,
+    RefuseLaunch,
+    ScoredCandidate,
+    TakeOffering,
+    WaitForOffering,
+    choose,
+    count_call,
+    count_success,
+    describe_blocks,
+    refresh_pace,
+    restart_pace,
+)
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.scheduler_plugins import Schedulers
@@ -35,50 +51,49 @@ from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 2.0
-"""How often a launch that waits looks what other replicas have found out."""
-PACE_LOOK_SECONDS: Final = 0.2
-LANES_MAX: Final = 1000
-"""Kinds of launches that are remembered once nobody waits."""
+POLL_SECONDS: Final = 2.0
+"""How often a waiting launch reads what other replicas have recorded."""
+PACE_POLL_SECONDS: Final = 0.2
+QUEUES_MAX: Final = 1000
+"""Queues that are kept while they are empty."""
 
 
 class LaunchRefusedError(NavarchError):
-    """Nothing that the launch may take is within what it may cost, or nothing is offered."""
+    """Every offering of the launch costs too much, or there is none."""
 
-    def __init__(self, refusal: LaunchRefusal, reason: str) -> None:
-        """Say why."""
-        super().__init__(f"{refusal}: {reason}")
-        self.refusal: LaunchRefusal = refusal
-        self.reason = reason
+    def __init__(self, kind: LaunchRefusal, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind: LaunchRefusal = kind
+        self.message = message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A launch's offering, as its record has it."""
+    """The offering of a launch, as recorded."""
 
     record: InstanceRecord
-    about: offering_blocks.BlockTarget
+    target: offering_blocks.BlockTarget
     claims: tuple[str, ...] = ()
-    """Keys of what this launch alone tries now."""
-    followed: bool = False
-    """Another replica chose it: it may have asked for it already."""
+    """Keys of the blocks that this launch probes."""
+    by_other_replica: bool = False
+    """Another replica chose it, and may have requested it already."""
 
 
 @dataclass(slots=True)
 class _LaunchQueue:
-    """Launches that may take the same."""
+    """Launches that may take the same offerings."""
 
     candidates: tuple[Candidate, ...]
     choice: Choice
     configuration: str
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: dict[str, InstanceRecord] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    published: set[str] = field(default_factory=set)
     blocked: tuple[BlockRecord, ...] = ()
 
 
 class OfferingAllocator:
-    """Chooses for every launch of one replica."""
+    """Allocates offerings to the launches of one replica."""
 
     def __init__(
         self,
@@ -86,122 +101,125 @@ class OfferingAllocator:
         clock: Clock,
         store: InstanceStore,
         offerings: OfferingStore,
-        weigher: OfferingScorer,
+        scorer: OfferingScorer,
         schedulers: Schedulers,
         fleet_cap: float = 0.0,
     ) -> None:
-        """Work with these; `fleet_cap`: dollars per hour of the whole fleet, 0: any."""
+        """`fleet_cap`: dollars per hour of the whole fleet; 0: no cap."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._offerings = offerings
-        self._weigher = weigher
+        self._scorer = scorer
         self._schedulers = schedulers
         self._fleet_cap = fleet_cap
-        self._catalogue = weigher.catalogue
-        self._lanes: dict[tuple[str, bytes], _LaunchQueue] = {}
-        self._paces: dict[Offering, offering_choice.LaunchPace] = {}
+        self._catalogue = scorer.catalogue
+        self._queues: dict[tuple[str, bytes], _LaunchQueue] = {}
+        self._paces: dict[Offering, LaunchPace] = {}
         self._changed = asyncio.Event()
 
-    # --- taking -------------------------------------------------------------------------------
+    # --- allocation ---------------------------------------------------------------------------
 
-    async def take(self, record: InstanceRecord, until: float) -> Allocation:
-        """Choose an offering and record it, waiting for one until then by the monotonic clock.
+    async def allocate(self, record: InstanceRecord, until: float) -> Allocation:
+        """Choose and record an offering, waiting at most until then by the monotonic clock.
 
-        ProviderError, or LaunchRefusedError, where there is none.
+        Raise ProviderError or LaunchRefusedError if there is none.
         """
         key = node_key(record.pool, record.instance)
-        lane = self._lane(record)
-        lane.waiting[key] = record
+        queue = self._queue(record)
+        queue.waiting[key] = record
         try:
             async with asyncio.timeout(max(until - self._clock.monotonic(), 0.0)):
-                async with lane.turn:
-                    return await self._take(key, record, lane, until)
+                async with queue.lock:
+                    return await self._allocate(key, record, queue, until)
         except TimeoutError:
-            raise _capacity_error(lane.blocked) from None
+            raise _capacity_error(queue.blocked) from None
         finally:
-            lane.waiting.pop(key, None)
-            lane.told.discard(key)
+            queue.waiting.pop(key, None)
+            queue.published.discard(key)
 
-    async def _take(
-        self, key: str, record: InstanceRecord, lane: _LaunchQueue, until: float
+    async def _allocate(
+        self, key: str, record: InstanceRecord, queue: _LaunchQueue, until: float
     ) -> Allocation:
         while True:
-            # Whatever changes from here on is not missed.
+            # Taken before the decision, so that no later change is missed.
             changed = self._changed
-            decision, rooms = await self._decide(key, record, lane)
+            decision, capped = await self._decide(key, record, queue)
             match decision:
-                case offering_choice.TakeOffering(weighed, claims):
-                    lane.blocked = ()
-                    taken = await self._took(key, record, lane, weighed, claims, capped=rooms)
-                    if taken is not None:
-                        return taken
-                case offering_choice.WaitForOffering(None):
-                    await race(changed.wait(), seconds_max=PACE_LOOK_SECONDS)
-                case offering_choice.WaitForOffering(at, blocked):
+                case TakeOffering(scored, claims):
+                    queue.blocked = ()
+                    allocation = await self._record(
+                        key, record, queue, scored, claims, capped=capped
+                    )
+                    if allocation is not None:
+                        return allocation
+                case WaitForOffering(None):
+                    await race(changed.wait(), seconds_max=PACE_POLL_SECONDS)
+                case WaitForOffering(at, blocked):
                     assert at is not None
-                    lane.blocked = blocked
+                    queue.blocked = blocked
                     seconds = (at - self._clock.now()).total_seconds()
-                    # What somebody tries just now may be there any moment.
-                    tried = any(each.probe for each in blocked)
-                    if self._clock.monotonic() + seconds >= until and not tried:
+                    # A probe in progress may succeed at any moment.
+                    probed = any(each.probe for each in blocked)
+                    if self._clock.monotonic() + seconds >= until and not probed:
                         raise _capacity_error(blocked)
-                    for each in list(lane.waiting.values()):
-                        await self._tell_waiting(each, lane, decision)
-                    await race(changed.wait(), seconds_max=max(min(seconds, LOOK_SECONDS), 0.0))
-                case offering_choice.FailLaunch(kind, reason):
+                    for each in list(queue.waiting.values()):
+                        await self._publish_waiting(each, queue, decision)
+                    await race(changed.wait(), seconds_max=max(min(seconds, POLL_SECONDS), 0.0))
+                case FailLaunch(kind, reason):
                     raise ProviderError(kind, reason)
-                case offering_choice.RefuseLaunch(refusal, reason):
-                    await self._tell_refused(record, refusal, reason)
+                case RefuseLaunch(refusal, reason):
+                    await self._publish_refused(record, refusal, reason)
                     raise LaunchRefusedError(refusal, reason)
 
     async def _decide(
-        self, key: str, record: InstanceRecord, lane: _LaunchQueue
-    ) -> tuple[offering_choice.Decision, bool]:
-        choice, now = lane.choice, self._clock.now()
-        known = await self._offerings.known()
+        self, key: str, record: InstanceRecord, queue: _LaunchQueue
+    ) -> tuple[Decision, bool]:
+        choice, now = queue.choice, self._clock.now()
+        known = await self._offerings.records()
+        limits: tuple[PriceLimit, ...] = ()
         capped = bool(choice.spend_cap or self._fleet_cap)
-        rooms: tuple[offering_choice.PriceLimit, ...] = ()
         if capped:
-            reserved, _ = await self._offerings.spend(SPEND_KEY)
-            costs = spend.sum_costs(await self._weigher.records(), reserved.reserved, key)
-            rooms = spend.price_limits(costs, record.pool, choice.spend_cap, self._fleet_cap)
+            reserved, _ = await self._offerings.read_spend(SPEND_KEY)
+            costs = spend.sum_costs(await self._scorer.records(), reserved.reserved, key)
+            limits = spend.price_limits(costs, record.pool, choice.spend_cap, self._fleet_cap)
         scheduler = self._schedulers.of(choice)
-        weighed = [
-            await self._weigher.weigh(each, self._about(record, each.offering, lane), key, known,
-                                      choice, scheduler)
-            for each in lane.candidates
-        ]  # fmt: skip
+        scored = [
+            await self._scorer.score_candidate(
+                each, self._target(record, each.offering, queue), key, known, choice, scheduler
+            )
+            for each in queue.candidates
+        ]
         fallback = timedelta(seconds=choice.fallback_seconds)
-        return offering_choice.choose(
-            weighed,
-            rooms,
+        return choose(
+            scored,
+            limits,
             record.intended_at + fallback if fallback else None,
-            [each for each in lane.candidates if self._may_begin(each.offering)],
+            [each for each in queue.candidates if self._may_begin(each.offering)],
             now,
         ), capped
 
     def _may_begin(self, offering: Offering) -> bool:
-        pace = self._paces.get(offering, offering_choice.LaunchPace())
-        self._paces[offering] = pace = offering_choice.refresh_pace(pace, self._clock.monotonic())
+        pace = self._paces.get(offering, LaunchPace())
+        self._paces[offering] = pace = refresh_pace(pace, self._clock.monotonic())
         return pace.started < pace.allowed
 
-    async def _took(
+    async def _record(
         self,
         key: str,
         record: InstanceRecord,
-        lane: _LaunchQueue,
-        weighed: offering_choice.ScoredCandidate,
+        queue: _LaunchQueue,
+        scored: ScoredCandidate,
         claims: tuple[str, ...],
         *,
         capped: bool,
     ) -> Allocation | None:
-        """Make a decision true: what is tried is claimed, what it costs reserved, all recorded."""
-        if claims and not await self._offerings.claim(claims, key):
+        """Carry out a decision: claim the probes, reserve the price, record the offering."""
+        if claims and not await self._offerings.claim_probes(claims, key):
             return None
-        offering, price = weighed.candidate.offering, weighed.price or 0.0
-        if capped and not await self._reserved(key, record, lane, price):
-            await self._offerings.release(claims, key)
+        offering, price = scored.candidate.offering, scored.price or 0.0
+        if capped and not await self._reserve(key, record, queue, price):
+            await self._offerings.release_probes(claims, key)
             return None
 
         def decide(old: InstanceRecord | None) -> InstanceRecord | None:
@@ -212,51 +230,51 @@ class OfferingAllocator:
             )
 
         written = await self._store.change(key, decide) or record
-        followed = written.offering != offering
-        if followed:
-            await self._offerings.release(claims, key)
+        by_other_replica = written.offering != offering
+        if by_other_replica:
+            await self._offerings.release_probes(claims, key)
             claims = ()
         else:
-            self._weigher.wrote(key, written)
-            self._paces[offering] = offering_choice.count_call(
-                self._paces.get(offering, offering_choice.LaunchPace())
-            )
-        about = self._about(record, written.offering or offering, lane)
-        return Allocation(record=written, about=about, claims=claims, followed=followed)
+            self._scorer.update_record(key, written)
+            self._paces[offering] = count_call(self._paces.get(offering, LaunchPace()))
+        target = self._target(record, written.offering or offering, queue)
+        return Allocation(
+            record=written, target=target, claims=claims, by_other_replica=by_other_replica
+        )
 
-    async def _reserved(
-        self, key: str, record: InstanceRecord, lane: _LaunchQueue, price: float
+    async def _reserve(
+        self, key: str, record: InstanceRecord, queue: _LaunchQueue, price: float
     ) -> bool:
-        """Take the price from the caps; False where another launch was quicker: decide again."""
-        reserved, revision = await self._offerings.spend(SPEND_KEY)
-        costs = spend.sum_costs(await self._weigher.records(), reserved.reserved, key)
-        left = spend.price_limits(costs, record.pool, lane.choice.spend_cap, self._fleet_cap)
+        """Reserve the price; False if another launch was faster: decide again."""
+        reserved, revision = await self._offerings.read_spend(SPEND_KEY)
+        costs = spend.sum_costs(await self._scorer.records(), reserved.reserved, key)
+        left = spend.price_limits(costs, record.pool, queue.choice.spend_cap, self._fleet_cap)
         if any(price > room.dollars for room in left):
             return False
         after = spend.add_reservation(reserved, key, price, self._clock.now())
         return await self._offerings.reserve(SPEND_KEY, after, revision)
 
-    def standing(self, record: InstanceRecord) -> Allocation:
-        """The offering that a record names already."""
+    def recorded(self, record: InstanceRecord) -> Allocation:
+        """Return the allocation that a record names."""
         assert record.offering is not None
-        about = self._about(record, record.offering, self._lane(record))
-        return Allocation(record=record, about=about)
+        target = self._target(record, record.offering, self._queue(record))
+        return Allocation(record=record, target=target)
 
-    # --- what came of it ----------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------
 
-    async def came(self, taken: Allocation) -> None:
-        """It was launched: whatever this launch tried is there again."""
-        offering = taken.about.offering
-        pace = self._paces.get(offering, offering_choice.LaunchPace())
-        self._paces[offering] = offering_choice.count_success(pace)
-        await self._offerings.clear(taken.claims)
+    async def succeeded(self, allocation: Allocation) -> None:
+        """Delete the blocks that a successful launch has probed."""
+        offering = allocation.target.offering
+        pace = self._paces.get(offering, LaunchPace())
+        self._paces[offering] = count_success(pace)
+        await self._offerings.delete_blocks(allocation.claims)
         self._notify()
 
     async def failed(
-        self, taken: Allocation, error: ProviderError, began_seconds_ago: float
+        self, allocation: Allocation, error: ProviderError, began_seconds_ago: float
     ) -> None:
-        """It was not launched: remember what that blocks, for all."""
-        record, now = taken.record, self._clock.now()
+        """Record what a failed launch blocks, for all replicas."""
+        record, now = allocation.record, self._clock.now()
         key = node_key(record.pool, record.instance)
         failure = offering_blocks.LaunchFailure(
             kind=error.kind,
@@ -269,59 +287,61 @@ class OfferingAllocator:
         choice = choice_of(record.launch)
         if choice.spend_cap or self._fleet_cap:
             await self._offerings.unreserve(SPEND_KEY, key)
-        failed = await self._offerings.fail(taken.about, failure)
-        await self._offerings.release(tuple(each for each in taken.claims if each != failed), key)
+        failed = await self._offerings.record_failure(allocation.target, failure)
+        await self._offerings.release_probes(
+            tuple(each for each in allocation.claims if each != failed), key
+        )
         if error.rule.passes:
-            offering = taken.about.offering
-            self._paces[offering] = offering_choice.restart_pace(self._clock.monotonic())
+            offering = allocation.target.offering
+            self._paces[offering] = restart_pace(self._clock.monotonic())
         self._notify()
 
-    async def abandon(self, taken: Allocation) -> None:
-        """Nothing was found out: others may try what this launch had claimed."""
-        key = node_key(taken.record.pool, taken.record.instance)
-        await self._offerings.release(taken.claims, key)
+    async def release(self, allocation: Allocation) -> None:
+        """Release the probes of a launch that has found out nothing."""
+        key = node_key(allocation.record.pool, allocation.record.instance)
+        await self._offerings.release_probes(allocation.claims, key)
         self._notify()
 
     # --- parts --------------------------------------------------------------------------------
 
-    def _lane(self, record: InstanceRecord) -> _LaunchQueue:
+    def _queue(self, record: InstanceRecord) -> _LaunchQueue:
         choice = choice_of(record.launch)
         text = msgspec.json.encode(choice, order="deterministic")
         name = (record.pool, text)
-        if name not in self._lanes:
-            for old in [each for each, lane in self._lanes.items() if not lane.waiting]:
-                if len(self._lanes) < LANES_MAX:
+        if name not in self._queues:
+            for old in [each for each, queue in self._queues.items() if not queue.waiting]:
+                if len(self._queues) < QUEUES_MAX:
                     break
-                del self._lanes[old]
+                del self._queues[old]
             found = candidates(choice, self._catalogue)
-            self._lanes[name] = _LaunchQueue(
+            self._queues[name] = _LaunchQueue(
                 found, choice, offering_blocks.configuration_digest(text)
             )
-        return self._lanes[name]
+        return self._queues[name]
 
-    def _about(
-        self, record: InstanceRecord, offering: Offering, lane: _LaunchQueue
+    def _target(
+        self, record: InstanceRecord, offering: Offering, queue: _LaunchQueue
     ) -> offering_blocks.BlockTarget:
         return offering_blocks.BlockTarget(
             offering=offering,
             model=self._catalogue.model(offering.provider, offering.instance_type),
             pool=record.pool,
-            configuration=lane.configuration,
+            configuration=queue.configuration,
         )
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- telling ------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
-    async def _tell_waiting(
-        self, record: InstanceRecord, lane: _LaunchQueue, hold: offering_choice.WaitForOffering
+    async def _publish_waiting(
+        self, record: InstanceRecord, queue: _LaunchQueue, decision: WaitForOffering
     ) -> None:
         key = node_key(record.pool, record.instance)
-        if key in lane.told or not hold.blocked:
+        if key in queue.published or not decision.blocked:
             return
-        lane.told.add(key)
+        queue.published.add(key)
         await publish_event(
             self._bus,
             LaunchWaiting(
@@ -331,12 +351,12 @@ class OfferingAllocator:
                 pool=record.pool,
                 node=record.instance,
                 saga=record.saga,
-                reason=offering_choice.describe_blocks(hold.blocked),
-                until=hold.until,
+                reason=describe_blocks(decision.blocked),
+                until=decision.until,
             ),
         )
 
-    async def _tell_refused(
+    async def _publish_refused(
         self, record: InstanceRecord, refusal: LaunchRefusal, reason: str
     ) -> None:
         log.warning("launch refused", extra={"instance": record.instance, "reason": reason})
@@ -363,10 +383,10 @@ REMEDIES: Final[dict[LaunchRefusal, str]] = {
     "above-pool-cap": "raise the pool's spend_cap, or make the pool smaller",
     "above-fleet-cap": "raise the fleet's spend_cap, or make a pool smaller",
 }
-"""What a person can do about each."""
+"""What an operator can do about each."""
 
 
 def _capacity_error(blocked: tuple[BlockRecord, ...]) -> ProviderError:
     kind = blocked[0].kind if blocked else "CAPACITY"
-    waits = offering_choice.describe_blocks(blocked) if blocked else "others wait before it"
-    return ProviderError(kind, f"nothing could be had in time: {waits}")
+    waits = describe_blocks(blocked) if blocked else "other launches were first"
+    return ProviderError(kind, f"no offering was available in time: {waits}")

@@ -1,8 +1,8 @@
-"""What is remembered of launches that failed: what is blocked, until when, who tries again. Pure.
+"""What failed launches block: the scope, until when, and which launch probes it. Pure.
 
-A failure blocks as much as its kind says: one offering that has no capacity, a type that a zone has
-not, a quota, a whole account. After a wait one launch, and one alone, tries what is blocked; should
-it fail of the same, the wait doubles, and when it succeeds the block is gone.
+A failure blocks a scope according to its kind: one offering without capacity, a type that a zone
+lacks, a quota, a whole account. After a wait a single launch probes the block; if it fails for the
+same reason the wait doubles, and if it succeeds the block is deleted.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, get_args
 
 from msgspec.structs import replace
 
@@ -20,8 +20,8 @@ from schemas.offering_records import BlockRecord, BlockScope
 from services.provisioner.provider_client.provider_errors import RULES
 
 PROBE_SECONDS: Final = 120.0
-"""After this another may try: the one that tried may have died. A launch that takes longer has long
-been accepted, or will be refused for something else than capacity."""
+"""After this another launch may probe: the first may have died. A launch that takes longer has been
+accepted by then, or will be refused for another reason than capacity."""
 REASON_CHARS_MAX: Final = 300
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_=-]")
 CONFIGURATION_CHARS: Final = 8
@@ -29,64 +29,64 @@ CONFIGURATION_CHARS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTarget:
-    """An offering, and whatever else a failure may block it by."""
+    """An offering, and the rest of what a failure may block it by."""
 
     offering: Offering
     model: str
-    """What quota counts it under."""
+    """The model that quota is counted by."""
     pool: str
     configuration: str = ""
-    """Tells one configuration of the pool from the next."""
+    """Digest of the pool's launch configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Nothing is known against it."""
+    """Nothing blocks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeDue:
-    """It is blocked, and may be tried again by whoever claims these keys."""
+    """It is blocked, and the launch that claims these keys may probe it."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """It is blocked until then at least."""
+    """It is blocked at least until then."""
 
     until: datetime
     record: BlockRecord
-    """What blocks it longest."""
+    """The block that lasts longest."""
 
 
 BlockState = Free | ProbeDue | Blocked
 
 
 def configuration_digest(text: bytes) -> str:
-    """Short for a configuration as it is written out."""
+    """Return a short digest of an encoded configuration."""
     return hashlib.sha256(text).hexdigest()[:CONFIGURATION_CHARS]
 
 
-def block_scope(kind: ProviderErrorKind, told: str = "") -> BlockScope:
-    """What a failure blocks: what it says itself, else what its kind does."""
-    scope = told or RULES[kind].scope
+def block_scope(kind: ProviderErrorKind, named: str = "") -> BlockScope:
+    """Return what a failure blocks: the scope that it names, else that of its kind."""
+    scope = named or RULES[kind].scope
     match scope:
         case "offering" | "type" | "subnet" | "quota" | "account" | "configuration":
             return scope
         case _:
-            # What nothing else is known of, and lasts: the provider does not answer.
+            # A call that keeps failing: the provider does not answer.
             return "account"
 
 
-def block_key(scope: BlockScope, about: BlockTarget) -> str:
-    """The key in OFFERINGS of what a scope blocks of an offering."""
-    parts = _parts(scope, about)
+def block_key(scope: BlockScope, target: BlockTarget) -> str:
+    """Return the key in OFFERINGS under which a scope blocks an offering."""
+    parts = _parts(scope, target)
     return ".".join(("blocked", scope, *(_UNFIT.sub("-", part) or "_" for part in parts)))
 
 
-def _parts(scope: BlockScope, about: BlockTarget) -> tuple[str, ...]:
-    of = about.offering
+def _parts(scope: BlockScope, target: BlockTarget) -> tuple[str, ...]:
+    of = target.offering
     match scope:
         case "offering":
             return of.provider, of.region, of.zone, of.instance_type, of.market
@@ -95,34 +95,27 @@ def _parts(scope: BlockScope, about: BlockTarget) -> tuple[str, ...]:
         case "subnet":
             return of.provider, of.region, of.zone
         case "quota":
-            return of.provider, of.region, about.model, of.market
+            return of.provider, of.region, target.model, of.market
         case "account":
             return (of.provider,)
         case "configuration":
             named = (of.provider, of.region, of.instance_type)
-            return about.pool, about.configuration, *named
+            return target.pool, target.configuration, *named
 
 
-SCOPES: Final[tuple[BlockScope, ...]] = (
-    "offering",
-    "type",
-    "subnet",
-    "quota",
-    "account",
-    "configuration",
-)
+SCOPES: Final[tuple[BlockScope, ...]] = get_args(BlockScope)
 
 
 def find_blocks(
-    about: BlockTarget, memory: Mapping[str, BlockRecord]
+    target: BlockTarget, memory: Mapping[str, BlockRecord]
 ) -> tuple[tuple[str, BlockRecord], ...]:
-    """Whatever blocks an offering, with its keys."""
-    keys = (block_key(scope, about) for scope in SCOPES)
+    """Return the blocks of an offering, with their keys."""
+    keys = (block_key(scope, target) for scope in SCOPES)
     return tuple((key, memory[key]) for key in keys if key in memory)
 
 
 def block_state(found: Iterable[tuple[str, BlockRecord]], by: str, now: datetime) -> BlockState:
-    """How an offering with these blocks stands for a launch; `by`: its key."""
+    """Return the state of an offering with these blocks for the launch with the key `by`."""
     found = tuple(found)
     if not found:
         return Free()
@@ -142,35 +135,35 @@ def _until(record: BlockRecord, by: str, now: datetime) -> datetime:
 
 
 def claim_probe(record: BlockRecord, by: str, now: datetime) -> BlockRecord | None:
-    """The record once a launch tries what it blocks; None where another does, or it is too soon."""
+    """Return the record with a launch's probe; None if another probes it, or it is too soon."""
     if _until(record, by, now) > now:
         return None
     return replace(record, probe=by, probe_until=now + timedelta(seconds=PROBE_SECONDS))
 
 
 def release_probe(record: BlockRecord, by: str) -> BlockRecord:
-    """The record once a launch has found out nothing about what it blocks."""
+    """Return the record without the probe of a launch that has found out nothing."""
     return replace(record, probe="", probe_until=None) if record.probe == by else record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFailure:
-    """A call that failed."""
+    """A launch call that failed."""
 
     kind: ProviderErrorKind
     reason: str
     scope: str = ""
-    """What it says itself that it blocks; empty: as its kind does."""
+    """The scope that the error names; empty: that of its kind."""
     retry_after: float | None = None
     began: datetime
     by: str
-    """Key of the launch that called."""
+    """Key of the launch."""
 
 
 def record_failure(
-    old: BlockRecord | None, about: BlockTarget, failure: LaunchFailure, now: datetime
+    old: BlockRecord | None, target: BlockTarget, failure: LaunchFailure, now: datetime
 ) -> BlockRecord:
-    """The record once a call has failed; calls that were under way together count once."""
+    """Return the record after a failure; concurrent calls count once."""
     if old is not None and old.probe != failure.by and old.failed_at >= failure.began:
         return old
     again = old is not None and old.kind == failure.kind
@@ -178,7 +171,7 @@ def record_failure(
     rule = RULES[failure.kind]
     wait = min(rule.block_seconds * 2.0 ** min(failures - 1, 30), rule.block_max_seconds)
     scope = block_scope(failure.kind, failure.scope)
-    of = about.offering
+    of = target.offering
     narrow = scope in ("offering", "type", "configuration")
     return BlockRecord(
         scope=scope,
@@ -186,9 +179,9 @@ def record_failure(
         region="" if scope == "account" else of.region,
         zone=of.zone if scope in ("offering", "type", "subnet") else "",
         instance_type=of.instance_type if narrow else "",
-        model=about.model if scope == "quota" else "",
+        model=target.model if scope == "quota" else "",
         market=of.market if scope in ("offering", "quota") else "",
-        pool=about.pool if scope == "configuration" else "",
+        pool=target.pool if scope == "configuration" else "",
         kind=failure.kind,
         reason=failure.reason[:REASON_CHARS_MAX],
         since=old.since if old is not None and again else now,

@@ -1,7 +1,7 @@
-"""What is known of instance types, and which offerings a launch may take. Pure.
+"""Instance types by provider, and the offerings that a launch may take. Pure.
 
-A launch names providers in order, each with types (abstract ones stand for several), regions, zones
-and a market. Laid out, they are the offerings to choose from, in the order of preference.
+A launch names providers in order, each with types (abstract ones name several), regions, zones and
+a market. Expanded, they are the candidate offerings, in order of preference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from services.provisioner.provider_client.provider_calls import ProviderTraits
 
 OTHERS: Final = "*"
 OFFERINGS_MAX: Final = 512
-"""Of one launch; what comes after that is left out."""
+"""Of one launch; further ones are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,24 +29,24 @@ class Candidate:
     """In the order of preference, from 0."""
     max_price: float = 0.0
     fallback: bool = False
-    """On-demand, where spot is wanted: only once the launch has waited for that."""
+    """On-demand instead of spot, which the launch must have waited for first."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferingCatalogue:
-    """Instance types by the providers that are configured."""
+    """The instance types of the configured providers."""
 
     types: InstanceTypes
     sites: Mapping[str, ProviderTraits]
 
     def kind(self, provider: str) -> str:
-        """The plugin behind a provider's name."""
+        """Return the plugin of a configured provider."""
         return self.sites[provider].kind if provider in self.sites else provider
 
     def concrete(self, provider: str, name: str) -> tuple[str, ...]:
-        """The types that a name stands for at a provider; none where it has nothing like that.
+        """Return the types that a name means at a provider; none if it has no such type.
 
-        Where types are called as one likes, as on machines of one's own, it is a name like others.
+        Where an operator names the types (own machines), any name is a type.
         """
         kind = self.kind(provider)
         meant = self.types.abstract.get(name, {})
@@ -55,13 +55,13 @@ class OfferingCatalogue:
         return found or ((name,) if not meant or any_name else ())
 
     def abstract(self, provider: str, instance_type: str) -> tuple[str, ...]:
-        """The abstract names that a type goes by."""
+        """Return the abstract names that include a type."""
         return tuple(
             name for name in self.types.abstract if instance_type in self.concrete(provider, name)
         )
 
     def spec(self, provider: str, instance_type: str) -> TypeSpec | None:
-        """What is known of a type; what the provider's own name is given for counts first."""
+        """Return the details of a type; those under the provider's configured name come first."""
         for key in (provider, self.kind(provider)):
             known = self.types.types.get(key, {})
             if found := known.get(instance_type, known.get(OTHERS)):
@@ -69,12 +69,12 @@ class OfferingCatalogue:
         return None
 
     def model(self, provider: str, instance_type: str) -> str:
-        """What quota counts a type under: its GPU's model, or the type itself."""
+        """Return what quota is counted by: the type's GPU model, or the type itself."""
         spec = self.spec(provider, instance_type)
         return spec.gpu if spec is not None and spec.gpu else instance_type
 
     def price(self, offering: Offering) -> float | None:
-        """Dollars per hour as the catalogue has it; None: it does not know."""
+        """Return the catalogue's dollars per hour; None: unknown."""
         spec = self.spec(offering.provider, offering.instance_type)
         if spec is None:
             return None
@@ -85,7 +85,7 @@ class OfferingCatalogue:
 
 
 def choice_of(launch: LaunchSpec) -> Choice:
-    """The launch's choice, or what an older one says by provider, region and zones."""
+    """Return the launch's choice; that of an older launch is its provider, region and zones."""
     if launch.choice is not None:
         return launch.choice
     only = Offer(
@@ -98,7 +98,7 @@ def choice_of(launch: LaunchSpec) -> Choice:
 
 
 def candidates(choice: Choice, catalogue: OfferingCatalogue) -> tuple[Candidate, ...]:
-    """What a launch may take, in order; on-demand instead of spot comes after all of spot."""
+    """Return what a launch may take, in order; on-demand fallbacks come after all of spot."""
     laid_out = [each for offer in choice.offers for each in _of(offer, catalogue)]
     if choice.fallback_seconds:
         laid_out += [
@@ -133,7 +133,7 @@ def _of(offer: Offer, catalogue: OfferingCatalogue) -> Iterator[tuple[Offering, 
 
 
 def _places(regions: Sequence[str], zones: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each region's zones, in the order of the zones; a zone of no region counts in all of them."""
+    """Pair zones, in their order, with their regions; one of no region pairs with all regions."""
     if not zones:
         yield from ((region, "") for region in regions)
         return

@@ -1,9 +1,8 @@
-"""Which of a launch's offerings is taken now, whether it waits, or why there is nothing. Pure.
+"""Which of a launch's offerings to take now, whether to wait, or why there is none. Pure.
 
-What is preferred comes first: together with the pool's other nodes, then the strategy's score, then
-the pool's own order. What is exhausted is passed over; what may be tried again is tried by one
-launch, whose failure costs it one call. A launch waits only where nothing else is left, and only
-for what passes by itself.
+Preference: near the pool's other nodes, then the strategy's score, then the pool's own order.
+Exhausted offerings are passed over; a block that is due is probed by one launch, at the cost of one
+call. A launch waits only if nothing else is left, and only for blocks that pass by themselves.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,20 +25,20 @@ PACE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredCandidate:
-    """A candidate with what decides about it."""
+    """A candidate with what the choice depends on."""
 
     candidate: Candidate
     score: float
     near: int
-    """How many of the pool's instances are where it would be."""
-    standing: BlockState
+    """How many of the pool's instances are in the same place."""
+    block_state: BlockState
     price: float | None
-    """Dollars per hour; None: not known."""
+    """Dollars per hour; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceLimit:
-    """What a launch may cost, and the word and the sentence for one that costs more."""
+    """What a launch may cost, and the refusal and reason for one that costs more."""
 
     dollars: float
     refusal: LaunchRefusal
@@ -48,24 +47,24 @@ class PriceLimit:
 
 @dataclass(frozen=True, slots=True)
 class TakeOffering:
-    """Launch this; `claims`: keys of the blocks that are tried with it."""
+    """Launch this; `claims`: keys of the blocks that it probes."""
 
-    weighed: ScoredCandidate
+    scored: ScoredCandidate
     claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForOffering:
-    """Look again then, or when something changes."""
+    """Decide again then, or when something changes."""
 
     until: datetime | None
     blocked: tuple[BlockRecord, ...] = ()
-    """What is waited for; none: it is merely not this launch's turn."""
+    """What is waited for; empty: only for the pace of launches."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseLaunch:
-    """Nothing is within what the launch may cost, or nothing is offered."""
+    """Everything costs too much, or nothing is offered."""
 
     refusal: LaunchRefusal
     reason: str
@@ -73,7 +72,7 @@ class RefuseLaunch:
 
 @dataclass(frozen=True, slots=True)
 class FailLaunch:
-    """Whatever there is is blocked by something that does not pass by itself."""
+    """Everything is blocked by something that does not pass by itself."""
 
     kind: ProviderErrorKind
     reason: str
@@ -83,25 +82,25 @@ Decision = TakeOffering | WaitForOffering | RefuseLaunch | FailLaunch
 
 
 def choose(
-    weighed: Iterable[ScoredCandidate],
-    rooms: Sequence[PriceLimit],
+    scored: Iterable[ScoredCandidate],
+    price_limits: Sequence[PriceLimit],
     fallback_at: datetime | None,
     may_begin: Sequence[Candidate],
     now: datetime,
 ) -> Decision:
-    """Decide; `may_begin`: the free candidates whose pace allows one more call now."""
+    """Decide; `may_begin`: the free candidates whose pace allows another call now."""
     blocked: list[BlockRecord] = []
     final: list[BlockRecord] = []
     dear: list[tuple[LaunchRefusal, str]] = []
     untils: list[datetime] = []
-    for each in sorted(weighed, key=_preference):
-        if (why := _why_too_expensive(each, rooms)) is not None:
+    for each in sorted(scored, key=_preference):
+        if (why := _why_too_expensive(each, price_limits)) is not None:
             dear.append(why)
             continue
         if each.candidate.fallback and (fallback_at is None or now < fallback_at):
             untils += [fallback_at] if fallback_at is not None else []
             continue
-        match each.standing:
+        match each.block_state:
             case Free():
                 return TakeOffering(each) if each.candidate in may_begin else WaitForOffering(None)
             case ProbeDue(keys):
@@ -111,7 +110,7 @@ def choose(
                 (blocked if passes else final).append(record)
                 untils += [until] if passes else []
             case _:
-                assert_never(each.standing)
+                assert_never(each.block_state)
     if untils:
         return WaitForOffering(min(untils), tuple(dict.fromkeys(blocked)))
     if final:
@@ -120,7 +119,7 @@ def choose(
         return RefuseLaunch(*dear[0])
     return RefuseLaunch(
         "nothing-offered",
-        "none of the pool's providers has the instance type on the market that it asks for",
+        "none of the pool's providers has its instance type on its market",
     )
 
 
@@ -129,53 +128,53 @@ def _preference(each: ScoredCandidate) -> tuple[bool, int, float, int]:
 
 
 def _why_too_expensive(
-    each: ScoredCandidate, rooms: Sequence[PriceLimit]
+    each: ScoredCandidate, price_limits: Sequence[PriceLimit]
 ) -> tuple[LaunchRefusal, str] | None:
-    limits = list(rooms)
+    limits = list(price_limits)
     if each.candidate.max_price:
         because = f"more than its max_price of ${each.candidate.max_price:g}"
         limits.insert(0, PriceLimit(
             dollars=each.candidate.max_price, refusal="above-max-price", because=because
         ))  # fmt: skip
     of = each.candidate.offering
-    for room in limits:
+    for limit in limits:
         if each.price is None:
             return "price-unknown", (
-                f"no price of {of} is known, and what it costs is limited; give it one under "
+                f"the price of {of} is unknown, and a spending limit applies; set its price under "
                 f"`instance_types: types: {of.provider}:`"
             )
-        if each.price > room.dollars:
-            return room.refusal, f"{of} costs ${each.price:g} an hour, {room.because}"
+        if each.price > limit.dollars:
+            return limit.refusal, f"{of} costs ${each.price:g} an hour, {limit.because}"
     return None
 
 
 def describe_blocks(records: Sequence[BlockRecord]) -> str:
-    """What is blocked and why, in one sentence."""
-    told: dict[str, list[str]] = {}
+    """Say in one sentence what is blocked, and why."""
+    reasons: dict[str, list[str]] = {}
     for each in records:
-        told.setdefault(f"{each.kind}: {each.reason}", []).append(describe_scope(each))
+        reasons.setdefault(f"{each.kind}: {each.reason}", []).append(describe_scope(each))
     parts = []
-    for why, places in told.items():
+    for why, places in reasons.items():
         more = f" and {len(places) - NAMED_MAX} more" if len(places) > NAMED_MAX else ""
         parts.append(f"{', '.join(places[:NAMED_MAX])}{more} ({why})")
     return "; ".join(parts)
 
 
 def describe_scope(record: BlockRecord) -> str:
-    """What a record speaks of, as people read it."""
+    """Name what a block covers."""
     words = (record.provider, record.zone or record.region, record.instance_type or record.model)
     return " ".join(each for each in (*words, record.market) if each)
 
 
-# --- the pace of what is not known to be exhausted -----------------------------------------------
+# --- the pace of launches ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPace:
-    """How many calls to one offering may begin within a moment.
+    """How many calls to one offering may start within PACE_SECONDS.
 
-    Few at first, so that many launches do not all find out at once that there is nothing; twice as
-    many each time that nothing was found wrong with them.
+    Few at first, so that not every launch has to find out that there is no capacity; the number
+    doubles each time that no call fails.
     """
 
     allowed: int = PACE_FIRST
@@ -185,7 +184,7 @@ class LaunchPace:
 
 
 def refresh_pace(pace: LaunchPace, now: float) -> LaunchPace:
-    """The pace as it is now: a moment that has passed without a failure lets more begin."""
+    """Return the pace now: an interval without a failure allows more calls in the next one."""
     if now - pace.since < PACE_SECONDS:
         return pace
     full = pace.started >= pace.allowed
@@ -194,15 +193,15 @@ def refresh_pace(pace: LaunchPace, now: float) -> LaunchPace:
 
 
 def count_call(pace: LaunchPace) -> LaunchPace:
-    """After one more call has begun."""
+    """Return the pace after another call has started."""
     return replace(pace, started=pace.started + 1)
 
 
 def count_success(pace: LaunchPace) -> LaunchPace:
-    """After a call has succeeded."""
+    """Return the pace after a call has succeeded."""
     return replace(pace, allowed=min(pace.allowed + 1, PACE_MAX), started=max(pace.started - 1, 0))
 
 
 def restart_pace(now: float) -> LaunchPace:
-    """After a call has found nothing: the next time one begins."""
+    """Return the pace after a call has found no capacity: one call in the next interval."""
     return LaunchPace(1, 0, now)

@@ -1,4 +1,4 @@
-"""Answers which offerings there are: where capacity may come from, at what price, how it stands."""
+"""Answers the offerings query: where capacity may come from, its price, and what is blocked."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -30,31 +30,31 @@ Uses = dict[Offering, dict[str, offering_blocks.BlockTarget]]
 
 
 def answer_offerings(
-    bus: Bus, store: InstanceStore, offerings: OfferingStore, weigher: OfferingScorer
+    bus: Bus, store: InstanceStore, offerings: OfferingStore, scorer: OfferingScorer
 ) -> Endpoint:
-    """The question which offerings there are, those that pools name first."""
+    """Answer the offerings query; those that pools name come first."""
 
     async def answer(data: bytes, headers: Headers) -> bytes:
         del headers
         query = msgspec.json.decode(data or b"{}", type=OfferingsQuery)
         entries = await bus.entries(POOLS, pool_key("*"))
         uses = launchable_offerings(
-            [_pool.decode(each.value) for each in entries], weigher.catalogue
+            [_pool.decode(each.value) for each in entries], scorer.catalogue
         )
         if query.everything:
             uses |= {
-                each: {} for each in _catalogue_offerings(weigher.catalogue) if each not in uses
+                each: {} for each in _catalogue_offerings(scorer.catalogue) if each not in uses
             }
-        known = await offerings.known()
+        known = await offerings.records()
         records = await store.all()
         for record in records.values():
             if record.offering is not None and record.state != "terminated":
                 uses.setdefault(record.offering, {})
         views = [
-            offering_view(offering, pools, known, records, weigher)
+            offering_view(offering, pools, known, records, scorer)
             for offering, pools in uses.items()
         ]
-        wanted = [each for each in views if _matches(each, query, weigher.catalogue)][:SHOWN_MAX]
+        wanted = [each for each in views if _matches(each, query, scorer.catalogue)][:SHOWN_MAX]
         begin = int(query.after or 0)
         page = wanted[begin : begin + query.limit]
         more = begin + len(page) < len(wanted)
@@ -65,7 +65,7 @@ def answer_offerings(
 
 
 def launchable_offerings(pools: Iterable[PoolRecord], catalogue: OfferingCatalogue) -> Uses:
-    """What the pools may launch, in their own order."""
+    """Return what the pools may launch, in their order."""
     found: Uses = {}
     for pool in pools:
         choice = choice_of(pool.spec)
@@ -88,21 +88,21 @@ def offering_view(
     pools: Mapping[str, offering_blocks.BlockTarget],
     known: OfferingRecords,
     records: Mapping[str, InstanceRecord],
-    weigher: OfferingScorer,
+    scorer: OfferingScorer,
 ) -> OfferingView:
-    """One offering as people see it."""
-    catalogue = weigher.catalogue
+    """Return one offering as operators see it."""
+    catalogue = scorer.catalogue
     model = catalogue.model(offering.provider, offering.instance_type)
     subjects = list(pools.values()) or [
         offering_blocks.BlockTarget(offering=offering, model=model, pool="")
     ]
     blocks = {
         key: each
-        for about in subjects
-        for key, each in offering_blocks.find_blocks(about, known.blocks)
+        for target in subjects
+        for key, each in offering_blocks.find_blocks(target, known.blocks)
     }
     spec = catalogue.spec(offering.provider, offering.instance_type)
-    price = weigher.price(offering, known)
+    price = scorer.price(offering, known)
     here = [
         each.pool
         for each in records.values()

@@ -1,4 +1,4 @@
-"""Gathers what decides about an offering: its price, what blocks it, where the pool's nodes are."""
+"""Gathers what the choice of an offering depends on: price, blocks, and where the nodes are."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ IGNORES_INSTANCES: Final = frozenset({"priority", "cost", "availability"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceQuote:
-    """What is known of an offering's price."""
+    """An offering's price and its source."""
 
     dollars_per_hour: float | None = None
     source: Literal["", "provider", "catalogue"] = ""
@@ -30,10 +30,9 @@ class PriceQuote:
 
 
 class OfferingScorer:
-    """Weighs offerings for the launches of one replica."""
+    """Scores offerings for the launches of one replica."""
 
     def __init__(self, store: InstanceStore, clock: Clock, catalogue: OfferingCatalogue) -> None:
-        """Know types by `catalogue`, and instances by their records."""
         self.catalogue = catalogue
         self._store = store
         self._clock = clock
@@ -41,38 +40,38 @@ class OfferingScorer:
         self._read_at: float | None = None
 
     async def records(self) -> dict[str, InstanceRecord]:
-        """Every instance's record, as of a moment ago at most."""
+        """Return every instance's record, at most FRESH_SECONDS old."""
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= FRESH_SECONDS:
             self._records = await self._store.all()
             self._read_at = now
         return self._records
 
-    def wrote(self, key: str, record: InstanceRecord) -> None:
-        """Count a launch of this replica at once."""
+    def update_record(self, key: str, record: InstanceRecord) -> None:
+        """Use a record that this replica has just written."""
         self._records[key] = record
 
-    async def weigh(
+    async def score_candidate(
         self,
         candidate: Candidate,
-        about: offering_blocks.BlockTarget,
+        target: offering_blocks.BlockTarget,
         key: str,
         known: OfferingRecords,
         choice: Choice,
         scheduler: Scheduler,
     ) -> offering_choice.ScoredCandidate:
-        """One candidate with all that decides about it."""
+        """Return a candidate with what the choice depends on."""
         offering, now = candidate.offering, self._clock.now()
         priced = self.price(offering, known)
-        blocks = offering_blocks.find_blocks(about, known.blocks)
+        blocks = offering_blocks.find_blocks(target, known.blocks)
         looks = choice.together or choice.strategy not in IGNORES_INSTANCES
         records = await self.records() if looks else {}
         others = [
-            each for name, each in records.items() if name != key and _is_counted(each, about)
+            each for name, each in records.items() if name != key and _is_counted(each, target)
         ]
         spec = self.catalogue.spec(offering.provider, offering.instance_type)
         option = LaunchOption(
-            pool=about.pool,
+            pool=target.pool,
             provider=offering.provider,
             kind=self.catalogue.kind(offering.provider),
             region=offering.region,
@@ -92,31 +91,31 @@ class OfferingScorer:
             candidate=candidate,
             score=await score(scheduler, option),
             near=sum(1 for each in others if _is_near(each, offering, choice.together)),
-            standing=offering_blocks.block_state(blocks, key, now),
+            block_state=offering_blocks.block_state(blocks, key, now),
             price=priced.dollars_per_hour,
         )
 
     def price(self, offering: Offering, known: OfferingRecords) -> PriceQuote:
-        """What the provider said last, else what the catalogue has."""
+        """Return the provider's last quote, else the catalogue's price."""
         record = known.prices.get(offering.provider)
-        told = _quoted_price(record, offering) if record is not None else None
-        if told is not None and record is not None and told.dollars_per_hour is not None:
+        quoted = _quoted_price(record, offering) if record is not None else None
+        if quoted is not None and record is not None and quoted.dollars_per_hour is not None:
             return PriceQuote(
-                dollars_per_hour=told.dollars_per_hour,
+                dollars_per_hour=quoted.dollars_per_hour,
                 source="provider",
                 at=record.at,
-                reported_available=told.available,
+                reported_available=quoted.available,
             )
         dollars = self.catalogue.price(offering)
         return PriceQuote(
             dollars_per_hour=dollars,
             source="catalogue" if dollars is not None else "",
-            reported_available=told.available if told is not None else None,
+            reported_available=quoted.available if quoted is not None else None,
         )
 
 
 def _quoted_price(record: PricesRecord, offering: Offering) -> KnownPrice | None:
-    """What is said of this very offering; of its region, or of its type, where that is all."""
+    """Return the quote for this offering, else for its region, else for its type."""
     of_type = [
         each
         for each in record.prices
@@ -127,7 +126,7 @@ def _quoted_price(record: PricesRecord, offering: Offering) -> KnownPrice | None
     exact = sorted(of_type, key=lambda each: (each.zone != "", each.region != ""))
     if exact:
         return exact[-1]
-    # The provider chooses the zone: the dearest of those it may choose.
+    # The provider chooses the zone: the most expensive of those it may choose.
     zones = [
         each
         for each in record.prices
@@ -138,17 +137,17 @@ def _quoted_price(record: PricesRecord, offering: Offering) -> KnownPrice | None
     return max(zones, key=lambda each: each.dollars_per_hour or 0.0, default=None)
 
 
-def _is_counted(record: InstanceRecord, about: offering_blocks.BlockTarget) -> bool:
-    return record.pool == about.pool and record.state in ("intended", "running")
+def _is_counted(record: InstanceRecord, target: offering_blocks.BlockTarget) -> bool:
+    return record.pool == target.pool and record.state in ("intended", "running")
 
 
 def _is_near(record: InstanceRecord, offering: Offering, together: Together) -> bool:
     if record.provider != offering.provider or not together:
         return False
-    # What is being launched has no place yet but the one that is asked for: a pool's first nodes
-    # come all at once, and they above all are to stand together.
-    asked = record.offering
+    # An instance being launched counts where it was requested: a pool's first nodes are launched
+    # all at once, and they above all must be placed together.
+    requested = record.offering
     if together == "region":
-        return (record.region or (asked.region if asked else "")) == offering.region
-    zone = record.zone or (asked.zone if asked else "")
+        return (record.region or (requested.region if requested else "")) == offering.region
+    zone = record.zone or (requested.zone if requested else "")
     return bool(offering.zone) and zone == offering.zone

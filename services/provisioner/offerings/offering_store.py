@@ -1,7 +1,7 @@
-"""OFFERINGS as the provisioner writes it; what replicas know of each other's failures.
+"""The bucket OFFERINGS: blocks, prices and reserved spending, shared by all replicas.
 
-Reads are of a moment ago at most, however many launches ask; whatever is decided on them is guarded
-by compare-and-set, and read again where that fails.
+Reads are cached for a second, however many launches ask. Writes are compare-and-set, and read again
+on a conflict.
 """
 
 from collections.abc import Callable
@@ -22,34 +22,33 @@ FRESH_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class OfferingRecords:
-    """What OFFERINGS holds."""
+    """The contents of OFFERINGS."""
 
     blocks: dict[str, BlockRecord] = field(default_factory=dict)
     prices: dict[str, PricesRecord] = field(default_factory=dict)
 
 
 class OfferingStore:
-    """What is known of offerings, shared by all replicas."""
+    """Reads and changes OFFERINGS."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Read and write the bucket OFFERINGS of this bus."""
         self._bus = bus
         self._blocks = RecordBucket(bus, OFFERINGS, BlockRecord)
         self._prices = RecordBucket(bus, OFFERINGS, PricesRecord)
         self._spending = RecordBucket(bus, OFFERINGS, SpendRecord)
         self._clock = clock
-        self._known = OfferingRecords()
+        self._contents = OfferingRecords()
         self._read_at: float | None = None
 
-    async def known(self) -> OfferingRecords:
-        """What stood there a moment ago at most."""
+    async def records(self) -> OfferingRecords:
+        """Return the contents, at most FRESH_SECONDS old."""
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= FRESH_SECONDS:
-            self._known = await self._read()
+            self._contents = await self._read()
             self._read_at = now
-        return self._known
+        return self._contents
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Read again before the next answer."""
         self._read_at = None
 
@@ -64,10 +63,10 @@ class OfferingStore:
                 found.prices[record.provider] = record
         return found
 
-    # --- what is blocked ----------------------------------------------------------------------
+    # --- blocks -------------------------------------------------------------------------------
 
-    async def claim(self, keys: tuple[str, ...], by: str) -> bool:
-        """Have these tried by one launch alone; False where another was first."""
+    async def claim_probes(self, keys: tuple[str, ...], by: str) -> bool:
+        """Claim the probes of these blocks for one launch; False if another one was first."""
         taken: list[str] = []
         for key in keys:
             won = False
@@ -84,59 +83,59 @@ class OfferingStore:
 
             await self._change(key, decide)
             if not won:
-                await self.release(tuple(taken), by)
-                self.forget()
+                await self.release_probes(tuple(taken), by)
+                self.invalidate()
                 return False
             taken.append(key)
         return True
 
-    async def release(self, keys: tuple[str, ...], by: str) -> None:
-        """Let others try these."""
+    async def release_probes(self, keys: tuple[str, ...], by: str) -> None:
+        """Release these probes."""
         for key in keys:
             await self._change(
                 key, lambda old: offering_blocks.release_probe(old, by) if old else None
             )
 
-    async def fail(
-        self, about: offering_blocks.BlockTarget, failure: offering_blocks.LaunchFailure
+    async def record_failure(
+        self, target: offering_blocks.BlockTarget, failure: offering_blocks.LaunchFailure
     ) -> str:
-        """Remember a failure; the key of what it blocks."""
+        """Record a failure; return the key of the block."""
         key = offering_blocks.block_key(
-            offering_blocks.block_scope(failure.kind, failure.scope), about
+            offering_blocks.block_scope(failure.kind, failure.scope), target
         )
         now = self._clock.now()
         await self._change(
-            key, lambda old: offering_blocks.record_failure(old, about, failure, now)
+            key, lambda old: offering_blocks.record_failure(old, target, failure, now)
         )
         return key
 
-    async def clear(self, keys: tuple[str, ...]) -> None:
-        """Forget what is not so any more."""
+    async def delete_blocks(self, keys: tuple[str, ...]) -> None:
+        """Delete blocks that no longer apply."""
         for key in keys:
             await self._bus.delete(OFFERINGS, key)
-            self._known.blocks.pop(key, None)
+            self._contents.blocks.pop(key, None)
 
     async def _change(
         self, key: str, decide: Callable[[BlockRecord | None], BlockRecord | None]
     ) -> None:
         record, _, written = await self._blocks.change(key, decide)
         if written and record is not None:
-            self._known.blocks[key] = record
+            self._contents.blocks[key] = record
 
     # --- prices and spending ------------------------------------------------------------------
 
-    async def say(self, record: PricesRecord) -> None:
-        """Keep what a provider says of its prices."""
+    async def put_prices(self, record: PricesRecord) -> None:
+        """Store a provider's prices."""
         await self._bus.put(OFFERINGS, prices_key(record.provider), encode(record))
-        self._known.prices[record.provider] = record
+        self._contents.prices[record.provider] = record
 
-    async def spend(self, key: str) -> tuple[SpendRecord, int]:
-        """What launches have reserved, and the revision that guards the next."""
+    async def read_spend(self, key: str) -> tuple[SpendRecord, int]:
+        """Return what launches have reserved, and the revision for the next write."""
         record, revision, _ = await self._spending.read(key)
         return record or SpendRecord(), revision
 
     async def reserve(self, key: str, record: SpendRecord, revision: int) -> bool:
-        """Write what is reserved; False where another launch was first."""
+        """Write what is reserved; False if another launch was first."""
         try:
             await self._spending.write(key, record, revision)
         except Conflict:
@@ -144,7 +143,7 @@ class OfferingStore:
         return True
 
     async def unreserve(self, key: str, launch: str) -> None:
-        """Give back what a launch has reserved; it does not come about there."""
+        """Release the reservation of a launch that failed."""
 
         def without(old: SpendRecord | None) -> SpendRecord | None:
             if old is None:

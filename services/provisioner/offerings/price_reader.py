@@ -1,7 +1,7 @@
-"""Asks providers for their prices and their capacity, and keeps what they said last.
+"""Reads prices and capacity from the providers, and stores the last answer of each.
 
-One replica does it, the one that sweeps. What a provider cannot say now stays as it was, with its
-age; what it never says is the catalogue's.
+The replica that sweeps does it. Where a provider does not answer, its last prices remain, with
+their age; where it has none, those of the catalogue apply.
 """
 
 import logging
@@ -24,16 +24,16 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS: Final = 300.0
-LOOK_SECONDS: Final = 2.0
+READ_SECONDS: Final = 300.0
+POLL_SECONDS: Final = 2.0
 TYPES_MAX: Final = 100
-"""That a provider is asked for at once."""
+"""Instance types in one call."""
 
 _pool: "msgspec.json.Decoder[Any]" = decoder(PoolRecord)
 
 
 class PriceReader:
-    """Keeps prices fresh."""
+    """Keeps the stored prices current."""
 
     def __init__(
         self,
@@ -43,7 +43,6 @@ class PriceReader:
         providers: Providers,
         catalogue: OfferingCatalogue,
     ) -> None:
-        """Ask these providers, for what the pools name."""
         self._bus = bus
         self._clock = clock
         self._offerings = offerings
@@ -51,21 +50,21 @@ class PriceReader:
         self._catalogue = catalogue
 
     async def run(self, lease: Lease) -> None:
-        """Ask whenever it is due and the lease is ours, for ever."""
+        """Read prices whenever they are due and this replica holds the lease."""
         names = [name for name, each in self._providers.calls.items() if each.has_prices]
         await repeat_while_held(
             lease,
             self._clock,
-            lambda: self.ask(names),
-            every_seconds=ASK_SECONDS,
-            look_seconds=LOOK_SECONDS if names else ASK_SECONDS,
+            lambda: self.read_prices(names),
+            every_seconds=READ_SECONDS,
+            look_seconds=POLL_SECONDS if names else READ_SECONDS,
         )
 
-    async def ask(self, names: Sequence[str]) -> None:
-        """Ask each of these once."""
+    async def read_prices(self, names: Sequence[str]) -> None:
+        """Read the prices of each of these once."""
         if not names:
             return
-        known = (await self._offerings.known()).prices
+        known = (await self._offerings.records()).prices
         pools = await self._pools()
         for name in names:
             old = known.get(name)
@@ -74,13 +73,15 @@ class PriceReader:
             except ProviderError as error:
                 log.warning("no prices", extra={"provider": name, "reason": str(error)})
                 if old is not None:
-                    await self._offerings.say(msgspec.structs.replace(old, error=str(error)))
+                    await self._offerings.put_prices(msgspec.structs.replace(old, error=str(error)))
                 continue
             now = self._clock.now()
-            await self._offerings.say(PricesRecord(provider=name, at=now, prices=tuple(said)))
+            await self._offerings.put_prices(
+                PricesRecord(provider=name, at=now, prices=tuple(said))
+            )
 
     def _types(self, name: str, pools: Iterable[PoolRecord]) -> tuple[str, ...]:
-        """The types of a provider that pools may launch."""
+        """Return the types of a provider that pools may launch."""
         found: dict[str, None] = {}
         for pool in pools:
             for provider, instance_type in provider_types(pool):
@@ -94,7 +95,7 @@ class PriceReader:
 
 
 def provider_types(pool: PoolRecord) -> Iterable[tuple[str, str]]:
-    """Each provider that a pool names, with its type there."""
+    """Return each provider that a pool names, with its type there."""
     spec = pool.spec
     if not spec.providers:
         yield spec.provider, spec.instance_type

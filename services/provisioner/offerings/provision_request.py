@@ -1,11 +1,11 @@
-"""What a provider is asked for when an offering has been chosen. Pure."""
+"""The request to a provider for an allocated offering. Pure."""
 
 from schemas.instance_records import InstanceRecord
 from services.provisioner.provider_client.provider import ProvisionRequest
 
 
 def request_for(record: InstanceRecord, user_data: str = "") -> ProvisionRequest:
-    """What to ask the provider for: the offering that was chosen."""
+    """Return the request for the offering that the record names."""
     launch, of = record.launch, record.offering
     assert of is not None
     choice = launch.choice

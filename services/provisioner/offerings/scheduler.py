@@ -1,10 +1,10 @@
-"""What a scheduler plugin is: whatever says which of a launch's offerings is to be taken first.
+"""The contract of a scheduler plugin: it ranks the offerings of a launch.
 
 A plugin is a class with an inner msgspec struct `Options`, constructed with `options=`, and found
-by entry point (`navarch.schedulers`) or as `module:Class` under a pool's `strategy`. It is asked
-for a score of each offering that the pool allows; the highest that is not exhausted is taken, and
-of equal ones the first in the pool's own order. It is asked before every launch, so it must be
-quick: what takes longer than SCORE_SECONDS_MAX, raises, or is no number, counts as 0.
+by entry point (`navarch.schedulers`) or as `module:Class` under a pool's `strategy`. It
+returns a score for each offering that the pool allows; the highest that is not exhausted is taken,
+and of equal ones the first in the pool's own order. It is called before every launch, so it must be
+fast: a score that takes longer than SCORE_SECONDS_MAX, raises or is not a number counts as 0.
 """
 
 from typing import Final, Protocol
@@ -17,7 +17,7 @@ SCORE_SECONDS_MAX: Final = 2.0
 
 
 class LaunchOption(msgspec.Struct, frozen=True, kw_only=True):
-    """An offering that a launch may take, with what is known of it."""
+    """An offering that a launch may take, with its details."""
 
     pool: str
     provider: str
@@ -34,18 +34,18 @@ class LaunchOption(msgspec.Struct, frozen=True, kw_only=True):
     dollars_per_hour: float | None = None
     """None: not known."""
     price_age_seconds: float | None = None
-    """Since the provider said it; None: it is the catalogue's."""
+    """Since the provider quoted it; None: it is the catalogue's."""
     instances: int = 0
     """How many of the pool's instances are of it."""
     failures: int = 0
-    """How often in a row it could not be had; 0: nothing is known against it."""
+    """Failed launches in a row; 0: nothing blocks it."""
     reported_available: bool | None = None
-    """What the provider says of its capacity; it may be wrong."""
+    """The provider's own statement about capacity; it may be wrong."""
 
 
 class Scheduler(Protocol):
     """Scores offerings; the higher the better."""
 
     async def score(self, option: LaunchOption) -> float:
-        """How much this is preferred."""
+        """Return how much this offering is preferred."""
         ...

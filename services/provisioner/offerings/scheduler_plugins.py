@@ -1,4 +1,4 @@
-"""Finds each pool's Scheduler, says at the start what is wrong with one, and asks it for scores."""
+"""Loads each pool's scheduler, reports configuration errors at the start, and calls it."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Schedulers:
-    """The schedulers that launches ask."""
+    """The schedulers of all pools."""
 
     def __init__(self, pools: Mapping[str, PoolSpec], file: Path | None) -> None:
         """Load those of the configuration `file`; raise ConfigurationError where one is wrong."""
@@ -29,21 +29,21 @@ class Schedulers:
             self._made[_key(wanted.type, wanted.options)] = _make(wanted, file)
 
     def of(self, choice: Choice) -> Scheduler:
-        """The scheduler of a launch; of one that cannot be had any more, the pool's own order."""
+        """Return a launch's scheduler; one that cannot be loaded counts as the pool's order."""
         key = _key(choice.strategy, choice.strategy_options)
         if key not in self._made:
             settings = PluginSettings(type=choice.strategy, options=choice.strategy_options)
             try:
                 self._made[key] = _make(settings, None)
             except ConfigurationError as error:
-                # Of a pool that is not, or not so, in this configuration: capacity comes first.
-                log.error("%s; the pool's own order counts instead", error)  # noqa: TRY400
+                # The pool may have been removed from this configuration: capacity comes first.
+                log.error("%s; the pool's own order is used instead", error)  # noqa: TRY400
                 self._made[key] = Priority(options=Priority.Options())
         return self._made[key]
 
 
 async def score(scheduler: Scheduler, option: LaunchOption) -> float:
-    """What a scheduler says of an option; 0 where it does not say a number in time."""
+    """Return a scheduler's score; 0 if it returns no number in time."""
     try:
         async with asyncio.timeout(SCORE_SECONDS_MAX):
             found = float(await scheduler.score(option))

@@ -1,8 +1,8 @@
-"""What a pool and the fleet cost by the hour, launches that are under way included. Pure.
+"""What a pool and the fleet cost per hour, including launches in progress. Pure.
 
-A launch's price counts from the moment that it is chosen: first by its reservation, then by its own
-record. Reservations outlive that for a while, because another replica may know the records of a
-moment ago; each counts once, by its instance.
+A launch's price counts as soon as its offering is chosen: first as a reservation, then by its own
+record. A reservation is kept longer than that, because other replicas read records with a delay;
+each instance counts once.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from schemas.offering_records import Reservation, SpendRecord
 from services.provisioner.offerings.offering_choice import PriceLimit
 
 KEPT_SECONDS: Final = 120.0
-"""Longer than records may take to be seen by every replica."""
+"""Longer than any replica's delay in reading records."""
 
 
 def sum_costs(
     records: Mapping[str, InstanceRecord], reserved: Mapping[str, Reservation], besides: str
 ) -> dict[str, float]:
-    """Dollars per hour of each pool; `besides`: the instance that is being decided about."""
+    """Return each pool's dollars per hour, without the instance `besides`."""
     found: dict[str, float] = {}
     for key in {*records, *reserved} - {besides}:
         record = records.get(key)
@@ -38,7 +38,7 @@ def sum_costs(
 def price_limits(
     costs: Mapping[str, float], pool: str, pool_cap: float, fleet_cap: float
 ) -> tuple[PriceLimit, ...]:
-    """What is left of each cap; a cap of 0 is none."""
+    """Return what is left of each cap; a cap of 0 is none."""
     found: list[PriceLimit] = []
     of_pool, of_all = costs.get(pool, 0.0), sum(costs.values())
     caps: tuple[tuple[float, float, LaunchRefusal, str], ...] = (
@@ -53,7 +53,7 @@ def price_limits(
 
 
 def add_reservation(record: SpendRecord, key: str, dollars: float, now: datetime) -> SpendRecord:
-    """The record with one more launch in it, and without those that count by themselves by now."""
+    """Return the record with another reservation, and without the expired ones."""
     oldest = now - timedelta(seconds=KEPT_SECONDS)
     kept = {name: each for name, each in record.reserved.items() if each.at > oldest}
     return SpendRecord(reserved={**kept, key: Reservation(dollars_per_hour=dollars, at=now)})

@@ -1,6 +1,6 @@
-"""The strategies that ship: each scores an offering, the higher the better. Pure.
+"""The strategies that ship: each scores an offering, higher is better. Pure.
 
-What they leave equal stands in the pool's own order.
+Equal scores are ordered as in the pool.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from schemas.settings import Setting
 from services.provisioner.offerings.scheduler import LaunchOption
 
 UNKNOWN_PRICE: Final = 1e9
-"""What is not known to cost less comes last."""
+"""Offerings without a price come last."""
 
 
 class Priority:
-    """The pool's own order: providers, types and zones as they stand."""
+    """The pool's own order of providers, types and zones."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """None."""
@@ -24,12 +24,12 @@ class Priority:
         del options
 
     async def score(self, option: LaunchOption) -> float:
-        """The earlier the better."""
+        """Prefer the earlier one."""
         return -float(option.position)
 
 
 class Cost:
-    """The cheapest first; by the GPU where the types differ in size."""
+    """The cheapest first, optionally per GPU."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """`strategy: {type: cost, per_gpu: true}`."""
@@ -37,18 +37,17 @@ class Cost:
         per_gpu: bool = False
 
     def __init__(self, *, options: Options) -> None:
-        """Compare as the options say."""
         self._per_gpu = options.per_gpu
 
     async def score(self, option: LaunchOption) -> float:
-        """The cheaper the better."""
+        """Prefer the cheaper one."""
         if option.dollars_per_hour is None:
             return -UNKNOWN_PRICE
         return -option.dollars_per_hour / (max(option.gpus, 1) if self._per_gpu else 1)
 
 
 class Availability:
-    """What can most likely be had: what the provider says, then how often it failed of late."""
+    """The most likely available first: by recent failures, then by the provider's statement."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """None."""
@@ -58,13 +57,13 @@ class Availability:
         del options
 
     async def score(self, option: LaunchOption) -> float:
-        """Failures weigh more than what a provider says."""
-        says = {True: 0.5, None: 0.0, False: -0.5}[option.reported_available]
-        return says - float(option.failures)
+        """Failures weigh more than the provider's statement."""
+        reported = {True: 0.5, None: 0.0, False: -0.5}[option.reported_available]
+        return reported - float(option.failures)
 
 
 class RoundRobin:
-    """Spread evenly: where the pool has the fewest instances."""
+    """Evenly spread: the offering with the fewest of the pool's instances first."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """None."""
@@ -74,7 +73,7 @@ class RoundRobin:
         del options
 
     async def score(self, option: LaunchOption) -> float:
-        """The fewer the better."""
+        """Prefer fewer instances."""
         return -float(option.instances)
 
 

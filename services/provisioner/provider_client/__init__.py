@@ -1,1 +1,1 @@
-"""Calls to providers: bounded, paced, with credentials, and with errors that are told."""
+"""Calls to providers: time limits, rate limits, credentials and error kinds."""

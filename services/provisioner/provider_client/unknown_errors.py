@@ -1,7 +1,7 @@
-"""Tells people of errors that have no row in a provider's table: once for each code.
+"""Reports provider errors that have no row in the error table: once for each code.
 
-Such an error is taken for a passing one and tried again; whether that is right only a person can
-say. What was told is read back from the log, so that a restart does not tell it again.
+Such an error is treated as transient and tried again; only an operator can judge whether that is
+right. Reported codes are read back from the event log, so that a restart does not repeat them.
 """
 
 import hashlib
@@ -22,37 +22,36 @@ log = logging.getLogger(__name__)
 SUBJECT: Final = subjects.fleet_event(FACTS[UnknownError])
 CODE_CHARS_MAX: Final = 200
 MESSAGE_CHARS_MAX: Final = 500
-TOLD_MAX: Final = 1_000
-"""Codes told in all; beyond that somebody else than an error table is wrong."""
+CODES_MAX: Final = 1_000
+"""Codes reported in all; with more, something else than an error table is wrong."""
 ID_CHARS: Final = 16
 
 
 class UnknownErrors:
-    """What has been told."""
+    """The codes that have been reported."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Tell over this bus."""
         self._bus = bus
         self._clock = clock
-        self._told: set[tuple[str, str]] | None = None
+        self._reported: set[tuple[str, str]] | None = None
 
-    async def tell(self, provider: str, call: str, error: ProviderError) -> None:
-        """Publish it if it is the first of its code; a bus that is away is no reason to fail."""
+    async def report(self, provider: str, call: str, error: ProviderError) -> None:
+        """Publish the first error of each code; an unreachable bus is only logged."""
         code = error.unknown[:CODE_CHARS_MAX]
         try:
-            told = await self._known()
-            if (provider, code) in told or len(told) >= TOLD_MAX:
+            reported = await self._read_reported()
+            if (provider, code) in reported or len(reported) >= CODES_MAX:
                 return
-            # Before the publish: calls that fail together tell once.
-            told.add((provider, code))
+            # Before the publish: calls that fail together report once.
+            reported.add((provider, code))
             try:
                 await self._publish(provider, code, call, error)
             except BusError:
-                told.discard((provider, code))
+                reported.discard((provider, code))
                 raise
         except BusError as reason:
             log.warning(
-                "an unknown error is not told",
+                "an unknown error could not be reported",
                 extra={"provider": provider, "code": code, "reason": str(reason)},
             )
 
@@ -68,14 +67,14 @@ class UnknownErrors:
             message=error.message[:MESSAGE_CHARS_MAX],
             treated_as=error.kind,
         )
-        log.warning("an error without a row", extra={"provider": provider, "code": code})
+        log.warning("an error without a table row", extra={"provider": provider, "code": code})
         await publish_event(self._bus, event)
 
-    async def _known(self) -> set[tuple[str, str]]:
-        if self._told is None:
+    async def _read_reported(self) -> set[tuple[str, str]]:
+        if self._reported is None:
             stored = await self._bus.read(EVENTS.name, SUBJECT)
             events = (fleet_codec.decode(each.data) for each in stored)
             found = {(e.provider, e.code) for e in events if isinstance(e, UnknownError)}
-            # Somebody else may have read them meanwhile, and told one more.
-            self._told = found if self._told is None else self._told
-        return self._told
+            # A concurrent call may have read them meanwhile, and added one.
+            self._reported = found if self._reported is None else self._reported
+        return self._reported

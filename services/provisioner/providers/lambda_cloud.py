@@ -27,7 +27,7 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.provider_client.request_slots import RequestRate
+from services.provisioner.provider_client.rate_limit import RequestRate
 from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.provider_secret import read_secret
 

@@ -1,1 +1,1 @@
-"""Removing instances, and finding those that nobody remembers."""
+"""Removes instances, and finds those that crashes left behind."""

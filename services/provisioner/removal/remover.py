@@ -1,13 +1,14 @@
-"""Removes instances: asks the provider, and believes nothing but its list.
+"""Removes instances: terminates them at the provider and trusts nothing but its list.
 
-A removal ends only with the confirmed absence. Until then it is tried again with back-off, for
-ever; one that takes too long, or that the provider refuses, is recorded as leaked and told once.
+A removal ends only when the absence is confirmed. Until then it is retried with back-off, without
+end; one that takes too long, or that the provider refuses, is recorded and published as a leak.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord
@@ -27,56 +28,59 @@ from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
-PUBLISHED_MAX = 10_000
-"""Instances remembered as told of; forgetting them tells again."""
+PUBLISHED_MAX: Final = 10_000
+"""Remembered event IDs of observed instances; forgetting them publishes the events again."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotRemoved:
-    """One try did not remove it."""
+    """Why one attempt did not remove an instance."""
 
     reason: str
     kind: ProviderErrorKind | None = None
-    """None: the provider accepted, and lists it still."""
+    """None: the provider accepted the removal, and still lists the instance."""
 
 
 class Remover:
-    """Removes what a record stands for."""
+    """Removes instances by their records."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, timing: TimeLimits
+        self, bus: Bus, clock: Clock, store: InstanceStore, providers: Providers, limits: TimeLimits
     ) -> None:
-        """Work with these."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._providers = providers
-        self._timing = timing
-        self._told: set[str] = set()
+        self._limits = limits
+        self._published: set[str] = set()
 
-    async def remove_until_gone(self, key: str, superseded: Callable[[], Awaitable[bool]]) -> bool:
-        """Try until the provider confirms the absence; False where the saga went on without it."""
+    async def remove_until_gone(
+        self, key: str, is_superseded: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Retry until the provider confirms the absence; False if the saga went on without it."""
         tries = 0
         while not await self.try_removal(key):
             tries += 1
-            if await superseded():
+            if await is_superseded():
                 return False
-            await self._clock.sleep(self._timing.backoff_seconds(tries))
+            await self._clock.sleep(self._limits.backoff_seconds(tries))
         return True
 
     async def try_removal(self, key: str) -> bool:
-        """One try; True where nothing stands any more."""
+        """Try once; True if no instance of the record is left."""
         record = await self._store.get(key)
         if record is None or record.state == "terminated":
             return True
-        standing = await self._try(record)
-        if standing is None:
-            await self._store.change(key, self._gone)
+        result = await self._terminate(record)
+        if result is None:
+            await self._store.change(
+                key, lambda now: now and instance_decisions.mark_terminated(now, self._clock.now())
+            )
             return True
-        await self._note(key, record, standing)
+        await self._record_attempt(key, record, result)
         return False
 
-    async def _try(self, record: InstanceRecord) -> NotRemoved | None:
+    async def _terminate(self, record: InstanceRecord) -> NotRemoved | None:
         try:
             calls = self._providers.get(record.provider)
             can = calls.provider.capabilities
@@ -85,7 +89,7 @@ class Remover:
             listed = [] if record.provider_id else await calls.list_instances()
             for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
                 await calls.terminate(provider_id)
-            # A list of many pages shows what was so when it was begun.
+            # A list of many pages shows the state at the time it was begun.
             asked_at = self._clock.now()
             listed = await calls.list_instances()
             for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
@@ -98,68 +102,71 @@ class Remover:
             return None
         return NotRemoved(f"{record.provider} still lists it")
 
-    def _gone(self, record: InstanceRecord | None) -> InstanceRecord | None:
-        return record and instance_decisions.mark_terminated(record, self._clock.now())
-
-    async def _note(self, key: str, record: InstanceRecord, standing: NotRemoved) -> None:
-        """Keep the reason where people see it; call it a leak when it is one."""
-        log.info("still there", extra={"instance": key, "reason": standing.reason})
-        after = timedelta(seconds=self._timing.leak_after_seconds)
+    async def _record_attempt(self, key: str, record: InstanceRecord, result: NotRemoved) -> None:
+        """Record the reason for operators; publish a leak when it is one."""
+        log.info("not removed yet", extra={"instance": key, "reason": result.reason})
+        after = timedelta(seconds=self._limits.leak_after_seconds)
         now = self._clock.now()
-        leak = instance_decisions.is_leak(record, standing.kind, now, after)
+        leak = instance_decisions.is_leak(record, result.kind, now, after)
         if leak:
-            await self._tell(record, standing.reason)
-        # That a cloud takes a minute to remove a machine is no news, and not written each time.
-        if leak or record.state == "leaked" or standing.kind is not None:
-            reason = standing.reason
-
-            def note(found: InstanceRecord | None) -> InstanceRecord | None:
-                return found and instance_decisions.count_removal_attempt(
-                    found, reason, now, leak=leak
-                )
-
-            await self._store.change(key, note)
-
-    async def _tell(self, record: InstanceRecord, reason: str) -> None:
-        """Publish the leak; before the record says so, as a crash between must not silence it."""
-        event = InstanceLeaked(
-            id=f"leaked-{node_key(record.pool, record.instance)}-{record.terminating_at}",
-            time=self._clock.now(),
-            cause=record.saga,
-            pool=record.pool,
-            instance=record.instance,
-            provider=record.provider,
-            provider_id=record.provider_id,
-            reason=reason,
-            dollars_per_hour=record.dollars_per_hour,
-        )
-        log.warning("instance leaked", extra={"instance": record.instance, "reason": reason})
-        await publish_event(self._bus, event)
+            # Before the record says so: a crash in between must not lose the event.
+            log.warning(
+                "instance leaked", extra={"instance": record.instance, "reason": result.reason}
+            )
+            await self._publish_leak(
+                f"leaked-{node_key(record.pool, record.instance)}-{record.terminating_at}",
+                record.provider,
+                instance_decisions.instance_of(record),
+                result.reason,
+                record,
+            )
+        # A cloud may take a minute to remove a machine: that is not recorded each time.
+        if leak or record.state == "leaked" or result.kind is not None:
+            await self._store.change(
+                key,
+                lambda found: (
+                    found
+                    and instance_decisions.count_removal_attempt(
+                        found, result.reason, now, leak=leak
+                    )
+                ),
+            )
 
     async def publish_observed(self, provider: str, instance: Instance, why: str) -> None:
-        """Tell people of an instance that would be removed if its pool did not only observe."""
+        """Publish an instance that would be removed if its pool were not in observe mode."""
         log.warning("would remove", extra={"instance": instance.name, "reason": why})
-        if not TOKEN.match(instance.pool):
+        event_id = f"observed-{provider}-{instance.provider_id}"
+        if not TOKEN.match(instance.pool) or event_id in self._published:
             return
+        reason = f"{why}; it would be removed, but the mode is observe"
+        await self._publish_leak(event_id, provider, instance, reason)
+        if len(self._published) >= PUBLISHED_MAX:
+            self._published.clear()
+        self._published.add(event_id)
+
+    async def _publish_leak(
+        self,
+        event_id: str,
+        provider: str,
+        instance: Instance,
+        reason: str,
+        record: InstanceRecord | None = None,
+    ) -> None:
         event = InstanceLeaked(
-            id=f"observed-{provider}-{instance.provider_id}",
+            id=event_id,
             time=self._clock.now(),
+            cause=record.saga if record is not None else "",
             pool=instance.pool,
             instance=instance.name,
             provider=provider,
             provider_id=instance.provider_id,
-            reason=f"{why}; it would be removed, but the mode is observe",
-            dollars_per_hour=instance.dollars_per_hour,
+            reason=reason,
+            dollars_per_hour=(record or instance).dollars_per_hour,
         )
-        if event.id in self._told:
-            return
         await publish_event(self._bus, event)
-        if len(self._told) >= PUBLISHED_MAX:
-            self._told.clear()
-        self._told.add(event.id)
 
     async def remove_unrecorded(self, provider: str, provider_id: str) -> bool:
-        """Remove an instance that no record names; False where that could not be asked now."""
+        """Remove an instance that no record names; False if the provider did not accept."""
         try:
             await self._providers.get(provider).terminate(provider_id)
         except ProviderError as error:

@@ -1,6 +1,6 @@
-"""Says what a sweep would do, and sweeps when it is asked to: at the replica that sweeps.
+"""Answers what a sweep would do, and sweeps on request: at the replica that holds the lease.
 
-Only that one knows since when it has seen each instance. Whoever else is asked passes it on.
+Only that replica knows how long each instance has been listed. Other replicas forward the request.
 """
 
 import logging
@@ -21,27 +21,27 @@ from services.bus.port import Bus, Endpoint, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError, Unavailable
 from services.provisioner.removal.sweep_report import report
-from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
+from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper, SweepPlan
 
 log = logging.getLogger(__name__)
 
 PLAN: Final = "sweep-plan"
 NOW: Final = "sweep-now"
 SECONDS_MAX: Final = 100.0
-"""For the replica that sweeps: each provider may take a minute to be listed."""
+"""For the forwarded request: each provider may take a minute to be listed."""
 
 _lease = decoder(LeaseRecord)
 
-Answer = Callable[[SweepRequest], Awaitable[SweepAnswer]]
+Handle = Callable[[SweepRequest], Awaitable[SweepAnswer]]
 
 
 class SweepEndpoints:
-    """What one replica answers about sweeps."""
+    """The sweep endpoints of one replica."""
 
     def __init__(
         self, bus: Bus, clock: Clock, sweeper: Sweeper, lease: Lease, replica: str
     ) -> None:
-        """Work with these; `replica` is the name under which the lease is held."""
+        """`replica` is the name under which the lease is held."""
         self._bus = bus
         self._clock = clock
         self._sweeper = sweeper
@@ -50,41 +50,33 @@ class SweepEndpoints:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Subject -> answer: for all replicas, and for this one alone."""
+        """Subject -> endpoint: one for all replicas, and one for this replica."""
         found: dict[str, Endpoint] = {}
-        for name, answer in ((PLAN, self._plan), (NOW, self._now)):
-            found[subjects.query(name)] = self._passing_on(name, answer)
-            found[subjects.replica_query(name, self._replica)] = _answering(answer)
+        for name, handle in ((PLAN, self._plan), (NOW, self._sweep_now)):
+            found[subjects.query(name)] = self._forwarding(name, handle)
+            found[subjects.replica_query(name, self._replica)] = _endpoint(handle)
         return found
 
     async def _plan(self, request: SweepRequest) -> SweepAnswer:
         del request
-        look = await self._sweeper.look()
-        lines = report(look.seen, look.actions, self._sweeper.observes)
+        return self._answer(await self._sweeper.plan())
+
+    async def _sweep_now(self, request: SweepRequest) -> SweepAnswer:
+        log.info("sweep requested", extra={"by": request.by})
+        return self._answer(*await self._sweeper.sweep())
+
+    def _answer(self, plan: SweepPlan, outcomes: list[str] | None = None) -> SweepAnswer:
         return SweepAnswer(
             replica=self._replica,
             at=self._clock.now(),
-            performed=False,
-            lines=lines,
-            unlisted=dict(look.unlisted),
-            fleet_known=bool(look.seen.fleet),
+            performed=outcomes is not None,
+            lines=report(plan.seen, plan.actions, self._sweeper.observes, outcomes or ()),
+            unlisted=dict(plan.unlisted),
+            fleet_known=bool(plan.seen.fleet),
         )
 
-    async def _now(self, request: SweepRequest) -> SweepAnswer:
-        log.info("a sweep was asked for", extra={"by": request.by})
-        look, outcomes = await self._sweeper.swept()
-        lines = report(look.seen, look.actions, self._sweeper.observes, outcomes)
-        return SweepAnswer(
-            replica=self._replica,
-            at=self._clock.now(),
-            performed=True,
-            lines=lines,
-            unlisted=dict(look.unlisted),
-            fleet_known=bool(look.seen.fleet),
-        )
-
-    def _passing_on(self, name: str, answer: Answer) -> Endpoint:
-        here = _answering(answer)
+    def _forwarding(self, name: str, handle: Handle) -> Endpoint:
+        here = _endpoint(handle)
 
         async def endpoint(data: bytes, headers: Headers) -> bytes:
             holder = self._replica if self._lease.held else await self._holder()
@@ -101,14 +93,14 @@ class SweepEndpoints:
     async def _holder(self) -> str:
         entry = await self._bus.get(LEASES, LEASE_NAME)
         if entry is None:
-            raise Unavailable("no provisioner sweeps just now; ask again in some seconds")
+            raise Unavailable("no provisioner holds the sweep lease; ask again in a few seconds")
         holder: str = _lease.decode(entry.value).holder
         return holder
 
 
-def _answering(answer: Answer) -> Endpoint:
+def _endpoint(handle: Handle) -> Endpoint:
     async def endpoint(data: bytes, headers: Headers) -> bytes:
         del headers
-        return encode(await answer(msgspec.json.decode(data or b"{}", type=SweepRequest)))
+        return encode(await handle(msgspec.json.decode(data or b"{}", type=SweepRequest)))
 
     return endpoint

@@ -1,8 +1,8 @@
-"""Compares what providers list with what the records say, both ways, again and again.
+"""Compares the providers' lists with the records, in both directions, at an interval.
 
-One replica at a time does it, under a lease: when it gets the lease, and then at an interval. It
-finds what crashes left behind: instances without a record, removals that nobody pursues, launches
-that nobody finished. It never touches another fleet's instances, nor a launch under way.
+One replica sweeps at a time, under a lease. The sweep finds what crashes left behind: instances
+without a record, abandoned removals, unfinished launches. It never touches another fleet's
+instances, nor a launch in progress.
 """
 
 import asyncio
@@ -25,8 +25,22 @@ from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError, Reject
-from services.provisioner.instances import instance_decisions
-from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.instances.instance_decisions import (
+    AdoptInstance,
+    RemoveSurplus,
+    RemoveUnexpected,
+    RestoreRecord,
+    RetryRemoval,
+    SweepAction,
+    SweepInput,
+    UpdateListingError,
+    decide_sweep,
+    intended_record,
+    mark_listed,
+    mark_terminating,
+    settle,
+)
+from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -36,8 +50,8 @@ from services.provisioner.time_limits import TimeLimits
 log = logging.getLogger(__name__)
 
 LEASE_NAME: Final = "provisioner-sweep"
-AT_ONCE_MAX: Final = 16
-"""Actions of one sweep that are under way together."""
+ACTIONS_AT_ONCE_MAX: Final = 16
+"""Actions of one sweep that are performed concurrently."""
 
 _fleet: "msgspec.json.Decoder[Any]" = decoder(FleetRecord)
 _node: "msgspec.json.Decoder[Any]" = decoder(NodeRecord)
@@ -45,10 +59,10 @@ _node: "msgspec.json.Decoder[Any]" = decoder(NodeRecord)
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What a sweep has found, before anything is done."""
+    """What a sweep has found and would do."""
 
-    seen: instance_decisions.SweepInput
-    actions: tuple[instance_decisions.SweepAction, ...]
+    seen: SweepInput
+    actions: tuple[SweepAction, ...]
     unlisted: Mapping[str, str]
     """Provider -> why it could not be listed."""
 
@@ -63,68 +77,59 @@ class Sweeper:
         store: InstanceStore,
         providers: Providers,
         remover: Remover,
-        timing: TimeLimits,
-        observed: Callable[[str], bool] = lambda _: False,
+        limits: TimeLimits,
+        observes: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Work with these; of a pool that is `observed` nothing is removed, only told."""
+        """`observes`: whether a pool is in observe mode, so that nothing of it is removed."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._providers = providers
         self._remover = remover
-        self._timing = timing
-        self._observed = observed
+        self._limits = limits
+        self.observes = observes
         self._first_seen: dict[tuple[str, str], datetime] = {}
-        self._alone = asyncio.Lock()
+        self._one_sweep = asyncio.Lock()
 
     async def run(self, lease: Lease) -> None:
-        """Sweep whenever it is due and the lease is ours, for ever."""
+        """Sweep when this replica gets the lease, and then at the interval."""
         await repeat_while_held(
             lease,
             self._clock,
             self.sweep,
-            every_seconds=self._timing.sweep_interval_seconds,
-            look_seconds=self._timing.sweep_look_seconds,
+            every_seconds=self._limits.sweep_interval_seconds,
+            look_seconds=self._limits.sweep_look_seconds,
         )
 
-    async def sweep(self) -> tuple[instance_decisions.SweepAction, ...]:
-        """One sweep; what it did, or tried."""
-        look, _ = await self.swept()
-        return look.actions
+    async def sweep(self) -> tuple[SweepPlan, list[str]]:
+        """Sweep once; return the plan and the outcome of each of its actions."""
+        limit = asyncio.Semaphore(ACTIONS_AT_ONCE_MAX)
 
-    async def swept(self) -> tuple[SweepPlan, list[str]]:
-        """One sweep; what it found, and what came of each action."""
-        gate = asyncio.Semaphore(AT_ONCE_MAX)
-
-        async def one(action: instance_decisions.SweepAction) -> str:
-            async with gate:
+        async def one(action: SweepAction) -> str:
+            async with limit:
                 try:
-                    return "done" if await self._perform(action) else "still stands"
+                    return "done" if await self._perform(action) else "not removed yet"
                 except NavarchError as error:
                     log.warning("left for the next sweep", extra={"reason": str(error)})
                     return str(error)
 
-        async with self._alone:
-            look = await self.look()
+        async with self._one_sweep:
+            plan = await self.plan()
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(action)) for action in look.actions]
-            return look, [each.result() for each in tasks]
+                tasks = [group.create_task(one(action)) for action in plan.actions]
+            return plan, [each.result() for each in tasks]
 
-    async def plan(self) -> tuple[instance_decisions.SweepAction, ...]:
-        """What a sweep would do now; touches nothing."""
-        return (await self.look()).actions
-
-    async def look(self) -> SweepPlan:
-        """What stands at providers and in records, and what a sweep would do; touches nothing."""
+    async def plan(self) -> SweepPlan:
+        """Compare providers and records, and decide what a sweep would do; changes nothing."""
         fleet = await self._bus.get(POOLS, FLEET_KEY)
-        # A list shows what was so when it was begun: what came up meanwhile is not missing from it.
+        # A list shows the state at the time it was begun: later instances are not missing from it.
         now = self._clock.now()
         listed, unlisted = await self._list()
-        # Only now: an intention is recorded before its provider is asked.
+        # Read after the lists: an intention is recorded before its provider is called.
         records = await self._store.all()
         self._remember(listed, now)
         fleet_id = _fleet_id(fleet.value) if fleet is not None else ""
-        sighting = instance_decisions.SweepInput(
+        seen = SweepInput(
             fleet=fleet_id,
             records=records,
             listed=listed if fleet_id else {},
@@ -132,20 +137,12 @@ class Sweeper:
             first_seen=dict(self._first_seen),
             living=await self._living(fleet_id, listed, records),
             now=now,
-            grace=timedelta(seconds=self._timing.sweep_grace_seconds),
+            grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
-        return SweepPlan(
-            sighting,
-            instance_decisions.decide_sweep(sighting, self._timing.sweep_removals_max),
-            unlisted,
-        )
-
-    def observes(self, pool: str) -> bool:
-        """Whether nothing of this pool is removed, only told."""
-        return self._observed(pool)
+        return SweepPlan(seen, decide_sweep(seen, self._limits.sweep_removals_max), unlisted)
 
     async def _list(self) -> tuple[dict[str, list[Instance]], dict[str, str]]:
-        """What each provider lists; and which could not be listed, and why."""
+        """Return each provider's list, and for those that could not be listed the reason."""
         names = list(self._providers.calls)
         found = await asyncio.gather(
             *(self._providers.calls[name].list_instances() for name in names),
@@ -164,7 +161,7 @@ class Sweeper:
         return listed, unlisted
 
     def _remember(self, listed: dict[str, list[Instance]], now: datetime) -> None:
-        """Count the age of what is listed from when it was seen first; forget what is gone."""
+        """Measure the age of instances from their first listing; forget those that are gone."""
         for provider, instances in listed.items():
             shown = {(provider, each.provider_id) for each in instances}
             gone = [key for key in self._first_seen if key[0] == provider and key not in shown]
@@ -176,7 +173,7 @@ class Sweeper:
     async def _living(
         self, fleet: str, listed: dict[str, list[Instance]], records: dict[str, InstanceRecord]
     ) -> frozenset[str]:
-        """Of the listed instances without a record, those that are nodes in service."""
+        """Of the listed instances without a record, return those that are nodes in service."""
         keys = {
             key
             for instances in listed.values()
@@ -186,77 +183,77 @@ class Sweeper:
         if not keys:
             return frozenset()
         nodes = {each.key: each.value for each in await self._bus.entries(NODES)}
-        return frozenset(key for key in keys if key in nodes and _lives(nodes[key]))
+        return frozenset(key for key in keys if key in nodes and _in_service(nodes[key]))
 
-    async def _perform(self, action: instance_decisions.SweepAction) -> bool:
-        """Do it; False where what should go still stands."""
-        if isinstance(
-            action, instance_decisions.RemoveUnexpected | instance_decisions.RemoveSurplus
-        ) and self._observed(action.instance.pool):
+    async def _perform(self, action: SweepAction) -> bool:
+        """Perform an action; False if an instance that should go is still listed."""
+        if isinstance(action, RemoveUnexpected | RemoveSurplus) and self.observes(
+            action.instance.pool
+        ):
             await self._remover.publish_observed(action.provider, action.instance, action.why)
             return True
         log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
         match action:
-            case instance_decisions.RemoveUnexpected(key, provider, instance):
-                await self._store.change(key, self._standing(provider, instance))
+            case RemoveUnexpected(key, provider, instance):
+                await self._store.change(key, self._record_unexpected(provider, instance))
                 return await self._remover.try_removal(key)
-            case instance_decisions.RemoveSurplus(provider, instance):
+            case RemoveSurplus(provider, instance):
                 return await self._remover.remove_unrecorded(provider, instance.provider_id)
-            case instance_decisions.RetryRemoval(key):
+            case RetryRemoval(key):
                 return await self._remover.try_removal(key)
-            case instance_decisions.AdoptInstance(key, instance):
-                await self._store.change(key, self._adopting(instance))
-            case instance_decisions.RestoreRecord(key, provider, instance):
-                await self._store.change(key, self._restoring(provider, instance))
-            case instance_decisions.UpdateListingError(key, error):
-                await self._store.change(key, _noting(error))
+            case AdoptInstance(key, instance):
+                await self._store.change(
+                    key,
+                    lambda record: (
+                        settle(record, instance, self._clock.now()).record
+                        if record is not None and record.state == "intended"
+                        else None
+                    ),
+                )
+            case RestoreRecord(key, provider, instance):
+                await self._store.change(
+                    key,
+                    lambda record: (
+                        settle(self._found(provider, instance), instance, self._clock.now()).record
+                        if record is None
+                        else None
+                    ),
+                )
+            case UpdateListingError(key, error):
+                await self._store.change(
+                    key,
+                    lambda record: (
+                        replace(record, error=error)
+                        if record is not None and record.state == "running"
+                        else None
+                    ),
+                )
         return True
 
-    def _standing(self, provider: str, instance: Instance) -> Any:
-        """Record that it is to go, so that people see it until it is gone."""
+    def _record_unexpected(self, provider: str, instance: Instance) -> Change:
+        """Record that it must go, so that operators see it until it is gone."""
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             now = self._clock.now()
             if record is None:
-                found = _found(provider, instance, now)
-                return instance_decisions.mark_terminating(
-                    instance_decisions.mark_listed(found, instance, now), now, "no record of it"
-                )
+                found = mark_listed(self._found(provider, instance), instance, now)
+                return mark_terminating(found, now, "no record of it")
             if record.state == "terminated":
-                # A tombstone of an undone launch knows no provider.
-                record = replace(record, provider=provider)
-                return instance_decisions.mark_listed(record, instance, now)
+                # The record of a cancelled launch names no provider.
+                return mark_listed(replace(record, provider=provider), instance, now)
             return None
 
         return decide
 
-    def _adopting(self, instance: Instance) -> Any:
-        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-            if record is None or record.state != "intended":
-                return None
-            return instance_decisions.settle(record, instance, self._clock.now()).record
-
-        return decide
-
-    def _restoring(self, provider: str, instance: Instance) -> Any:
-        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-            if record is not None:
-                return None
-            now = self._clock.now()
-            return instance_decisions.settle(_found(provider, instance, now), instance, now).record
-
-        return decide
-
-
-def _found(provider: str, instance: Instance, now: datetime) -> InstanceRecord:
-    """A record for an instance that has none, from what its tags say."""
-    launch = LaunchSpec(
-        fleet=instance.fleet,
-        provider=provider,
-        instance_type=instance.instance_type,
-        region=instance.region,
-    )
-    return instance_decisions.intended_record(instance.pool, instance.name, launch, "", now)
+    def _found(self, provider: str, instance: Instance) -> InstanceRecord:
+        """Return a record for an instance that has none, from its tags."""
+        launch = LaunchSpec(
+            fleet=instance.fleet,
+            provider=provider,
+            instance_type=instance.instance_type,
+            region=instance.region,
+        )
+        return intended_record(instance.pool, instance.name, launch, "", self._clock.now())
 
 
 def _fleet_id(value: bytes) -> str:
@@ -266,19 +263,10 @@ def _fleet_id(value: bytes) -> str:
         raise Reject(f"the key {FLEET_KEY} in {POOLS.name} cannot be read: {error}") from error
 
 
-def _lives(value: bytes) -> bool:
-    """Whether a node's record says that it is in service; one that cannot be read may be."""
+def _in_service(value: bytes) -> bool:
+    """Whether a node's record says that it is in service; an unreadable one may be."""
     try:
         state: str = _node.decode(value).state
     except msgspec.DecodeError:
         return True
     return state != "terminated"
-
-
-def _noting(error: str) -> Any:
-    def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-        if record is None or record.state != "running":
-            return None
-        return replace(record, error=error)
-
-    return decide

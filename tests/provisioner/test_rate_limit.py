@@ -17,7 +17,7 @@ from schemas.topology import LEASES
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError, Unavailable
-from services.provisioner.provider_client import request_slots
+from services.provisioner.provider_client import rate_limit
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.provider_client.rate_limit import LocalRateLimiter, SharedRateLimiter
@@ -35,7 +35,7 @@ ROUNDING = timedelta(microseconds=2)
 class Taker:
     """One replica, where it has got to with its turn."""
 
-    read: tuple[int, request_slots.NextSlot] | None = None
+    read: tuple[int, rate_limit.NextSlot] | None = None
     """Revision, and what may come next, as it read them."""
     kind: str = ""
     sent: datetime | None = None
@@ -47,7 +47,7 @@ class Taker:
 class Server:
     """The record, the server's clock, and what all replicas did."""
 
-    pace: request_slots.RequestRate
+    pace: rate_limit.RequestRate
     now: datetime = START
     revision: int = 0
     record: RateLimitRecord = field(default_factory=RateLimitRecord)
@@ -57,9 +57,9 @@ class Server:
 
     def read(self, taker: Taker) -> None:
         """Read the record; a turn that it held is forgotten, as after a death."""
-        after = request_slots.NextSlot()
+        after = rate_limit.NextSlot()
         if self.revision:
-            after = request_slots.next_slot(self.record, self.stored_at, self.pace)
+            after = rate_limit.next_slot(self.record, self.stored_at, self.pace)
         taker.read, taker.sent = (self.revision, after), None
 
     def write(self, taker: Taker, kind: str, lag: float) -> None:
@@ -68,12 +68,12 @@ class Server:
             taker.read = None
             return
         self.revision += 1
-        self.record, self.stored_at = request_slots.slot_record(taker.read[1], kind), self.now
-        turn = request_slots.slot_start(self.record, self.stored_at)
+        self.record, self.stored_at = rate_limit.slot_record(taker.read[1], kind), self.now
+        turn = rate_limit.slot_start(self.record, self.stored_at)
         taker.kind = kind
         taker.sent = self.now - timedelta(seconds=lag)
         taker.known = self.now + timedelta(seconds=lag)
-        taker.wait = request_slots.wait_seconds(turn, self.stored_at)
+        taker.wait = (turn - self.stored_at).total_seconds()
         taker.read = None
 
     def whole(self, taker: Taker, kind: str, lag: float) -> None:
@@ -88,14 +88,14 @@ class Server:
         if taker.sent is None or self.now < taker.known + timedelta(seconds=taker.wait):
             return
         since_sent = (self.now - taker.sent).total_seconds()
-        if request_slots.is_in_time(since_sent, taker.wait, self.pace.interval_seconds):
+        if rate_limit.is_in_time(since_sent, taker.wait, self.pace.interval_seconds):
             self.uses.append((self.now, taker.kind))
         taker.sent = None
 
 
-def pace(interval: float) -> request_slots.RequestRate:
+def pace(interval: float) -> rate_limit.RequestRate:
     """Launches are twelve times as seldom, as at Lambda."""
-    return request_slots.RequestRate(
+    return rate_limit.RequestRate(
         interval_seconds=interval, slower_seconds={"launch": 12 * interval}
     )
 
@@ -161,13 +161,13 @@ def test_a_death_costs_one_turn(interval: float, dead: int) -> None:
     living = Taker()
     server.read(living)
     server.write(living, "", 0.0)
-    each = interval + request_slots.slack_seconds(interval)
+    each = interval + rate_limit.slack_seconds(interval)
     assert living.wait == pytest.approx(dead * each)
 
 
 def test_one_who_uses_each_turn_at_once_has_nearly_the_whole_rate() -> None:
     """A tenth is given away, half a second at most: that is what being late may cost."""
-    assert (0.1, 0.5) == (request_slots.slack_seconds(1.0), request_slots.slack_seconds(12.0))
+    assert (0.1, 0.5) == (rate_limit.slack_seconds(1.0), rate_limit.slack_seconds(12.0))
 
 
 # --- on the bus ----------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
     interval, used = 0.05, []
     pacers = [
         SharedRateLimiter(
-            bus, SystemClock(), "lab", request_slots.RequestRate(interval_seconds=interval)
+            bus, SystemClock(), "lab", rate_limit.RequestRate(interval_seconds=interval)
         )
         for _ in range(4)
     ]
@@ -197,7 +197,7 @@ async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:
 async def test_a_caller_that_is_cancelled_costs_one_turn(bus: NatsBus) -> None:
     """Those who waited behind it in the same process had none taken for them."""
     rate_limiter = SharedRateLimiter(
-        bus, SystemClock(), "lab", request_slots.RequestRate(interval_seconds=20.0)
+        bus, SystemClock(), "lab", rate_limit.RequestRate(interval_seconds=20.0)
     )
     await rate_limiter.wait_for_slot()
     waiting = [asyncio.create_task(rate_limiter.wait_for_slot()) for _ in range(10)]
@@ -232,14 +232,14 @@ async def test_a_turn_that_was_slept_through_is_not_used(
     """Another is taken; a process that always is late says so, and is tried again later."""
     clock = Late(times)
     rate_limiter = SharedRateLimiter(
-        bus, clock, "lab", request_slots.RequestRate(interval_seconds=0.1)
+        bus, clock, "lab", rate_limit.RequestRate(interval_seconds=0.1)
     )
     said = ""
     try:
         await rate_limiter.wait_for_slot()
     except ProviderError as error:
         said = error.message
-    assert fails == ("over before it was used" in said)
+    assert fails == ("over before use" in said)
 
 
 class Away:
@@ -252,13 +252,13 @@ class Away:
 
 async def test_without_a_bus_no_call_goes_out() -> None:
     """It is a passing error, and never a call beyond the rate."""
-    with pytest.raises(ProviderError, match="no turn could be taken") as caught:
+    with pytest.raises(ProviderError, match="no request slot could be taken") as caught:
         await SharedRateLimiter(
-            Away(), SystemClock(), "lab", request_slots.RequestRate(interval_seconds=1.0)
+            Away(), SystemClock(), "lab", rate_limit.RequestRate(interval_seconds=1.0)
         ).wait_for_slot()
     assert "TRANSIENT" == caught.value.kind
     await SharedRateLimiter(
-        Away(), SystemClock(), "lab", request_slots.RequestRate(interval_seconds=0.0)
+        Away(), SystemClock(), "lab", rate_limit.RequestRate(interval_seconds=0.0)
     ).wait_for_slot()
 
 
@@ -267,14 +267,14 @@ def test_what_cannot_be_paced_is_refused(name: str, interval: float) -> None:
     """A name that is no key, and a pace that would outlive its record."""
     with pytest.raises(NavarchError):
         SharedRateLimiter(
-            Away(), SystemClock(), name, request_slots.RequestRate(interval_seconds=interval)
+            Away(), SystemClock(), name, rate_limit.RequestRate(interval_seconds=interval)
         )
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "local"])
 async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: bool) -> None:
     """Other calls go on at their own pace while launches wait for theirs."""
-    plan = request_slots.RequestRate(interval_seconds=0.05, slower_seconds={"launch": 0.5})
+    plan = rate_limit.RequestRate(interval_seconds=0.05, slower_seconds={"launch": 0.5})
     rate_limiter = (
         SharedRateLimiter(bus, SystemClock(), "lab", plan) if shared else LocalRateLimiter(plan)
     )
@@ -295,7 +295,7 @@ async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: b
 
 async def test_in_one_process_callers_go_in_order() -> None:
     """As they came, an interval apart."""
-    rate_limiter, order = LocalRateLimiter(request_slots.RequestRate(interval_seconds=0.01)), []
+    rate_limiter, order = LocalRateLimiter(rate_limit.RequestRate(interval_seconds=0.01)), []
 
     async def call(number: int) -> None:
         await rate_limiter.wait_for_slot()
@@ -310,7 +310,7 @@ async def replicas(bus: NatsBus, tmp_path: Path) -> AsyncIterator[tuple]:
     """Lambda's provider at two replicas with different names for one account."""
     (tmp_path / "key").write_text(KEY)
 
-    def rate_limiter(name: str, pace: request_slots.RequestRate) -> SharedRateLimiter:
+    def rate_limiter(name: str, pace: rate_limit.RequestRate) -> SharedRateLimiter:
         return SharedRateLimiter(bus, SystemClock(), name, pace)
 
     async with serving() as api:

@@ -13,7 +13,7 @@ from schemas.topology import LEASES, BucketSpec
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import Conflict, Unavailable
 from services.provisioner.instances import instance_decisions
-from services.provisioner.launch.launch_claim import alone, asking
+from services.provisioner.launch.launch_lease import count_request, is_only_requester
 from services.provisioner.providers.fake import FakeProvider
 from tests.provisioner.support import Held, fake, launch, provision, steps
 from tests.provisioner.test_core import NOW
@@ -46,10 +46,10 @@ def test_the_record_tells_whether_anybody_else_has_asked(
     record: InstanceRecord, before: int, count: int | None, first: bool | None
 ) -> None:
     """Who counts himself again is in doubt; who was counted last, and since nobody, is not."""
-    found = asking(record, HERE, before)
+    found = count_request(record, HERE, before)
     assert count == (found.asks if found else None)
     if first is not None:
-        assert first == alone((found or record).asks, before)
+        assert first == is_only_requester((found or record).asks, before)
 
 
 class Watched:
