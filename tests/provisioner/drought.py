@@ -9,31 +9,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.messages import encode
 from schemas.pool_events import LaunchWaiting, pool_codec
-from schemas.pool_records import FLEET_KEY, FleetRecord
-from schemas.topology import EVENTS, POOLS
+from schemas.topology import EVENTS
 from services.bus.port import Stored
-from services.bus.topology_setup import set_up
-from services.health_monitor.service import build as build_health_monitor
-from services.notifier.service import build as build_notifier
-from services.pool_manager.service import build as build_pool_manager
 from services.provisioner.provider_client.provider import Instance, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.service import build as build_provisioner
 from services.settings.settings_file import parse_settings
-from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.hardware_failures import MachineSpec
-from services.simulator.engine.scripted_agents import BEAT_SECONDS, BEAT_TTL_SECONDS, GPUS
-from services.simulator.engine.simulated_cloud import SimulatedCloud, SimulatedProvider
-from services.simulator.engine.simulated_process import SimulatedProcess
-from services.simulator.engine.simulated_workload import SimulatedWorkload
-from services.simulator.engine.simulation_context import (
-    CURRENT_SIMULATION,
-    FLEET,
-    SimulationContext,
-)
-from services.simulator.engine.supervised_service import SupervisedService
+from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
+from services.simulator.engine.scripted_agents import GPUS
+from services.simulator.engine.simulated_cloud import SimulatedProvider
+from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet
+from services.simulator.engine.simulation_context import CURRENT_SIMULATION
 
 ZONES = {"east": ("a", "b"), "west": ("c",)}
 """Provider -> its zones."""
@@ -50,7 +36,7 @@ class Drought:
     calls: dict[str, list[float]] = field(default_factory=dict)
     made: dict[str, list[float]] = field(default_factory=dict)
     waited: set[str] = field(default_factory=set)
-    """Nodes of which it was told that their launch waits."""
+    """Nodes whose launch was reported as waiting."""
 
     def ask(self, zone: str, now: float) -> None:
         """A launch asks; ProviderError where there is nothing."""
@@ -82,66 +68,36 @@ class DryProvider(SimulatedProvider):
 
 def settings(nodes: int, **pool: Any) -> dict[str, Any]:
     """The configuration of the fleet."""
-    kind = {"type": "tests.provisioner.drought:DryProvider"}
-    return {
-        "fleet": FLEET,
-        "providers": dict.fromkeys(ZONES, kind),
-        "notifier": {"type": "services.simulator.engine.simulated_workload:SimulatedNotifier"},
-        "agent": {
-            "heartbeat_interval": f"{BEAT_SECONDS:.0f}s",
-            "heartbeat_ttl": f"{BEAT_TTL_SECONDS}s",
-        },
-        "pools": {
-            "training": {
-                "instance_type": "simulated",
-                "providers": [{"name": name, "zones": zones} for name, zones in ZONES.items()],
-                "gpu_count": GPUS,
-                "min_nodes": nodes,
-                "max_nodes": nodes,
-                **pool,
-            }
-        },
+    training = {
+        "instance_type": "simulated",
+        "providers": [{"name": name, "zones": zones} for name, zones in ZONES.items()],
+        "gpu_count": GPUS,
+        "min_nodes": nodes,
+        "max_nodes": nodes,
+        **pool,
     }
+    provider = "tests.provisioner.drought:DryProvider"
+    return fleet_settings({"training": training}, ZONES, provider=provider, agent=FAST_HEARTBEATS)
 
 
 async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **pool: Any) -> None:
-    """Let a fleet live for so long, with so many provisioners."""
-    simulation = SimulationContext("drought")
-    CURRENT_SIMULATION.set(simulation)
-    cloud, agents = (
-        SimulatedCloud(simulation, idempotent=True, list_lag_seconds=0.0),
-        AgentMachines(simulation, lambda _: MachineSpec(gpu_count=GPUS)),
-    )
-    simulation.parts |= {
-        "cloud": cloud,
-        "workload": SimulatedWorkload(simulation),
-        "drought": drought,
-    }
-    cloud.on_made, cloud.on_ending, cloud.on_gone = agents.appear, agents.vanish, agents.vanish
+    """Run a fleet for so long, with so many replicas of each service."""
+    given = parse_settings("(drought)", json.dumps(settings(nodes, **pool)), {})
+    fleet = SimulatedFleet("drought", FleetSetup(settings=given, replicas=replicas))
+    fleet.simulation.parts["drought"] = drought
 
-    def told(stream: str, stored: Stored) -> None:
+    def note_waiting(stream: str, stored: Stored) -> None:
         event = pool_codec.decode(stored.data) if stream == EVENTS.name else None
         if isinstance(event, LaunchWaiting):
             drought.waited.add(event.node)
 
-    simulation.watchers.append(told)
-    operator = SimulatedProcess(simulation, "operator")
-    await set_up(operator.bus, simulation.clock, replicas=1)
-    await operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
-    given = parse_settings("(drought)", json.dumps(settings(nodes, **pool)), {})
-    services = [
-        SupervisedService(simulation, "health-monitor", build_health_monitor, given),
-        SupervisedService(simulation, "pool-manager", build_pool_manager, given),
-        SupervisedService(simulation, "notifier", build_notifier, given),
-        *(
-            SupervisedService(simulation, f"provisioner-{number}", build_provisioner, given)
-            for number in range(replicas)
-        ),
-    ]
-    for each in services:
-        each.start()
-    await asyncio.sleep(seconds)
-    names = Counter(each.name for each in cloud.standing())
+    async def run() -> None:
+        await fleet.open()
+        await fleet.start()
+        await asyncio.sleep(seconds)
+
+    fleet.simulation.watchers.append(note_waiting)
+    assert await fleet.run(run()) is None
+    names = Counter(each.name for each in fleet.cloud.instances())
     assert max(names.values(), default=0) <= 1
-    assert {each.name: each.defects for each in services if each.defects} == {}
-    simulation.server.close()
+    assert fleet.defects == []

@@ -45,5 +45,5 @@ def test_a_drain_is_cut_only_for_a_notice_that_stands(events, at, may):
     """And only when its moment comes; a withdrawal takes a little to be heard of."""
     announced = AnnouncedNotices()
     for seconds, event in events:
-        announced.told(event, NOW + timedelta(seconds=seconds))
+        announced.add(event, NOW + timedelta(seconds=seconds))
     assert may == announced.takes("n1", NOW + timedelta(seconds=at))

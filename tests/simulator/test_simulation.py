@@ -81,11 +81,11 @@ def test_a_violation_tells_how_to_see_it_again(monkeypatch):
     text = "\n".join(lines)
     assert tally.violations == 1
     assert f"VIOLATION seed={seed} commit=abc1234" in text
-    assert "stands 2 times" in text
+    assert "exists 2 times" in text
     assert f"replay: navarch simulator fuzz --seed {seed} --minutes 3" in text
     (only,) = [line.split("--only ")[1].split()[0] for line in lines if "--only" in line]
     kept = keep(draw(seed, MINUTES), tuple(map(int, only.split(","))))
-    assert 1 <= len(kept.blows) <= 3
+    assert 1 <= len(kept.steps) <= 3
     assert one(seed, MINUTES, tuple(map(int, only.split(",")))).violation
 
 

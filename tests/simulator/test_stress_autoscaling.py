@@ -245,7 +245,7 @@ def test_what_runs_on_a_machine_that_breaks_begins_anew_elsewhere() -> None:
         jobs.begin()
         jobs.stored(f"KV_{NODES.name}", _node("a", "active"))
         await asyncio.sleep(6)
-        jobs.strike("a")
+        jobs.interrupt("a")
         assert (1, 0, 2) == (jobs.interrupted, jobs.running, jobs.waiting)
         jobs.stored(f"KV_{NODES.name}", _node("b", "active"))
         await asyncio.sleep(10.5)

@@ -50,15 +50,15 @@ def _live(
 
     async def live() -> Any:
         run = StressRun(scenario.stress, planned.fleet, failures, "1", base=scenario.configuration)
-        run.simulation.watchers.append(
-            lambda stream, each: stored.append((run.simulation.now(), stream, each))
+        run.fleet.simulation.watchers.append(
+            lambda stream, each: stored.append((run.fleet.simulation.now(), stream, each))
         )
         await run.run(lambda _: None)
-        assert [] == run.defects
+        assert [] == run.fleet.defects
         return report_composer.compose(
             *("f", "", scenario.stress, planned.fleet, run.recording),
             history="",
-            machines=run.made,
+            machines=run.fleet.cloud.made,
             xid_names={},
         )
 

@@ -252,7 +252,7 @@ def test_a_repair_counts_from_the_failure_that_led_to_it(
     recording = StressRecorder({"p": 10}, {"p": BudgetSpec()})
     for number, (at, kind, fatal) in enumerate(struck):
         failure = ScheduledFailure(number=number, at=at, slot=1, type=kind, fatal=fatal)
-        recording.strike(failure, "a", at)
+        recording.inject(failure, "a", at)
     params = SagaParams(pool="p", node="a")
     begun = SagaStarted(id="1", time=NOW, saga="reset-gpu-a-1", kind="replace", params=params)
     recording.stored(10.0, "SAGAS", _stored(WHOLE, "started", begun))

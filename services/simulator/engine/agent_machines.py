@@ -59,12 +59,12 @@ class AgentMachines(ScriptedAgents):
     ) -> None:
         """Make machines in `simulation` that are as `spec_of` says."""
         super().__init__(simulation)
-        self._spec_of = spec_of
+        self.spec_of = spec_of
         self.loads: dict[str, float] = {}
         """Pool -> what its GPUs are used, in percent."""
-        self.faulty = 0
+        self.failing_boot_checks = 0
         """So many machines to come do not pass their boot checks."""
-        self.known = 0
+        self.reused = 0
         """So many machines to come are the one that was given back last."""
         self._given_back = ""
         self.sample_seconds = SAMPLE_SECONDS
@@ -76,18 +76,18 @@ class AgentMachines(ScriptedAgents):
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots."""
         process = self._process(instance.provider_id)
-        machine = SimulatedMachine(instance, process, self._spec_of(instance))
-        self.nodes[instance.provider_id] = machine
-        if self.known and self._given_back:
-            self.known -= 1
+        machine = SimulatedMachine(instance, process, self.spec_of(instance))
+        self.nodes[instance.provider_id] = self._by_name[machine.name] = machine
+        if self.reused and self._given_back:
+            self.reused -= 1
             machine.hardware = self._given_back
-        if self.stillborn:
-            self.stillborn -= 1
+        if self.never_boot:
+            self.never_boot -= 1
             self._simulation.note(f"{instance.name} never boots")
-            machine.out = True
+            machine.powered_off = True
             return
-        if self.faulty:
-            self.faulty -= 1
+        if self.failing_boot_checks:
+            self.failing_boot_checks -= 1
             now = self._simulation.clock.now()
             failure = HardwareFailure(
                 kind="boot_failure",
@@ -113,7 +113,7 @@ class AgentMachines(ScriptedAgents):
     def _start(self, machine: SimulatedMachine) -> None:
         booting = self.booting
         seconds = booting(machine.instance) if booting else self._chance.uniform(*BOOT_SECONDS)
-        machine.out = False
+        machine.powered_off = False
         machine.process.spawn(self._live(machine, seconds))
         if machine.instance.pool in self.loads:
             self._sample_from_now(machine)
@@ -200,13 +200,13 @@ class AgentMachines(ScriptedAgents):
             except BusError:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                if outgoing not in node.told:
-                    node.told.append(outgoing)
+                if outgoing not in node.sent:
+                    node.sent.append(outgoing)
                 return
 
     def repeat(self, machine: SimulatedMachine, count: int) -> None:
         """Its agent tells again what it has told last, in any order."""
-        again = list(machine.told)[-count:]
+        again = list(machine.sent)[-count:]
         self._chance.shuffle(again)
         self._simulation.note(f"{machine.name} tells {len(again)} facts again")
         for each in again:
@@ -251,7 +251,7 @@ class AgentMachines(ScriptedAgents):
                     self._simulation.network.cut.pop(machine.process.name, None)
                     machine.process.connection_changed()
             case "power_off":
-                if machine.out:
+                if machine.powered_off:
                     self.restart(machine)
             case "preemption":
                 self._report(machine).notice_over(notice_of(machine, failure).digest)
@@ -365,6 +365,8 @@ class AgentMachines(ScriptedAgents):
     def _apply_remedy(self, machine: SimulatedMachine, remedy: str) -> None:
         """A remedy was tried: what it does not help against comes again."""
         for name, failure in list(machine.failures.items()):
+            if failure.kind == "preemption":
+                continue  # no remedy withdraws the cloud's notice
             if REMEDIES.index(remedy) >= REMEDIES.index(failure.fixed_by):
                 self.recover(machine, name)
             elif remedy == "reset_gpu":

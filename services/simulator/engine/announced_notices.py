@@ -28,7 +28,7 @@ class AnnouncedNotices:
 
     nodes: dict[str, dict[str, _Notice]] = field(default_factory=dict)
 
-    def told(self, event: Preempting, at: datetime) -> None:
+    def add(self, event: Preempting, at: datetime) -> None:
         """Take in what was stored at a moment."""
         notices = self.nodes.setdefault(event.node, {})
         if not event.withdrawn:

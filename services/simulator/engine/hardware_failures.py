@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from services.simulator.inputs.fuzz.fuzz_campaign import REMEDIES as REMEDIES
-
+REMEDIES: Final = ("reset_gpu", "reboot", "replace")
+"""The gentlest first."""
+HARMLESS_XIDS: Final = frozenset({13, 31, 43, 63})
+"""Errors of programs, and what the GPU has handled: one of them leaves a node healthy."""
 KNOWN_LINES: Final = {
     13: "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
     31: "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f_4e000000",

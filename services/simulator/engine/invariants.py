@@ -1,19 +1,24 @@
-"""What must never be, looked at after every step; and what must be so when all has come to rest.
+"""What must hold after every step of any simulation, and what must hold when a fleet is at rest.
 
-Truth is what the simulated cloud, workload system and machines are really like; the services'
-records are what is held against it. The first violation ends the run.
+The truth is the state of the simulated cloud, workload system and machines; what the services have
+recorded is compared with it. The first violation ends the run.
+
+Only fuzz campaigns expect a fleet to come to rest, since they end every fault first. A scenario or
+a stress run may end with an open saga, an open breaker or a cordoned node: its assertions say so.
 """
 
+import asyncio
+import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_events import Lost, Preempting, Returned, Verdict, node_codec
 from schemas.node_records import node_key
+from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
     SagaDone,
     SagaEntry,
@@ -37,16 +42,16 @@ from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.virtual_time import moment
 
 RESETS_EACH: Final = 3
-"""Resets and reboots for each replacement that may be: what the budget says by default."""
+"""Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
 STORED_WITHIN_SECONDS: Final = 15.0
-"""The rate counts decisions; this much later at most, where all is slow, a saga's log begins."""
+"""The rate counts decisions; a saga's log begins so much later at most, where all is slow."""
 CALLED_OFF_WITHIN_SECONDS: Final = 45.0
-"""So long after a silent node was told to be back its replacement may still go on: whoever is to
-call it off may be away."""
+"""So long after a silent node returned its replacement may still go on: the replica that calls it
+off may be down."""
 CLOCK_SECONDS: Final = 1.0
-"""So much may lie between a service's look at the clock and what it then has stored."""
+"""Between a service's look at the clock and the write that depends on it."""
 SILENT_SECONDS: Final = 15.0
-"""A node that has not been heard for so long may be taken for lost."""
+"""A node without heartbeats for so long may be judged lost."""
 
 _instances = decoder(InstanceRecord)
 _health = decoder(HealthRecord)
@@ -70,59 +75,55 @@ class Invariants:
         cloud: SimulatedCloud,
         workload: SimulatedWorkload,
         agents: ScriptedAgents,
-        pool: str,
     ) -> None:
         """Compare what is stored in `simulation` with what is true."""
         self._simulation = simulation
         self._cloud = cloud
         self._workload = workload
         self._agents = agents
-        self._pool = pool
         self._records = StoredRecords(simulation.server)
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
+        self._sagas_of: dict[str, dict[str, None]] = {}
+        """Node -> the open sagas that act on it or bring it."""
+        self._disrupting: dict[str, dict[str, None]] = {}
+        """Pool -> its open sagas that count against the budget."""
         self._begun_at: dict[str, datetime] = {}
         """Saga -> when its first entry was stored: services' clocks are wrong."""
         self._carried_out: dict[str, str] = {}
-        """A person's request -> the saga that it began."""
-        self._out_before: set[str] = set()
-        """Sagas whose node was out of service before they began."""
+        """An operator's request -> the saga that it began."""
         self._silent_then: set[str] = set()
         """Sagas whose node was silent, or recorded as lost, when they began."""
-        self._heard: dict[str, float] = {}
-        """When a node was told to be back, until it is told to be lost again."""
+        self._returned: dict[str, float] = {}
+        """Node -> when it returned, until it is lost again."""
         self._barred: dict[str, float] = {}
         """Saga -> when it passed what cannot be taken back."""
-        self._promoted: set[str] = set()
-        """Sagas whose spare has gone into service: it is a node like any other from then on."""
-        self.allowed: int = 1
-        self.rate_max = 0
-        """Nodes replaced within the window at most; 0: no bound."""
-        self.window_seconds = 0.0
-        self._begun: dict[bool, list[float]] = {False: [], True: []}
-        """When replacements were begun, and resets and reboots."""
-        self.drain_seconds = 0.0
+        self._begun: dict[tuple[str, bool], list[float]] = {}
+        """Pool, and whether it is a reset or reboot -> when sagas began."""
         self._verdicts: dict[str, str] = {}
         self.left_cordoned: dict[str, None] = {}
-        """Nodes that a person took out of service, and is to give back in the end."""
-        self.spares = 0
-        self.struck: set[str] = set()
+        """Nodes that an operator took out of service, and gives back in the end."""
+        self.broken_nodes: set[str] = set()
         """Nodes whose hardware has ever failed."""
-        self.announced: set[str] = set()
-        """Nodes that the cloud has ever said it would take."""
+        self.preempted: set[str] = set()
+        """Nodes that the cloud has ever announced it would take."""
         self._notices = AnnouncedNotices()
         self._drains_since: dict[str, datetime] = {}
         """Saga -> when its drain began."""
-        self.broken: ViolationError | None = None
-        """The first violation."""
+        self.violation: ViolationError | None = None
+        """The first one."""
+        self.violated: asyncio.Future[None] | None = None
+        """Resolved by the first violation."""
         simulation.watchers.append(self._stored)
 
     def _fail(self, text: str, *about: str) -> None:
-        if self.broken is None:
-            self.broken = ViolationError(text, *about)
+        if self.violation is None:
+            self.violation = ViolationError(text, *about)
             self._simulation.note(f"VIOLATION: {text}")
+            if self.violated is not None and not self.violated.done():
+                self.violated.set_result(None)
 
-    # --- after each thing stored --------------------------------------------------------------
+    # --- after each write -----------------------------------------------------------------------
 
     def _stored(self, stream: str, stored: Stored) -> None:
         if stream == SAGAS.name:
@@ -130,43 +131,61 @@ class Invariants:
         elif stream == f"KV_{INSTANCES.name}" and stored.data:
             self._instance(_instances.decode(stored.data))
         elif stream == f"KV_{HEALTH.name}" and stored.data:
-            self._judged(_health.decode(stored.data))
+            self._health(_health.decode(stored.data))
         elif stream == EVENTS.name:
             self._event(stored)
+        elif stream == DEAD.name:
+            self._fail(f"a dead letter: {stored.data.decode('utf-8', 'replace')[:300]}")
 
     def _saga(self, stored: Stored) -> None:
         entry = saga_codec.decode(stored.data)
         if not isinstance(entry, SagaEntry):
             self._fail(f"{stored.subject} holds no entry")
             return
-        if isinstance(entry, SagaDone | SagaUnwound):
-            ended = self.open.pop(entry.saga, None)
-            # A node that was well is given back; a sick one's cordon is left to whoever asked.
-            asked = ended is not None and ended.params.by and not ended.params.restores_service
-            if ended is not None and asked and isinstance(entry, SagaUnwound):
-                self.left_cordoned[ended.params.node] = None
-        if isinstance(entry, StepSucceeded) and entry.step == "promote":
-            self._promoted.add(entry.saga)
+        if isinstance(entry, SagaStarted):
+            self._begin(entry, stored.time)
+        elif isinstance(entry, SagaDone | SagaUnwound):
+            self._end(entry)
+        elif isinstance(entry, StepSucceeded) and entry.step == "promote":
+            # From then on the spare is a node like any other.
+            self._release(self.open[entry.saga].params.promotes, entry.saga)
         self._drained(entry, stored.time)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
             self._barred.setdefault(entry.saga, self._simulation.now())
-        if not isinstance(entry, SagaStarted):
-            return
+
+    def _begin(self, entry: SagaStarted, at: datetime) -> None:
         params = entry.params
-        for saga, other in self.open.items():
-            if self._about(other) & self._about(entry):
+        for node in sorted(self._about(entry)):
+            for saga in self._sagas_of.get(node, ()):
                 self._fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
+            self._sagas_of.setdefault(node, {})[entry.saga] = None
         if params.by and self._carried_out.setdefault(entry.cause, entry.saga) != entry.saga:
-            other_ = self._carried_out[entry.cause]
-            self._fail(f"{entry.saga} and {other_} begin for one request", entry.saga, params.node)
+            other = self._carried_out[entry.cause]
+            self._fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
         self.open[entry.saga] = entry
-        self._begun_at[entry.saga] = stored.time
+        self._begun_at[entry.saga] = at
+        # An operator's requests are bound by no rate, and their cordons by no level.
         if DEFINITIONS[entry.kind].remediates and not params.by:
             self._disrupts(entry)
 
+    def _end(self, entry: SagaDone | SagaUnwound) -> None:
+        ended = self.open.pop(entry.saga, None)
+        if ended is None:
+            return
+        params = ended.params
+        for node in self._about(ended):
+            self._release(node, entry.saga)
+        self._disrupting.get(params.pool, {}).pop(entry.saga, None)
+        # A node that was healthy is given back; an unhealthy one's cordon is left to the operator.
+        if isinstance(entry, SagaUnwound) and params.by and not params.restores_service:
+            self.left_cordoned[params.node] = None
+
+    def _release(self, node: str, saga: str) -> None:
+        self._sagas_of.get(node, {}).pop(saga, None)
+
     def _drained(self, entry: SagaEntry, at: datetime) -> None:
-        """The work is waited for until its time is over, or the cloud takes the node."""
+        """A drain waits for the work until its time is over, or the cloud takes the node."""
         if isinstance(entry, StepStarted) and entry.step == "drain":
             self._drains_since[entry.saga] = at
         if not isinstance(entry, StepExpired) or entry.step != "drain":
@@ -174,178 +193,181 @@ class Invariants:
         saga = self.open[entry.saga]
         node, lasted = saga.params.node, at - self._drains_since[saga.saga]
         full = lasted >= timedelta(seconds=saga.params.drain_timeout_seconds - CLOCK_SECONDS)
-        cut = saga.params.drain == "deadline" and not full and self._standing(node)
+        cut = saga.params.drain == "deadline" and not full and self._cloud.count(node)
         if cut and not self._notices.takes(node, at):
             seconds = lasted.total_seconds()
             self._fail(f"the drain of {node} was cut short after {seconds:.0f} s", node, saga.saga)
 
     def _disrupts(self, entry: SagaStarted) -> None:
-        """A node is taken out of service; one that was out already is taken out no more."""
-        node = entry.params.node
+        """A node is taken out of service; one that was out already does not count again."""
+        node, pool = entry.params.node, self._records.pool(entry.params.pool)
         record = self._records.node(node_key(entry.params.pool, node))
-        if record is not None and record.cordoned:
-            self._out_before.add(entry.saga)
         machine = self._agents.named(node)
-        lost = record is not None and record.lost
-        if lost or (
-            machine and self._simulation.now() - machine.last_heartbeat_at > SILENT_SECONDS
-        ):
+        silent = machine and self._silent(machine.last_heartbeat_at)
+        if silent or (record is not None and record.lost):
             self._silent_then.add(entry.saga)
-        self._rate(entry)
-        out = [
-            saga
-            for saga, each in self.open.items()
-            if DEFINITIONS[each.kind].remediates
-            and not each.params.by
-            and saga not in self._out_before
-        ]
-        # The cloud waits for no budget, so neither does who leaves ahead of it.
-        bound = entry.saga in out and node not in self.announced
-        if bound and len(out) > self.allowed:
+        if pool is None:
+            self._fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
+            return
+        self._rate(entry, pool)
+        if record is not None and record.cordoned:
+            return
+        out = self._disrupting.setdefault(entry.params.pool, {})
+        out[entry.saga] = None
+        allowed = _count(pool.spec.budget.max_unavailable, pool.desired, least=1)
+        # The cloud does not wait for the budget, so leaving ahead of it does not either.
+        if len(out) > allowed and node not in self.preempted:
             self._fail(
-                f"{len(out)} nodes are out of service where {self.allowed} may be: "
-                f"{', '.join(out)}",
+                f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
                 *out,
             )
 
-    def _rate(self, entry: SagaStarted) -> None:
-        now, remedies = self._simulation.now(), DEFINITIONS[entry.kind].in_place
-        window = self.window_seconds - STORED_WITHIN_SECONDS
-        recent = [each for each in self._begun[remedies] if now - each < window]
-        self._begun[remedies] = [*recent, now]
-        most = self.rate_max * (RESETS_EACH if remedies else 1)
-        if entry.params.node in self.announced:
+    def _rate(self, entry: SagaStarted, pool: PoolRecord) -> None:
+        budget, now, resets = (
+            pool.spec.budget,
+            self._simulation.now(),
+            DEFINITIONS[entry.kind].in_place,
+        )
+        window = float(budget.window) - STORED_WITHIN_SECONDS
+        recent = [e for e in self._begun.get((pool.name, resets), []) if now - e < window]
+        self._begun[pool.name, resets] = [*recent, now]
+        limit: int | str = budget.max_replacements
+        if resets and budget.max_resets is not None:
+            limit = budget.max_resets
+        if limit == "unlimited" or entry.params.node in self.preempted:
             return
-        if most and len(recent) >= most:
+        most = _count(limit, pool.desired, least=3)
+        most *= RESETS_EACH if resets and budget.max_resets is None else 1
+        if len(recent) >= most:
             self._fail(
-                f"{len(recent) + 1} nodes were {'reset or rebooted' if remedies else 'taken out'} "
-                f"within {self.window_seconds:.0f} s where {most} may be",
+                f"{len(recent) + 1} nodes were {'reset or rebooted' if resets else 'taken out'} "
+                f"within {float(budget.window):.0f} s where {most} may be",
                 entry.saga,
             )
 
     def _instance(self, record: InstanceRecord) -> None:
-        if record.state != "terminated":
-            return
-        if self._standing(record.instance):
-            self._fail(f"{record.instance} is recorded as gone, and stands", record.instance)
+        if record.state == "terminated" and self._cloud.count(record.instance):
+            self._fail(f"{record.instance} is recorded as gone, and exists", record.instance)
 
-    def _judged(self, record: HealthRecord) -> None:
-        noted = [each.id for each in record.recent]
-        if len(set(noted)) != len(noted):
-            self._fail(f"a fault of {record.node} was judged twice: {noted}", record.node)
+    def _health(self, record: HealthRecord) -> None:
+        faults = [each.id for each in record.recent]
+        if len(set(faults)) != len(faults):
+            self._fail(f"a fault of {record.node} was judged twice: {faults}", record.node)
 
     def _event(self, stored: Stored) -> None:
         event = node_codec.decode(stored.data)
         if isinstance(event, Verdict) and event.fault and event.status == "unhealthy":
-            # After an uncordon that it has outlived, a fault is told of once more.
+            # A fault that outlives an uncordon is reported once more.
             again = event.cause if event.cause.startswith("uncordoned-") else ""
-            told = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
-            if told != event.id:
-                self._fail(f"two verdicts on {event.fault}: {told} and {event.id}", event.node)
+            first = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
+            if first != event.id:
+                self._fail(f"two verdicts on {event.fault}: {first} and {event.id}", event.node)
         if isinstance(event, Preempting):
-            self._notices.told(event, stored.time)
+            self._notices.add(event, stored.time)
         if isinstance(event, Returned):
-            self._heard[event.node] = self._simulation.now()
+            self._returned[event.node] = self._simulation.now()
         if isinstance(event, Lost):
-            self._heard.pop(event.node, None)
+            self._returned.pop(event.node, None)
 
-    # --- after each effect at the cloud -------------------------------------------------------
+    # --- after each effect at the cloud ---------------------------------------------------------
 
     def made(self, instance: Instance) -> None:
         """A machine was made."""
         name = instance.name
-        if (standing := self._standing(name)) > 1:
-            self._fail(f"{name} stands {standing} times", name)
+        if (count := self._cloud.count(name)) > 1:
+            self._fail(f"{name} exists {count} times", name)
         record = self._records.instance(node_key(instance.pool, name))
         if record is None:
             self._fail(f"{name} was made without a record", name)
         elif record.state == "terminated":
             self._fail(f"{name} was made after its record said that it is gone", name)
-        coming = {each.params.new_node for each in self.open.values()}
-        if name not in coming:
+        sagas = self._sagas_of.get(name, ())
+        if not any(self.open[saga].params.new_node == name for saga in sagas):
             self._fail(f"{name} was made, and no open saga brings it", name)
 
-    def _standing(self, name: str) -> int:
-        return sum(each.name == name for each in self._cloud.standing())
-
-    def look(self) -> None:
-        """Raise what has been found."""
-        if self.broken is not None:
-            raise self.broken
-
     def ending(self, instance: Instance) -> None:
-        """A machine is being ended; who allows it?"""
+        """A machine is being ended: a saga must allow it."""
         name = instance.name
         node = self._agents.named(name)
         record = self._records.node(node_key(instance.pool, name))
         if node is None or record is None or record.admitted_at is None:
             return  # it never was in service
-        now = self._simulation.now()
-        by = next((e for e in self.open.values() if e.params.node == name), None)
-        silent_now = now - node.last_heartbeat_at > SILENT_SECONDS
+        sagas = map(self.open.__getitem__, self._sagas_of.get(name, ()))
+        by = next((each for each in sagas if each.params.node == name), None)
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
-        silent = silent_now or (by.saga in self._silent_then and not self._heard_in_time(by))
-        asked = bool(by.params.by) or by.kind == "scale-down"
-        reason = name in self.struck or name in self.announced or node.broken
-        if not asked and not reason and not record.lost and not silent:
+        silent = self._silent(node.last_heartbeat_at) or (
+            by.saga in self._silent_then and not self._returned_in_time(by)
+        )
+        requested = bool(by.params.by) or by.kind == "scale-down"
+        reason = name in self.broken_nodes or name in self.preempted or node.broken
+        if not requested and not reason and not record.lost and not silent:
             self._fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
-        ordered = self._workload.ordered_at.get(name)
-        drained = self._workload.is_drained(name)
-        patience = timedelta(seconds=self.drain_seconds)
-        begun = self._begun_at[by.saga]
-        waited = ordered is not None and moment(now) >= begun + patience
-        late = moment(now) - begun >= patience
-        # Ahead of the cloud there is less time; whether a drain was cut for that is looked at then.
-        if not (drained or waited or late or name in self.announced):
+        if by.params.drain != "deadline" or name in self.preempted:
+            # Immediate: the operator wants no drain. Ahead of the cloud there is less time; whether
+            # the drain was cut for that is checked when it ends.
+            return
+        patience = timedelta(seconds=by.params.drain_timeout_seconds)
+        late = moment(self._simulation.now()) - self._begun_at[by.saga] >= patience
+        if not (self._workload.is_drained(name) or late):
             self._fail(f"{name} is ended before it was drained", name, by.saga)
 
-    def _heard_in_time(self, saga: SagaStarted) -> bool:
-        """Whether a silent node was back long enough for its replacement to be called off."""
-        heard = self._heard.get(saga.params.node)
+    def _silent(self, last_heartbeat_at: float) -> bool:
+        return self._simulation.now() - last_heartbeat_at > SILENT_SECONDS
+
+    def _returned_in_time(self, saga: SagaStarted) -> bool:
+        """Whether a silent node returned in time for its replacement to be called off."""
+        returned = self._returned.get(saga.params.node)
         barred = self._barred.get(saga.saga, self._simulation.now())
-        return heard is not None and barred - heard > CALLED_OFF_WITHIN_SECONDS
+        return returned is not None and barred - returned > CALLED_OFF_WITHIN_SECONDS
 
-    # --- at rest ------------------------------------------------------------------------------
+    # --- at rest --------------------------------------------------------------------------------
 
-    def unrest(self) -> list[str]:
-        """Why the fleet is not at rest; empty: it is as it should be."""
-        return list(self._unrest())
+    def unfinished(self, name: str) -> list[str]:
+        """Why a fleet of one pool is not at rest; empty: it is."""
+        return list(self._unfinished(name))
 
-    def _unrest(self) -> Iterator[str]:
-        pool = self._records.pool(self._pool)
+    def _unfinished(self, name: str) -> Iterator[str]:
+        pool = self._records.pool(name)
         if pool is None:
-            yield f"pool {self._pool} is not recorded"
+            yield f"pool {name} is not recorded"
             return
         for saga in sorted(set(pool.open) | set(self.open)):
             yield f"{saga} is open"
         if pool.breaker.state != "closed":
             yield f"the breaker is {pool.breaker.state}: {pool.breaker.reason}"
-        standing = [each.name for each in self._cloud.standing()]
-        if len(standing) != pool.desired + self.spares:
-            wanted = f"{pool.desired} and {self.spares} spares are wanted"
-            yield f"{len(standing)} instances stand where {wanted}: {standing}"
-        spares = sum(each.spare for each in self._records.live_nodes())
-        if spares != self.spares:
-            yield f"{spares} nodes are spares where {self.spares} are wanted"
-        for instance in self._cloud.standing():
-            yield from self._of(instance)
+        instances, spares = self._cloud.instances(), pool.spec.spares
+        names = [each.name for each in instances]
+        if len(names) != pool.desired + spares:
+            wanted = f"{pool.desired} and {spares} spares are wanted"
+            yield f"{len(names)} instances exist where {wanted}: {names}"
+        found = sum(each.spare for each in self._records.live_nodes())
+        if found != spares:
+            yield f"{found} nodes are spares where {spares} are wanted"
+        for instance in instances:
+            yield from self._unfit(instance)
+        yield from self._misrecorded(names)
+        yield from self._unread()
+
+    def _misrecorded(self, names: list[str]) -> Iterator[str]:
         for record in self._records.instances():
             if record.state not in ("running", "terminated"):
                 yield f"the instance {record.instance} is {record.state}: {record.error}"
-            if record.state == "running" and record.instance not in standing:
-                yield f"{record.instance} runs by its record, and does not stand"
-        yield from self._left_behind(standing)
+            if record.state == "running" and record.instance not in names:
+                yield f"{record.instance} runs by its record, and does not exist"
+        for node in self._records.live_nodes():
+            if node.node not in names:
+                yield f"{node.node} is {node.state} by its record, and does not exist"
 
-    def _of(self, instance: Instance) -> Iterator[str]:
+    def _unfit(self, instance: Instance) -> Iterator[str]:
         name = instance.name
         record = self._records.node(node_key(instance.pool, name))
         truth = self._agents.named(name)
         if truth is None or not truth.ready or truth.broken:
-            yield f"{name} stands and is not fit to serve"
+            yield f"{name} exists and is not fit to serve"
         if record is None or record.state != "active":
-            yield f"{name} stands and is {record.state if record else 'not recorded'}"
+            yield f"{name} exists and is {record.state if record else 'not recorded'}"
         elif record.lost or record.health == "unhealthy" or record.saga:
             yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
         elif record.spare and name not in self._workload.cordoned:
@@ -353,44 +375,37 @@ class Invariants:
         elif not record.spare and (record.cordoned or name in self._workload.cordoned):
             yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
 
-    def _left_behind(self, standing: list[str]) -> Iterator[str]:
+    def _unread(self) -> Iterator[str]:
         state = self._simulation.server.state
-        for letter in state.streams[DEAD.name].sequences(subjects.DEAD):
-            stored = state.streams[DEAD.name].messages[letter]
-            yield f"a dead letter: {stored.data.decode('utf-8', 'replace')[:300]}"
         for durable in DURABLES:
+            if durable.name.startswith("metrics"):
+                continue  # its service takes no part in the simulation
             stream = state.streams[durable.stream]
             info = state.consumers[durable.stream][durable.name].info(stream)
-            if durable.name in LISTENING and (info["num_pending"] or info["num_ack_pending"]):
-                yield f"{durable.name} has something left to do"
-        for record in self._records.live_nodes():
-            if record.node not in standing:
-                yield f"{record.node} is {record.state} by its record, and does not stand"
+            if info["num_pending"] or info["num_ack_pending"]:
+                yield f"{durable.name} has messages to process"
 
-    def waits_for_a_person(self) -> int | None:
-        """The size of a pool that launches no more, since its new nodes were refused; else None."""
-        pool = self._records.pool(self._pool)
+    def waits_for_operator(self, name: str) -> int | None:
+        """The size of a pool that gave up, since its new nodes were refused; else None."""
+        pool = self._records.pool(name)
         given_up = pool is not None and pool.refusals >= pool.spec.admission.attempts
         return pool.desired if pool is not None and given_up else None
 
     def cordoned(self) -> set[str]:
-        """Nodes that are cordoned, are no spares, and that nothing is under way about."""
-        found = self._records.live_nodes()
-        busy: set[str] = set()
-        for each in self.open.values():
-            busy |= self._about(each)
+        """Nodes that are cordoned, are no spares, and that no open saga is about."""
         return {
             each.node
-            for each in found
-            if each.cordoned and not each.spare and each.node not in busy
+            for each in self._records.live_nodes()
+            if each.cordoned and not each.spare and not self._sagas_of.get(each.node)
         }
 
     def _about(self, saga: SagaStarted) -> set[str]:
-        """The nodes that nothing else may be about meanwhile."""
-        params = saga.params
-        promotes = "" if saga.saga in self._promoted else params.promotes
-        return {params.node, params.new_node, promotes} - {""}
+        """The nodes that no other saga may be about meanwhile."""
+        return {saga.params.node, saga.params.new_node, saga.params.promotes} - {""}
 
 
-LISTENING: Final = frozenset(each.name for each in DURABLES if not each.name.startswith("metrics"))
-"""Durables whose service takes part in the simulation."""
+def _count(limit: int | str, desired: int, *, least: int) -> int:
+    """A budget's count; of a percentage of the desired size at least `least`."""
+    if isinstance(limit, int):
+        return limit
+    return max(least, math.ceil(float(limit.removesuffix("%")) * desired / 100 - 1e-9))

@@ -1,34 +1,39 @@
-"""What is wrong with the connections at the moment: cut, lossy, slow. Set by the campaign."""
+"""What is wrong with the connections now: cut, lossy, slow."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+EVERY_CONNECTION: Final = "*"
 
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """The state of every connection."""
+    """The state of every connection, by the name of its process."""
 
     cut: dict[str, int] = field(default_factory=dict)
-    """Member -> how many cuts lie over it now; `*` is everybody."""
+    """Process -> how many faults cut its connection now."""
     lost_requests: dict[str, float] = field(default_factory=dict)
-    """Member -> share of its calls that never arrive."""
+    """Process -> share of its calls that never arrive."""
     lost_answers: dict[str, float] = field(default_factory=dict)
-    """Member -> share of its calls whose answer never arrives."""
+    """Process -> share of its calls whose answer never arrives."""
     lost_acks: dict[str, float] = field(default_factory=dict)
-    """Member -> share of its acknowledgements that never arrive."""
+    """Process -> share of its acknowledgements that never arrive."""
     slow: dict[str, float] = field(default_factory=dict)
-    """Member -> the most seconds that its calls may take on top."""
+    """Process -> the most seconds that its calls take longer."""
 
     def is_cut(self, name: str) -> bool:
-        """Whether a member has no connection."""
-        return bool(self.cut and (self.cut.get(name) or self.cut.get("*")))
+        """Whether a process has no connection."""
+        return bool(self.cut and (self.cut.get(name) or self.cut.get(EVERY_CONNECTION)))
+
+    def forget(self, name: str) -> None:
+        """Remove every fault of one connection."""
+        for table in self._tables():
+            table.pop(name, None)
 
     def clear(self) -> None:
-        """Fine weather."""
-        for each in (
-            self.cut,
-            self.lost_requests,
-            self.lost_answers,
-            self.lost_acks,
-            self.slow,
-        ):
-            each.clear()
+        """Remove every fault."""
+        for table in self._tables():
+            table.clear()
+
+    def _tables(self) -> list[dict[str, Any]]:
+        return [getattr(self, each.name) for each in fields(self)]

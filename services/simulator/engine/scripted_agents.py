@@ -20,6 +20,8 @@ from services.simulator.engine.simulation_context import SimulationContext
 AGAIN_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 3.0
 BEAT_TTL_SECONDS: Final = 9
+HUNG_SECONDS: Final = 1.0
+"""How often an agent that hangs looks whether it still does."""
 BOOT_SECONDS: Final = (3.0, 15.0)
 GPUS: Final = 8
 
@@ -32,8 +34,9 @@ class ScriptedAgents:
         self._simulation = simulation
         self._chance = simulation.chance("agents")
         self.nodes: dict[str, SimulatedMachine] = {}
-        """Provider id -> node."""
-        self.stillborn = 0
+        """Provider ID -> node."""
+        self._by_name: dict[str, SimulatedMachine] = {}
+        self.never_boot = 0
         """So many machines to come never boot."""
         self.beat_seconds = BEAT_SECONDS
         self.beat_ttl_seconds = BEAT_TTL_SECONDS
@@ -43,6 +46,8 @@ class ScriptedAgents:
         node = self.nodes.pop(instance.provider_id, None)
         if node is not None:
             node.process.crash()
+            if self._by_name.get(node.name) is node:
+                del self._by_name[node.name]
 
     def serving(self) -> list[SimulatedMachine]:
         """Nodes whose boot check has passed and that are not known to be broken, oldest first."""
@@ -50,7 +55,11 @@ class ScriptedAgents:
 
     def named(self, name: str) -> SimulatedMachine | None:
         """The node of a name."""
-        return next((each for each in self.nodes.values() if each.name == name), None)
+        return self._by_name.get(name)
+
+    def names(self) -> list[str]:
+        """Every node that has a machine, oldest first."""
+        return [each.name for each in self.nodes.values()]
 
     # --- what a node says ---------------------------------------------------------------------
 
@@ -77,7 +86,7 @@ class ScriptedAgents:
 
     async def _awake(self, node: SimulatedMachine) -> None:
         while (left := node.hung_until - self._simulation.now()) > 0:  # noqa: ASYNC110 - a moment
-            await asyncio.sleep(left)
+            await asyncio.sleep(min(left, HUNG_SECONDS))
 
     async def _say(self, node: SimulatedMachine, event: NodeEvent) -> None:
         subject = event_subject(event)
@@ -100,5 +109,5 @@ class ScriptedAgents:
     def power_off(self, node: SimulatedMachine) -> None:
         """A node is dead; its instance stands."""
         self._simulation.note(f"{node.name} is dead")
-        node.broken = node.out = True
+        node.broken = node.powered_off = True
         node.process.crash()

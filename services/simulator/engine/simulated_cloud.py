@@ -8,7 +8,7 @@ or for a while.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -34,7 +34,7 @@ CALL_SECONDS_MAX: Final = 1.5
 STOPPING_SECONDS_MAX: Final = 5.0
 
 Call = Literal["provision", "terminate", "list"]
-How = Literal["before", "after", "hang", "hang-after", "cut-off"]
+Effect = Literal["before", "after", "hang", "hang-after", "cut-off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class CallFailure:
 
     call: Call
     kind: ProviderErrorKind = "TRANSIENT"
-    how: How = "before"
+    effect: Effect = "before"
     """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes; `cut-off`:
     whoever asks is cut off from the bus, until it takes effect."""
     seconds: float = 0.0
     """Until then, of `cut-off`."""
     until: float = 0.0
     """0: the next call alone."""
-    place: OfferingSelector = ANYWHERE
+    selector: OfferingSelector = ANYWHERE
     """Launches there alone."""
 
 
@@ -84,24 +84,27 @@ class SimulatedCloud:
     on_made: Callable[[Instance], None] = lambda _: None
     on_ending: Callable[[Instance], None] = lambda _: None
     on_gone: Callable[[Instance], None] = lambda _: None
-    dress: Callable[[Instance], Instance] = lambda made: made
+    place: Callable[[Instance], Instance] = lambda made: made
     """Says where a machine stands, and what it is, beyond what was asked."""
     on_cut_off: Callable[[str, float], None] = lambda *_: None
     """Is to cut a member off from the bus, for so many seconds."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     made: int = 0
-    prefix: str = "sim"
-    """Of its machines' ids."""
+    _names: Counter[str] = field(default_factory=Counter)
     chance: Any = None
 
     def __post_init__(self) -> None:
         """Draw from the world's seed."""
         self.chance = self.simulation.chance("cloud")
 
-    def standing(self) -> list[Instance]:
+    def instances(self) -> list[Instance]:
         """What costs money now."""
         return [each.instance for each in self.machines.values()]
+
+    def count(self, name: str) -> int:
+        """How many machines of a name exist."""
+        return self._names[name]
 
     def call_failure(self, call: Call, about: Offering | None = None) -> CallFailure | None:
         """What is wrong with a call that is made now; `about`: what a launch asks for."""
@@ -110,7 +113,7 @@ class SimulatedCloud:
             each for each in self.call_failures if not each.until or each.until > now
         ]
         for each in self.call_failures:
-            if each.call == call and (about is None or each.place.covers(about)):
+            if each.call == call and (about is None or each.selector.covers(about)):
                 if not each.until:
                     self.call_failures.remove(each)
                 return each
@@ -124,13 +127,14 @@ class SimulatedCloud:
                 return known.instance
         self.made += 1
         now = self.simulation.now()
-        plain = instance_for(request, f"{self.prefix}-{self.made:05d}")
-        instance = self.dress(
+        plain = instance_for(request, f"sim-{self.made:05d}")
+        instance = self.place(
             msgspec.structs.replace(plain, status="running", created_at=self.simulation.clock.now())
         )
         lag = self.chance.random() * self.list_lag_seconds
         self.machines[instance.provider_id] = CloudInstance(instance, now + lag)
         self.tokens[request.token] = instance.provider_id
+        self._names[instance.name] += 1
         self.simulation.note(f"cloud made {instance.name} as {instance.provider_id}")
         self.on_made(instance)
         return instance
@@ -150,6 +154,7 @@ class SimulatedCloud:
         """A machine is gone."""
         machine = self.machines.pop(provider_id, None)
         if machine is not None:
+            self._names[machine.instance.name] -= 1
             if self.tokens.get(machine.instance.token) == provider_id:
                 del self.tokens[machine.instance.token]
             self.simulation.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
@@ -165,11 +170,6 @@ class SimulatedCloud:
             for each in self.machines.values()
             if each.shown_at <= now and provider in ("", each.provider)
         ]
-
-    def order(self, call_failure: CallFailure, seconds: float) -> None:
-        """Have a call fail: the next one, or all for so many seconds."""
-        until = self.simulation.now() + seconds if seconds else 0.0
-        self.call_failures.append(replace(call_failure, until=until))
 
 
 class SimulatedProvider:
@@ -220,7 +220,7 @@ class SimulatedProvider:
         self._cloud.asked[request.pool, offering] += 1
         call_failure = self._cloud.call_failure("provision", offering)
         await self._fail(call_failure, "before", "hang")
-        if call_failure is not None and call_failure.how == "cut-off":
+        if call_failure is not None and call_failure.effect == "cut-off":
             self._cloud.on_cut_off(self._process.name, call_failure.seconds)
             await asyncio.sleep(call_failure.seconds)
             await self._process.alive()
@@ -245,7 +245,7 @@ class SimulatedProvider:
     async def reboot(self, instance: Instance) -> None:
         """Switch a machine off and on."""
         await self._take_time()
-        standing = {each.provider_id for each in self._cloud.standing()}
+        standing = {each.provider_id for each in self._cloud.instances()}
         if self._cloud.on_rebooted is None or instance.provider_id not in standing:
             raise ProviderError("INVALID", f"there is no instance {instance.provider_id} to reboot")
         self._cloud.on_rebooted(instance)
@@ -261,11 +261,13 @@ class SimulatedProvider:
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _fail(self, call_failure: CallFailure | None, failing: How, hanging: How) -> None:
+    async def _fail(
+        self, call_failure: CallFailure | None, failing: Effect, hanging: Effect
+    ) -> None:
         if call_failure is None:
             return
-        if call_failure.how == hanging:
+        if call_failure.effect == hanging:
             await asyncio.Event().wait()
-        if call_failure.how == failing:
-            where = f" ({call_failure.place})" if str(call_failure.place) else ""
+        if call_failure.effect == failing:
+            where = f" ({call_failure.selector})" if str(call_failure.selector) else ""
             raise ProviderError(call_failure.kind, f"simulated{where}, {failing} its effect")

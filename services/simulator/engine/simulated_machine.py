@@ -16,7 +16,7 @@ from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
 from services.simulator.engine.simulated_process import SimulatedProcess
 
-TOLD_MAX: Final = 16
+SENT_MAX: Final = 16
 """What an agent may tell once more."""
 
 
@@ -50,9 +50,9 @@ class SimulatedMachine:
     """Whether it publishes samples: nobody looks at those of an idle machine that is well."""
     sequence: int = 0
     reporter: Reporter | None = None
-    told: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=TOLD_MAX))
+    sent: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=SENT_MAX))
     """What it has told last, oldest first."""
-    out: bool = False
+    powered_off: bool = False
     """It is dead."""
     hardware: str = ""
     """Of which machine that was given back its GPUs are; empty: they are new."""

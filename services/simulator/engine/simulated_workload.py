@@ -64,8 +64,14 @@ class SimulatedWorkload:
         self.ordered_at[node] = now
         self.simulation.note(f"workload system drains {node}{' without end' if endless else ''}")
 
-    def let_go(self) -> None:
-        """What has drained without end ends now."""
+    def leave(self, node: str) -> None:
+        """A machine is gone, and its work with it."""
+
+    def interrupt(self, node: str) -> None:
+        """A machine broke, and its work ends."""
+
+    def end_drains(self) -> None:
+        """End the drains that have no end."""
         for node, at in self.drained_at.items():
             if at == float("inf"):
                 self.drained_at[node] = self.simulation.now()

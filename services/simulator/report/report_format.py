@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from services.simulator.engine.simulated_fleet import Violation
+
 FORMAT: Final = 2
 """Of the report; it grows when a field changes its meaning."""
 
@@ -222,6 +224,8 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     timeline: list[dict[str, float]]
     defects: list[str]
     """Why services ended by themselves; always empty."""
+    violation: Violation | None = None
+    """The invariant that did not hold: the run ended there."""
     configuration: dict[str, Any]
 
 

@@ -66,7 +66,7 @@ class Session:
         console.write("A simulated fleet; nothing runs before `start`. Type help, or quit.")
         while (line := self._line()) is not None and line not in ("quit", "exit"):
             await self._take(line or STEP)
-        self._player.fleet.close()
+        self._player.fleet.simulation.server.close()
         return 0 if all(step.ok for step in self._player.steps) else 1
 
     def _line(self) -> str | None:
@@ -102,7 +102,7 @@ class Session:
             case "pools":
                 self._say_pools(colour=colour)
             case "story":
-                for text in scenario_commands.story(self._outcome(0, 0), colour=colour):
+                for text in scenario_commands.story(self._result(0, 0), colour=colour):
                     console.write(text)
             case _ if line.partition(" ")[0] == "why":
                 await self._say_why(line.partition(" ")[2].strip())
@@ -110,7 +110,7 @@ class Session:
                 await self._event(line, colour=colour)
 
     async def _event(self, line: str, *, colour: bool) -> None:
-        known = self._ids | {record.node for record in self._player.fleet.nodes()}
+        known = self._ids | {record.node for record in self._player.fleet.records.nodes()}
         try:
             event = event_of(line, known, self._pools)
         except TypedError as error:
@@ -122,11 +122,13 @@ class Session:
             return
         await self._player.play(event)
         await asyncio.sleep(SETTLE_SECONDS if event.action in WAITING else AFTER_SECONDS)
-        for text in scenario_commands.story(self._outcome(self._told, self._steps), colour=colour):
+        for text in scenario_commands.story(self._result(self._told, self._steps), colour=colour):
             console.write(text)
-        self._told, self._steps = len(self._player.fleet.story), len(self._player.steps)
+        if (violation := self._player.fleet.invariants.violation) is not None:
+            console.write(f"! an invariant is violated: {violation}")
+        self._told, self._steps = len(self._player.story), len(self._player.steps)
 
-    def _outcome(self, told: int, steps: int) -> ScenarioResult:
+    def _result(self, told: int, steps: int) -> ScenarioResult:
         """What happened since."""
         fleet = self._player.fleet
         return ScenarioResult(
@@ -135,7 +137,7 @@ class Session:
             seconds=fleet.simulation.now(),
             digest="",
             steps=tuple(self._player.steps[steps:]),
-            story=tuple(fleet.story[told:]),
+            story=tuple(self._player.story[told:]),
         )
 
     async def _say_why(self, name: str) -> None:
@@ -154,7 +156,7 @@ class Session:
     def _say_pools(self, *, colour: bool) -> None:
         rows = []
         for name in sorted(self._pools):
-            record = self._player.fleet.pool(name)
+            record = self._player.fleet.records.pool(name)
             if record is not None:
                 reason = record.breaker.reason
                 open_ = ", ".join(record.open) or "-"

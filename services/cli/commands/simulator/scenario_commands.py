@@ -24,14 +24,21 @@ if TYPE_CHECKING:
 FOUND_CHARS_MAX: Final = 80
 
 
-def run(files: Sequence[Path], seed: str, output: Format, *, quiet: bool) -> int:
+def run(
+    files: Sequence[Path],
+    seed: str,
+    output: Format,
+    *,
+    only: tuple[int, ...] | None = None,
+    quiet: bool,
+) -> int:
     """Play every file; the exit code is 1 where something does not hold."""
     scenarios = [_read(file) for file in files]
     failed = 0
     told: list[dict[str, Any]] = []
     for scenario in scenarios:
         if scenario.stress is not None:
-            failed += not stress_output.run(scenario, seed, output, told, quiet=quiet)
+            failed += not stress_output.run(scenario, seed, output, told, only=only, quiet=quiet)
             continue
         began = time.monotonic()
         outcome = _play(scenario, seed)
@@ -42,6 +49,10 @@ def run(files: Sequence[Path], seed: str, output: Format, *, quiet: bool) -> int
             continue
         for line in lines(scenario, outcome, colour=console.colour(), quiet=quiet):
             console.write(line)
+        if outcome.violation is not None:
+            replay = f"navarch simulator run {scenario.file} --seed {outcome.seed}"
+            for line in stress_output.violation_lines(outcome.violation, outcome.seed, replay):
+                console.write(line)
         console.write(_verdict(outcome, wall, colour=console.colour()))
     if output is Format.JSON:
         console.write_json(told[0] if len(told) == 1 else told)
@@ -114,6 +125,7 @@ def as_json(outcome: "ScenarioResult") -> dict[str, Any]:
         "assertions": [msgspec.to_builtins(each) for each in outcome.checks],
         "nodes": [msgspec.to_builtins(each) for each in outcome.nodes],
         "defects": list(outcome.defects),
+        "violation": msgspec.to_builtins(outcome.violation),
         "story": [
             {
                 "at": round(at, 3),

@@ -37,7 +37,7 @@ def fuzz(
         typer.Option("--minutes", min=0.1, max=1_440, help="Of faults in each, in virtual time."),
     ] = 3.0,
     only: Annotated[
-        str, typer.Option("--only", metavar="2,5", help="Of the seed's blows these alone.")
+        str, typer.Option("--only", metavar="2,5", help="Of the seed's steps these alone.")
     ] = "",
     jobs: Annotated[
         int, typer.Option("--jobs", min=0, max=256, help="Processes; 0: one a processor.")
@@ -52,14 +52,10 @@ def fuzz(
     """
     from services.simulator.inputs.fuzz import fuzz_runner as fuzzing  # noqa: PLC0415 - heavy
 
-    try:
-        numbers = tuple(int(each) for each in only.split(",")) if only else None
-    except ValueError:
-        raise typer.BadParameter(f"{only!r} is not a list of numbers, as in 2,5") from None
     order = fuzzing.FuzzOptions(
         seeds=[seed] if seed else [str(first + number) for number in range(seeds)],
         minutes=minutes,
-        only=numbers,
+        only=_numbers(only),
         jobs=jobs or fuzzing.jobs_of_this_machine(),
         commit=_commit(),
         verbose=verbose,
@@ -84,12 +80,15 @@ def run(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Only what failed, and a line a scenario.")
     ] = False,
+    only: Annotated[
+        str, typer.Option("--only", metavar="2,5", help="Of a stress run's failures these alone.")
+    ] = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Play scenarios; exit code 1: an assertion does not hold."""
+    """Run scenarios; exit code 1: an assertion or an invariant does not hold."""
     from services.cli.commands.simulator import scenario_commands  # noqa: PLC0415
 
-    if code := scenario_commands.run(files, seed, output, quiet=quiet):
+    if code := scenario_commands.run(files, seed, output, only=_numbers(only), quiet=quiet):
         raise typer.Exit(code)
 
 
@@ -159,6 +158,13 @@ def fleet(
     )
     if code := fleet_command.play(order):
         raise typer.Exit(code)
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    try:
+        return tuple(int(each) for each in text.split(",")) if text else None
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers, as in 2,5") from None
 
 
 def _commit() -> str:

@@ -17,16 +17,22 @@ from services.cli.console import Format
 from services.cli.text import tables
 
 if TYPE_CHECKING:
-    from services.simulator.inputs.scenario.scenario_format import Assertion, Scenario
+    from services.simulator.engine.simulated_fleet import Violation
+    from services.simulator.inputs.scenario.scenario_format import Scenario
+    from services.simulator.inputs.stress.stress_entry import StressResult
     from services.simulator.report.report_format import StressReport
 
 
 def run(
-    scenario: "Scenario", seed: str, output: Format, told: list[dict[str, Any]], *, quiet: bool
+    scenario: "Scenario",
+    seed: str,
+    output: Format,
+    told: list[dict[str, Any]],
+    *,
+    only: tuple[int, ...] | None,
+    quiet: bool,
 ) -> bool:
     """Live through it, write its reports and say what came of it; False: not as was expected."""
-    from services.simulator.inputs.scenario import scenario_validation  # noqa: PLC0415
-    from services.simulator.inputs.scenario.scenario_format import LogParams  # noqa: PLC0415 - heavy
     from services.simulator.inputs.stress import stress_entry, stress_validation  # noqa: PLC0415
     from services.simulator.report import report_format  # noqa: PLC0415
 
@@ -39,19 +45,13 @@ def run(
     _writable(spec.report_file, spec.html_report_file, spec.log_file)
     began = time.monotonic()
     with _bar(float(spec.duration), tells=output is not Format.JSON and not quiet) as watcher:
-        found = stress_entry.simulate(
-            spec,
-            name=scenario.name,
-            description=scenario.description,
-            base=scenario.configuration,
-            says=[
-                (float(event.at), event.params.message)
-                for _, event in scenario_validation.in_order(scenario.events)
-                if isinstance(event.params, LogParams)
-            ],
+        result = stress_entry.run_scenario(
+            msgspec.structs.replace(scenario, stress=spec),
+            only=only,
             passed=watcher.passed,
             heard=watcher.heard,
         )
+    found = result.report
     wall = time.monotonic() - began
     data = report_format.encode(found)
     written = [("log", spec.log_file)] if spec.log_file else []
@@ -63,23 +63,23 @@ def run(
 
         Path(spec.html_report_file).write_text(html_report.render(found), encoding="utf-8")
         written.append(("page", spec.html_report_file))
-    wrong = list(_wrong(scenario.assertions, found))
     if output is Format.JSON:
-        told.append({"file": scenario.file, "ok": not wrong, **msgspec.to_builtins(found)})
-        return not wrong
+        told.append({"file": scenario.file, "ok": result.ok, **msgspec.to_builtins(found)})
+        return result.ok
     if not quiet:
         for line in lines(found):
             console.write(line)
         for what, path in written:
             console.write(f"{what:<14}{path}")
-    for line in wrong:
-        console.write(f"FAILED: {line}")
+    for line in _failures(result, scenario.file):
+        console.write(line)
+    verdict = "passed" if result.ok else "FAILED"
     console.write(
-        f"{found.name}: {'FAILED' if wrong else 'passed'}: {found.summary.nodes_wanted:,} nodes, "
+        f"{found.name}: {verdict}: {found.summary.nodes_wanted:,} nodes, "
         f"simulated {found.seconds:.0f} s in {wall:.1f} s "
         f"(seed {found.seed}, history {found.history[:16]})"
     )
-    return not wrong
+    return result.ok
 
 
 def lines(found: "StressReport") -> Iterator[str]:
@@ -179,24 +179,25 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _wrong(assertions: "tuple[Assertion, ...]", found: "StressReport") -> Iterator[str]:
-    """What is not as asserted; of nodes `expected` is how many are in service at least."""
-    last = found.timeline[-1]
-    waited = found.demand.wait_seconds.p99 if found.demand is not None else 0.0
-    values = {
-        "node_count": (last["healthy"] + last["degraded"], "nodes are in service"),
-        "job_wait": (waited, "s is what 99 of 100 jobs waited at the most"),
-        "dollars": (found.summary.dollars, "dollars were paid"),
-    }
-    for each in assertions:
-        value, what = values[each.type]
-        least = each.at_least if each.at_least is not None else each.expected
-        text = f"{each.message}; found: {value:g} {what}" if each.message else f"{value:g} {what}"
-        if least is not None and value < int(least):
-            yield text if each.message else f"{text} where {least} should be"
-        if each.at_most is not None and value > each.at_most:
-            yield text if each.message else f"{text}, more than {each.at_most}"
-    yield from found.defects
+def _failures(result: "StressResult", file: str) -> Iterator[str]:
+    """Assertions that do not hold, services that ended, and the violation."""
+    found = result.report
+    yield from (
+        f"FAILED: {each.text}; found: {each.found}" for each in result.checks if not each.ok
+    )
+    yield from (f"FAILED: {text}" for text in found.defects)
+    if found.violation is not None:
+        numbers = ",".join(str(each.number) for each in result.enough) or "0"
+        replay = f"navarch simulator run {file} --seed {found.seed} --only {numbers}"
+        yield from violation_lines(found.violation, str(found.seed), replay)
+
+
+def violation_lines(violation: "Violation", seed: str, replay: str) -> Iterator[str]:
+    """The invariant that did not hold, when, how to see it again, and its history."""
+    yield f"FAILED at {_clock(violation.at)}: an invariant is violated: {violation.text}"
+    yield f"  seed {seed}; replay: {replay}"
+    yield "history, as far as it is about this:"
+    yield from (f"  {line}" for line in violation.history)
 
 
 def _number(seed: str) -> int:

@@ -1,87 +1,57 @@
-"""What goes wrong in one simulation: drawn from the seed, and nothing but values. Pure.
+"""A fuzz campaign, drawn from a seed: a fleet, the faults and the operators' requests. Pure.
 
-A campaign is a list, so that a smaller one can be tried: leave some blows out, and see whether the
-violation is still there.
+A campaign is a list of values, so that a smaller one can be tried: leave some steps out, and see
+whether the violation remains.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-SERVICES: Final = ("health-monitor", "pool-manager", "provisioner", "notifier")
-EVERYBODY: Final = "*"
-REMEDIES: Final = ("reset_gpu", "reboot", "replace")
-"""What helps against a fault, the gentlest first."""
+from services.simulator.engine.fault_kinds import BROKER, CLOUD, SERVICES, WORKLOAD, InjectedFault
+from services.simulator.engine.hardware_failures import REMEDIES
+
 FATAL: Final = (79, 79, 79, 48, 95)
 MILD: Final = (13, 43, 63)
-
 REPEATS_MAX: Final = 16
-
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
 
-MachineSpec = Literal[
-    "fault",
-    "mild-fault",
-    "kill",
-    "kill-after-effects",
-    "cut",
-    "lost-requests",
-    "lost-answers",
-    "lost-acks",
-    "slow",
-    "launch-fails",
-    "launch-cut-off",
-    "no-capacity",
-    "terminate-fails",
-    "list-fails",
-    "stillborn",
-    "faulty",
-    "power-off",
-    "vanish",
-    "hang",
-    "false-fault",
-    "repeats",
-    "workload-away",
-    "endless-drain",
-    "notice",
-    "scale",
-    "replace",
-    "drain",
-    "cordon",
-    "hold",
-    "cancel",
-    "breaker",
-]
+OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
+Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
 
 
-ALWAYS: Final[tuple[MachineSpec, ...]] = ("fault", "kill", "kill-after-effects")
-"""Drawn in every run, whatever else is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAction:
+    """What an operator requests."""
+
+    verb: OperatorVerb
+    nodes: int = 0
+    seconds: float = 0.0
+    """Until a cordon is lifted, a breaker closed, or a hold ends."""
+
+    def __str__(self) -> str:
+        """Write `the operator requests hold for 20.0 s`."""
+        nodes = f" to {self.nodes} nodes" if self.nodes else ""
+        lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return f"the operator requests {self.verb}{nodes}{lasts}"
 
 
 @dataclass(frozen=True, slots=True)
-class InjectedFault:
-    """One thing that goes wrong, or that a person does."""
+class CampaignStep:
+    """One fault, or one operator's request; which node it hits is drawn when it happens."""
 
     at: float
     """Seconds after the campaign's beginning."""
-    kind: MachineSpec
-    target: str = ""
-    """A service, or everybody."""
-    number: int = 0
-    """Which node, which effect, which code: as the kind needs it."""
-    seconds: float = 0.0
-    share: float = 0.0
-    how: str = ""
+    action: InjectedFault | OperatorAction
+    withdrawal: Withdrawal = ""
+    """Of a preemption: withdrawn halfway, perhaps from a machine that has broken meanwhile."""
 
     def __str__(self) -> str:
-        """Write `12.3 s: cut pool-manager for 4.0 s`."""
-        parts = [f"{self.at:.1f} s: {self.kind}", self.how, self.target]
-        parts.append(f"#{self.number}" if self.number else "")
-        parts.append(f"{self.share:.0%}" if self.share else "")
-        parts.append(f"for {self.seconds:.1f} s" if self.seconds else "")
-        return " ".join(part for part in parts if part)
+        """Write `12.3 s: network pool-manager for 4.0 s`."""
+        return f"{self.at:.1f} s: {self.action} {self.withdrawal}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +77,15 @@ class FleetShape:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A fleet and what befalls it."""
+    """A fleet, and what happens to it."""
 
     shape: FleetShape
-    blows: tuple[InjectedFault, ...]
+    steps: tuple[CampaignStep, ...]
     seconds: float
 
 
 def draw(seed: str, minutes: float) -> Campaign:
-    """Draw a fleet, and blows over so many minutes."""
+    """Draw a fleet, and steps over so many minutes."""
     chance = Random(f"{seed}/campaign")  # noqa: S311 - repeatable is the point
     nodes = chance.randint(2, 6)
     shape = FleetShape(
@@ -133,95 +103,113 @@ def draw(seed: str, minutes: float) -> Campaign:
     )
     seconds = minutes * 60
     # Not everything at once in every run: what is left out makes what is left clearer.
-    kinds: list[MachineSpec] = chance.sample(sorted(_DRAWS), k=chance.randint(3, len(_DRAWS)))
-    kinds += ALWAYS
-    blows: list[InjectedFault] = []
+    draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
+    draws += _ALWAYS
+    steps: list[CampaignStep] = []
     for _ in range(chance.randint(3, 4 + int(minutes * 5))):
         at = chance.uniform(0, seconds)
-        if blows and chance.random() < NEAR_SHARE:
-            # What comes alone is borne more easily than what meets something half done.
-            at = min(chance.choice(blows).at + chance.uniform(0, NEAR_SECONDS), seconds)
-        blows.append(_DRAWS[chance.choice(kinds)](chance, at))
-    return Campaign(shape, tuple(sorted(blows, key=lambda each: each.at)), seconds)
+        if steps and chance.random() < NEAR_SHARE:
+            # A fault alone is survived more easily than one that meets something half done.
+            at = min(chance.choice(steps).at + chance.uniform(0, NEAR_SECONDS), seconds)
+        made = chance.choice(draws)(chance)
+        action, withdrawal = made if isinstance(made, tuple) else (made, "")
+        steps.append(CampaignStep(at, action, withdrawal))
+    return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
 
 def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
-    """The same with these of its blows alone, counted from 1."""
-    kept = tuple(each for place, each in enumerate(campaign.blows, 1) if place in numbers)
+    """The same campaign with these of its steps alone, counted from 1."""
+    kept = tuple(each for place, each in enumerate(campaign.steps, 1) if place in numbers)
     return Campaign(campaign.shape, kept, campaign.seconds)
 
 
-def _anybody(chance: Random) -> str:
-    return chance.choice((*SERVICES, EVERYBODY))
+def _fault(kind: Any, target: str = "", **about: Any) -> InjectedFault:
+    return InjectedFault(kind=kind, target=target, **about)
 
 
-def _launch_fails(chance: Random, at: float) -> InjectedFault:
-    # Only what leaves in doubt whether it took effect may have taken effect: a cloud that says
-    # "over quota" and launches all the same keeps no contract.
-    how = chance.choice(("before", "after", "after", "hang", "hang-after"))
-    kinds = ("TRANSIENT", "NETWORK") if "after" in how else ("TRANSIENT", "THROTTLE", "QUOTA")
-    return InjectedFault(at, "launch-fails", chance.choice(kinds), how=how)
+def _launch_error(chance: Random) -> InjectedFault:
+    # Only an error that leaves the effect in doubt may have an effect: a cloud that answers "over
+    # quota" and launches all the same breaks its contract.
+    effect = chance.choice(("before", "after", "after", "hang", "hang-after"))
+    kinds = ("TRANSIENT", "NETWORK") if "after" in effect else ("TRANSIENT", "THROTTLE", "QUOTA")
+    return _fault("launch_error", CLOUD, error=chance.choice(kinds), effect=effect)
 
 
-_DRAWS: Final[dict[MachineSpec, Callable[[Random, float], InjectedFault]]] = {
-    "fault": lambda c, at: InjectedFault(
-        at, "fault", number=c.choice(FATAL), how=c.choice(REMEDIES)
-    ),
-    "mild-fault": lambda c, at: InjectedFault(at, "mild-fault", number=c.choice(MILD)),
-    "kill": lambda c, at: InjectedFault(at, "kill", c.choice(SERVICES), seconds=c.uniform(0.1, 8)),
-    "kill-after-effects": lambda c, at: InjectedFault(
-        at, "kill-after-effects", c.choice(SERVICES), c.randint(1, 12), c.uniform(0.1, 8)
-    ),
-    "cut": lambda c, at: InjectedFault(at, "cut", _anybody(c), seconds=c.uniform(0.2, 15)),
-    "lost-requests": lambda c, at: InjectedFault(
-        at,
-        "lost-requests",
-        c.choice(SERVICES),
-        seconds=c.uniform(1, 30),
-        share=c.uniform(0.05, 0.4),
-    ),
-    "lost-answers": lambda c, at: InjectedFault(
-        at, "lost-answers", c.choice(SERVICES), seconds=c.uniform(1, 30), share=c.uniform(0.05, 0.4)
-    ),
-    "lost-acks": lambda c, at: InjectedFault(
-        at, "lost-acks", c.choice(SERVICES), seconds=c.uniform(1, 60), share=c.uniform(0.1, 1)
-    ),
-    "slow": lambda c, at: InjectedFault(
-        at, "slow", c.choice(SERVICES), seconds=c.uniform(1, 30), share=c.uniform(0.1, 3)
-    ),
-    "launch-fails": _launch_fails,
-    "no-capacity": lambda c, at: InjectedFault(at, "no-capacity", seconds=c.uniform(5, 90)),
-    "terminate-fails": lambda c, at: InjectedFault(
-        at, "terminate-fails", how=c.choice(("before", "after", "hang", "hang-after"))
-    ),
-    "list-fails": lambda c, at: InjectedFault(
-        at, "list-fails", seconds=c.uniform(1, 20), how=c.choice(("before", "hang"))
-    ),
+def _lossy(kind: str, seconds: float, least: float, most: float) -> Callable[[Random], Any]:
+    def made(chance: Random) -> InjectedFault:
+        target = chance.choice(SERVICES)
+        lasts = chance.uniform(1, seconds)
+        return _fault(kind, target, seconds=lasts, share=chance.uniform(least, most))
+
+    return made
+
+
+def _crash(chance: Random) -> InjectedFault:
+    return _fault("crash", chance.choice(SERVICES), seconds=chance.uniform(0.1, 8))
+
+
+def _crash_after_effects(chance: Random) -> InjectedFault:
+    target, effects = chance.choice(SERVICES), chance.randint(1, 12)
+    return _fault("crash", target, after_effects=effects, seconds=chance.uniform(0.1, 8))
+
+
+def _xid(chance: Random) -> InjectedFault:
+    return _fault("xid_error", xid_code=chance.choice(FATAL), fixed_by=chance.choice(REMEDIES))
+
+
+def _xid_once(codes: tuple[int, ...], chance: Random) -> InjectedFault:
+    return _fault("xid_error", xid_code=chance.choice(codes), momentary=True)
+
+
+def _preemption(chance: Random) -> tuple[InjectedFault, Withdrawal]:
+    fault = _fault("preemption", seconds=chance.uniform(5, 150), xid_code=chance.choice(FATAL))
+    return fault, chance.choice(("", "", "withdrawn", "withdrawn-broken"))
+
+
+def _requested(verb: OperatorVerb, low: float = 0, high: float = 0) -> Callable[[Random], Any]:
+    return lambda chance: OperatorAction(
+        verb=verb, seconds=chance.uniform(low, high) if high else 0.0
+    )
+
+
+_DRAWS: Final[list[Callable[[Random], Any]]] = [
+    _requested("breaker", 5, 60),
+    _requested("cancel"),
+    _requested("cordon", 5, 60),
+    lambda c: _fault("network", c.choice((*SERVICES, BROKER)), seconds=c.uniform(0.2, 15)),
+    _requested("drain"),
+    lambda c: _fault("endless_drain", WORKLOAD, seconds=c.uniform(1, 60)),
+    # An agent that reports what its GPU does not have.
+    partial(_xid_once, FATAL),
+    _xid,
+    lambda _: _fault("boot_failure", CLOUD),
+    lambda c: _fault("hang", seconds=c.uniform(5, 25)),
+    _requested("hold", 10, 120),
+    _crash,
+    _crash_after_effects,
     # Long enough for its command to come to another replica meanwhile.
-    "launch-cut-off": lambda c, at: InjectedFault(at, "launch-cut-off", seconds=c.uniform(2, 12)),
-    "stillborn": lambda _, at: InjectedFault(at, "stillborn"),
-    "faulty": lambda _, at: InjectedFault(at, "faulty"),
-    "power-off": lambda _, at: InjectedFault(at, "power-off"),
-    "vanish": lambda _, at: InjectedFault(at, "vanish"),
-    "hang": lambda c, at: InjectedFault(at, "hang", seconds=c.uniform(5, 25)),
-    # An agent that lies, and one that tells what it has told before, in any order.
-    "false-fault": lambda c, at: InjectedFault(at, "false-fault", number=c.choice(FATAL)),
-    "repeats": lambda c, at: InjectedFault(at, "repeats", number=c.randint(1, REPEATS_MAX)),
-    "workload-away": lambda c, at: InjectedFault(at, "workload-away", seconds=c.uniform(1, 40)),
-    "endless-drain": lambda c, at: InjectedFault(at, "endless-drain", seconds=c.uniform(1, 60)),
-    # Withdrawn after a while, by when the machine may be broken; or it is taken at the end of it.
-    "notice": lambda c, at: InjectedFault(
-        at,
-        "notice",
-        seconds=c.uniform(5, 150),
-        number=c.choice(FATAL),
-        how=c.choice(("", "", "withdrawn", "withdrawn-broken")),
+    lambda c: _fault("launch_cut_off", CLOUD, seconds=c.uniform(2, 12)),
+    _launch_error,
+    lambda c: _fault(
+        "list_error", CLOUD, seconds=c.uniform(1, 20), effect=c.choice(("before", "hang"))
     ),
-    "drain": lambda _, at: InjectedFault(at, "drain"),
-    "cordon": lambda c, at: InjectedFault(at, "cordon", seconds=c.uniform(5, 60)),
-    "hold": lambda c, at: InjectedFault(at, "hold", seconds=c.uniform(10, 120)),
-    "cancel": lambda _, at: InjectedFault(at, "cancel"),
-    "breaker": lambda c, at: InjectedFault(at, "breaker", seconds=c.uniform(5, 60)),
-    "scale": lambda c, at: InjectedFault(at, "scale", number=c.randint(1, 7)),
-    "replace": lambda _, at: InjectedFault(at, "replace"),
-}
+    _lossy("lost_acks", 60, 0.1, 1),
+    _lossy("lost_answers", 30, 0.05, 0.4),
+    _lossy("lost_requests", 30, 0.05, 0.4),
+    partial(_xid_once, MILD),
+    lambda c: _fault("no_capacity", CLOUD, seconds=c.uniform(5, 90)),
+    _preemption,
+    lambda _: _fault("power_off", fixed_by="reboot"),
+    lambda c: _fault("repeated_facts", count=c.randint(1, REPEATS_MAX)),
+    _requested("replace"),
+    lambda c: OperatorAction(verb="scale", nodes=c.randint(1, 7)),
+    _lossy("slow", 30, 0.1, 3),
+    lambda _: _fault("never_boots", CLOUD),
+    lambda c: _fault(
+        "terminate_error", CLOUD, effect=c.choice(("before", "after", "hang", "hang-after"))
+    ),
+    lambda _: _fault("deleted"),
+    lambda c: _fault("network", WORKLOAD, seconds=c.uniform(1, 40)),
+]
+_ALWAYS: Final[list[Callable[[Random], Any]]] = [_xid, _crash, _crash_after_effects]
+"""Drawn in every run, whatever else is."""

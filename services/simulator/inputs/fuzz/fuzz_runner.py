@@ -11,6 +11,7 @@ from typing import Final
 from services.runtime.logs import silenced
 from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, draw, keep
 from services.simulator.inputs.fuzz.fuzz_simulation import SeedResult, simulate
+from services.simulator.inputs.violation_shrinker import shrink
 
 SHRINK_RUNS_MAX: Final = 60
 MINUTES: Final = 3.0
@@ -26,7 +27,7 @@ class FuzzOptions:
     seeds: Sequence[str]
     minutes: float = MINUTES
     only: tuple[int, ...] | None = None
-    """Numbers of the blows to keep; None: all."""
+    """Numbers of the steps to keep; None: all."""
     jobs: int = 1
     commit: str = ""
     verbose: bool = False
@@ -72,12 +73,12 @@ def fuzz(order: FuzzOptions, say: Say) -> Tally:
         if order.verbose or len(order.seeds) == 1:
             say(
                 f"seed={outcome.seed} history={outcome.digest} events={outcome.events} "
-                f"machines={outcome.made} restarts={outcome.killed} "
+                f"machines={outcome.made} restarts={outcome.restarts} "
                 f"simulated_s={outcome.seconds:.0f}"
             )
         if outcome.violation:
             tally.violations += 1
-            for line in told(order, outcome):
+            for line in violation_lines(order, outcome):
                 say(line)
     tally.wall_seconds = time.monotonic() - began
     return tally
@@ -106,45 +107,29 @@ def _apart(seed: str, minutes: float, only: tuple[int, ...] | None) -> SeedResul
     return one(seed, minutes, only)
 
 
-def told(order: FuzzOptions, outcome: SeedResult) -> Iterator[str]:
-    """What a person needs to see a violation again, and to see why."""
+def violation_lines(order: FuzzOptions, outcome: SeedResult) -> Iterator[str]:
+    """The violation, the fewest steps that lead to it, and how to replay them."""
     campaign = campaign_of(outcome.seed, order.minutes, order.only)
-    kept, smallest = shrink(outcome, campaign, order.minutes, order.only)
+
+    def violating(fewer: tuple[int, ...]) -> SeedResult | None:
+        found = one(outcome.seed, order.minutes, fewer)
+        return found if found.violation else None
+
+    numbered = order.only if order.only is not None else range(1, len(campaign.steps) + 1)
+    kept, found = shrink(tuple(numbered), violating, SHRINK_RUNS_MAX)
+    smallest = found or outcome
     numbers = ",".join(map(str, kept))
     yield ""
     yield f"VIOLATION seed={outcome.seed} commit={order.commit or 'unknown'}"
     yield f"  {smallest.violation}"
     yield f"fleet: {campaign.shape}"
-    yield f"{len(kept)} of the seed's blows are enough:"
+    yield f"{len(kept)} of the seed's steps are enough:"
     whole = draw(outcome.seed, order.minutes)
-    yield from (f"  {number}: {whole.blows[number - 1]}" for number in kept)
+    yield from (f"  {number}: {whole.steps[number - 1]}" for number in kept)
     yield "history, as far as it is about this:"
     yield from (f"  {line}" for line in smallest.tail)
     yield f"replay: navarch simulator fuzz --seed {outcome.seed} --minutes {order.minutes:g}"
-    yield f"        and add --only {numbers or 0} for the blows above alone"
-
-
-def shrink(
-    outcome: SeedResult, campaign: Campaign, minutes: float, only: tuple[int, ...] | None
-) -> tuple[tuple[int, ...], SeedResult]:
-    """Leave out blows as long as something is still violated; the numbers of what is left."""
-    kept = list(only) if only is not None else list(range(1, len(campaign.blows) + 1))
-    smallest, runs, size = outcome, 0, max(len(kept) // 2, 1)
-    while kept and runs < SHRINK_RUNS_MAX:
-        for start in range(0, len(kept), size):
-            fewer = tuple(kept[:start] + kept[start + size :])
-            found = one(outcome.seed, minutes, fewer)
-            runs += 1
-            if found.violation:
-                kept, smallest = list(fewer), found
-                break
-            if runs >= SHRINK_RUNS_MAX:
-                break
-        else:
-            if size == 1:
-                break
-            size = max(size // 2, 1)
-    return tuple(kept), smallest
+    yield f"        and add --only {numbers or 0} for the steps above alone"
 
 
 def jobs_of_this_machine() -> int:

@@ -1,4 +1,4 @@
-"""Whether what a scenario expects is so. Pure: what stands in, an answer with its words out."""
+"""Evaluates the assertions of scenarios and stress runs. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +12,11 @@ from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted
+from services.simulator.engine import fault_kinds
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.observed_status import ObservedNode
 from services.simulator.inputs.scenario.scenario_outcome import AssertionResult, PlayedEvent
+from services.simulator.report.report_format import StressReport
 
 FACTS: Final[Mapping[type[Message], str]] = dict([*NODE_FACTS.items(), *POOL_FACTS.items()])
 SHOWN_MAX: Final = 5
@@ -22,12 +24,12 @@ SHOWN_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """Everything that an assertion may ask about."""
+    """What the assertions of a scenario are evaluated over."""
 
     nodes: Mapping[str, ObservedNode]
     pools: Mapping[str, PoolRecord]
     machines: Sequence[tuple[str, Offering]]
-    """Each machine that stands at the cloud: its pool, and where and what it is."""
+    """Each machine that exists at the cloud: its pool and its offering."""
     launches: Mapping[tuple[str, Offering], int]
     """Pool and offering -> how often the cloud was asked for it."""
     dollars: Mapping[str, float]
@@ -38,7 +40,7 @@ class FleetView:
 
 def expected(params: f.ExpectParams, target: str, view: FleetView) -> str:
     """What is not as expected of a node, or of all; empty: nothing."""
-    names = [target] if target != f.ALL else [*view.nodes]
+    names = [target] if target != fault_kinds.ALL else [*view.nodes]
     wrong = []
     for name in names:
         found = view.nodes.get(name)
@@ -57,7 +59,7 @@ def judged(each: f.Assertion, view: FleetView) -> AssertionResult:
     """Whether an assertion holds."""
     if each.type in f.COUNTS:
         return _counted(each, _count(each, view))
-    about = "" if each.target == f.ALL else f" of {each.target}"
+    about = "" if each.target == fault_kinds.ALL else f" of {each.target}"
     text = each.message or f"{each.type}{about} is {each.expected}"
     if each.type == "breaker":
         record = view.pools.get(each.target)
@@ -97,7 +99,7 @@ def _counted(each: f.Assertion, count: float) -> AssertionResult:
         ok, bounds = ok and count <= each.at_most, [*bounds, f"is {each.at_most} or fewer"]
     words = (each.status, each.health, each.saga, each.event, str(each.place))
     what = " ".join(word for word in words if word)
-    about = "" if each.target == f.ALL else f" of {each.target}"
+    about = "" if each.target == fault_kinds.ALL else f" of {each.target}"
     text = (
         each.message or f"{each.type}{f' ({what})' if what else ''}{about} {' and '.join(bounds)}"
     )
@@ -105,7 +107,7 @@ def _counted(each: f.Assertion, count: float) -> AssertionResult:
 
 
 def _count(each: f.Assertion, view: FleetView) -> float:
-    everywhere = each.target == f.ALL
+    everywhere = each.target == fault_kinds.ALL
     match each.type:
         case "node_count":
             return sum(
@@ -164,6 +166,28 @@ def answered(step: PlayedEvent, story: Sequence[tuple[float, Message]]) -> Playe
         return step
     detail = "not refused, as it was to be" if reason is None else f"refused: {reason}"
     return replace(step, ok=False, detail=detail)
+
+
+def judge_report(each: f.Assertion, report: StressReport) -> AssertionResult:
+    """Whether an assertion about a stress run holds.
+
+    Of nodes `expected` is how many are in service at least.
+    """
+    last, demand = report.timeline[-1], report.demand
+    values: dict[str, tuple[float, str]] = {
+        "node_count": (last["healthy"] + last["degraded"], "nodes are in service"),
+        "job_wait": (demand.wait_seconds.p99 if demand else 0.0, "s is the p99 of the jobs' wait"),
+        "dollars": (report.summary.dollars, "dollars were paid"),
+    }
+    value, what = values[each.type]
+    found, least = f"{value:g} {what}", each.at_least
+    if least is None and each.expected is not None:
+        least = int(each.expected)
+    bounds = [f"at least {least:g}"] if least is not None else []
+    bounds += [f"at most {each.at_most:g}"] if each.at_most is not None else []
+    ok = (least is None or value >= least) and (each.at_most is None or value <= each.at_most)
+    text = each.message or f"{each.type} is {' and '.join(bounds)}"
+    return AssertionResult(text=text, ok=ok, found=found)
 
 
 def _shortened(wrong: Iterable[str]) -> str:

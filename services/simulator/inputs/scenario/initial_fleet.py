@@ -5,49 +5,38 @@ record in which the launches of these nodes are decided already; everything afte
 the services' own work, as is every node beyond them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import Settings
 from services.simulator.engine.hardware_failures import MachineSpec
+from services.simulator.engine.simulated_fleet import FleetSetup
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.scenario_pools import pool_of
 
 BEGIN_REASON = "the scenario's fleet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitialFleet:
-    """What a stage is set up with."""
-
-    configuration: Settings
-    records: tuple[PoolRecord, ...]
-    kinds: Mapping[str, MachineSpec]
-    """Node -> what its machine is like."""
-    others: Mapping[str, MachineSpec]
-    """Pool -> what the machines are like that nobody has named."""
-
-
-def beginning(scenario: f.Scenario, now: datetime) -> InitialFleet:
-    """How a scenario begins."""
+def initial_fleet(scenario: f.Scenario, now: datetime) -> FleetSetup:
+    """How a scenario's fleet begins."""
     named: dict[str, list[f.FleetNode]] = {name: [] for name in scenario.configuration.pools}
     for node in scenario.fleet:
         named[pool_of(node)].append(node)
-    return InitialFleet(
-        configuration=scenario.configuration,
+    specs = {node.id: spec_of(node) for node in scenario.fleet}
+    others = {
+        name: spec_of(nodes[0])
+        if nodes
+        else MachineSpec(gpu_count=scenario.configuration.pools[name].gpu_count or 8)
+        for name, nodes in named.items()
+    }
+    return FleetSetup(
+        settings=scenario.configuration,
+        spec_of=lambda made: specs.get(made.name) or others.get(made.pool) or MachineSpec(),
         records=tuple(
             first_record(scenario.configuration, pool, [each.id for each in nodes], now)
             for pool, nodes in named.items()
         ),
-        kinds={node.id: spec_of(node) for node in scenario.fleet},
-        others={
-            name: spec_of(nodes[0]) if nodes else MachineSpec(gpu_count=spec.gpu_count or 8)
-            for (name, nodes), spec in zip(
-                named.items(), scenario.configuration.pools.values(), strict=True
-            )
-        },
+        nodes=frozenset(specs),
     )
 
 

@@ -23,9 +23,7 @@ class ObservedNode:
     reason: str = ""
 
 
-def standing(
-    record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | None
-) -> ObservedNode:
+def observe(record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | None) -> ObservedNode:
     """How a node stands; `unfit`: whether its hardware is broken now, None where it has none."""
     return ObservedNode(
         node=record.node,

@@ -11,6 +11,7 @@ import yaml
 from schemas.duration import Duration
 from services.primitives.errors import ConfigurationError
 from services.settings.yaml_document import Document
+from services.simulator.engine import fault_kinds
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.scenario_file import read_event
 from services.simulator.inputs.scenario.scenario_validation import VERBS, event_problems
@@ -105,8 +106,8 @@ HELP: Final = f"""\
 start                                 start the fleet (again: what was stopped of it)
 step 30s                              let time pass; an empty line: ten seconds
 inject node-1 xid_error xid_code=48   break something, for good or with duration=1m; types:
-                                      {", ".join(sorted(f.NODE_FAILURES))}
-inject cloud no_capacity market=spot  cloud: {", ".join(sorted(f.CLOUD_FAILURES))}
+                                      {", ".join(sorted(fault_kinds.NODE_FAULTS))}
+inject cloud no_capacity market=spot  cloud: {", ".join(sorted(fault_kinds.CLOUD_FAULTS))}
                                       broker, workload or a service: network; a service: crash
 recover node-1                        whatever is wrong with it is over
 command node-1 drain timeout=1m       {", ".join((*VERBS, "run_diagnostic"))}

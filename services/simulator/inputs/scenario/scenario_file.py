@@ -20,17 +20,14 @@ from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.primitives.errors import ConfigurationError
 from services.settings.settings_file import settings_of
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
+from services.simulator.engine import fault_kinds
+from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.scenario_offerings import offered
 from services.simulator.inputs.scenario.scenario_pools import named_providers, own_pools, pool_text
 from services.simulator.inputs.scenario.scenario_validation import KnownNames, problems
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
-PROVIDER_TYPE: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
-NOTIFIER_TYPE: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
-AGENT: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
-"""A few nodes beat often, so that little time passes until something is seen."""
-FLEET: Final = "simulated"
 KEYS: Final = (
     *("name", "description", "seed", "duration", "replace_fatal", "fleet", "pools", "settings"),
     *("events", "assertions", "stress"),
@@ -191,7 +188,13 @@ class _Reading:
                 token(node.id, "node")
             except InvalidNameError as error:
                 self._wrong.append(self._error(path, str(error)))
-            if node.id in (f.ALL, f.BROKER, f.CLOUD, f.WORKLOAD, *f.SERVICES):
+            if node.id in (
+                fault_kinds.ALL,
+                fault_kinds.BROKER,
+                fault_kinds.CLOUD,
+                fault_kinds.WORKLOAD,
+                *fault_kinds.SERVICES,
+            ):
                 self._wrong.append(self._error(path, f"{node.id!r} means something else; rename"))
             if node.id in seen:
                 first = seen[node.id] + 1
@@ -251,14 +254,11 @@ class _Reading:
             name: pool_text(spec) if isinstance(spec, dict) else spec
             for name, spec in self._mapping(raw, "pools").items()
         }
-        providers = {f.CLOUD, *(node.provider for node in fleet)}
+        providers = {fault_kinds.CLOUD, *(node.provider for node in fleet)}
         for spec in pools.values():
             providers.update(named_providers(spec))
-        base: dict[str, Any] = {
-            "fleet": FLEET,
-            "providers": {name: {"type": PROVIDER_TYPE} for name in sorted(providers)},
-            "notifier": {"type": NOTIFIER_TYPE},
-            **({"agent": AGENT} if raw.get("stress") is None else {}),
+        settings = {
+            **({"agent": FAST_HEARTBEATS} if raw.get("stress") is None else {}),
             **{key: value for key, value in sections.items() if key in f.SECTIONS},
         }
         own = own_pools(fleet, replace=raw.get("replace_fatal") is True)
@@ -269,9 +269,13 @@ class _Reading:
         good = {
             name: spec
             for name, spec in pools.items()
-            if self._try(partial(self._pool, name, {**base, "pools": {name: spec}}))
+            if self._try(
+                partial(self._pool, name, fleet_settings({name: spec}, providers, **settings))
+            )
         }
-        read = self._try(partial(self._settings, {**base, "pools": {**own, **good}}))
+        read = self._try(
+            partial(self._settings, fleet_settings({**own, **good}, providers, **settings))
+        )
         return read or Settings(), tuple(own)
 
     def _pool(self, name: str, value: dict[str, Any]) -> Settings:
@@ -371,8 +375,10 @@ def _check_params(
             raise document.error((*path, "params", key), told + ", ".join(sorted(failures)))
     of_cloud = (*f.PLACE_KEYS, "count") if params["failure_type"] == "preemption" else f.PLACE_KEYS
     for key in of_cloud:
-        if key in params and text.target != f.CLOUD:
-            told = f"says nothing about {text.target or 'no target'}, but about {f.CLOUD!r}"
+        if key in params and text.target != fault_kinds.CLOUD:
+            told = (
+                f"says nothing about {text.target or 'no target'}, but about {fault_kinds.CLOUD!r}"
+            )
             raise document.error((*path, "params", key), told)
 
 

@@ -13,6 +13,7 @@ from schemas.duration import Duration
 from schemas.enums import BreakerState, HealthStatus, SagaKind
 from schemas.launch_offers import Market
 from schemas.settings import Percent, Setting, Settings
+from services.simulator.engine.fault_kinds import ALL, NODE_FAULTS, FaultKind, InjectedFault
 from services.simulator.engine.offering_selector import OfferingSelector
 
 FLEET_MAX: Final = 10_000
@@ -21,70 +22,29 @@ TEXT_CHARS_MAX: Final = 1_000
 TIME_SECONDS_MAX: Final = 30 * 86_400.0
 """Of virtual time, for one scenario."""
 
-ALL: Final = "all"
-BROKER: Final = "broker"
-CLOUD: Final = "cloud"
-WORKLOAD: Final = "workload"
-SERVICES: Final = ("health-monitor", "pool-manager", "provisioner", "notifier")
-
-NodeFailure = Literal[
-    "xid_error",
-    "temperature",
-    "memory_error",
-    "nvlink_error",
-    "backend_error",
-    "boot_failure",
-    "network",
-    "power_off",
-    "preemption",
-    "deleted",
-]
-"""power_off: the machine is dead and its instance stands; preemption: the cloud announces that it
-takes the node; deleted: somebody ends its instance at the cloud."""
-CloudFailure = Literal[
-    "no_capacity",
-    "no_quota",
-    "launch_error",
-    "lost_answer",
-    "terminate_error",
-    "list_error",
-    "stillborn",
-    "boot_failure",
-    "old_hardware",
-    "preemption",
-]
-"""lost_answer: a launch takes effect, and nobody is told; stillborn: machines that are made next
-never boot; boot_failure: their boot checks fail; old_hardware: they are the machine that was given
-back last; preemption: the cloud announces that it takes some of its machines."""
-FailureType = Literal[
-    NodeFailure,
-    CloudFailure,
-    "endless_drain",
-    "crash",
-]
 FAILURE_ALIASES: Final = {"nvml_failure": "backend_error"}
-NODE_FAILURES: Final[frozenset[str]] = frozenset(NodeFailure.__args__)  # type: ignore[attr-defined]
-CLOUD_FAILURES: Final[frozenset[str]] = frozenset(CloudFailure.__args__)  # type: ignore[attr-defined]
-FAILURES_OF: Final[dict[str, frozenset[str]]] = {
-    BROKER: frozenset({"network"}),
-    CLOUD: CLOUD_FAILURES,
-    WORKLOAD: frozenset({"network", "endless_drain"}),
-    **dict.fromkeys(SERVICES, frozenset({"crash", "network"})),
-}
-"""What can go wrong with what is no node."""
 COUNTED: Final = frozenset(
-    {"memory_error", "nvlink_error", "boot_failure", "stillborn", "preemption"}
-    | {"launch_error", "lost_answer", "terminate_error", "list_error", "old_hardware"}
+    {"memory_error", "nvlink_error", "boot_failure", "never_boots", "preemption"}
+    | {
+        "launch_error",
+        "lost_answer",
+        "terminate_error",
+        "list_error",
+        "old_hardware",
+        "repeated_facts",
+    }
 )
 PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption"})
-"""What may befall a part of the cloud alone: a provider's, a region's, a zone's, a market's."""
+"""Faults of a part of the cloud: a provider's, a region's, a zone's, a market's."""
 PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")
 PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "xid_code": frozenset({"xid_error"}),
     "job": frozenset({"xid_error"}),
     "temperature": frozenset({"temperature"}),
     "count": COUNTED,
-    "fixed_by": NODE_FAILURES - {"network", "power_off", "preemption", "deleted"},
+    "share": frozenset({"lost_requests", "lost_answers", "lost_acks", "slow"}),
+    "fixed_by": NODE_FAULTS
+    - {"network", "power_off", "preemption", "deleted", "hang", "repeated_facts"},
     **dict.fromkeys(PLACE_KEYS, PLACED),
 }
 """Parameter -> the failures that it says something about; the other parameters fit all."""
@@ -160,7 +120,7 @@ class Placed(Setting, frozen=True, kw_only=True):
 class FailureParams(Placed, frozen=True, kw_only=True):
     """Of `inject_failure`: what breaks, and for how long."""
 
-    failure_type: FailureType
+    failure_type: FaultKind
     xid_code: Annotated[int, msgspec.Meta(ge=1, le=999)] = 79
     gpu_index: Annotated[int, msgspec.Meta(ge=0, le=63)] = 0
     message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)] = ""
@@ -174,12 +134,31 @@ class FailureParams(Placed, frozen=True, kw_only=True):
     `preemption`: how long before the cloud takes the node."""
     fixed_by: Literal["reset_gpu", "reboot", "replace"] = "reset_gpu"
     """The gentlest remedy that helps; after a gentler one the failure comes again."""
+    share: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.5
+    """Of a service's calls that are lost; of `slow`: the most seconds that each takes longer."""
+
+    def fault(self, target: str) -> InjectedFault:
+        """The same as the simulated fleet takes it."""
+        return InjectedFault(
+            kind=self.failure_type,
+            target=target,
+            seconds=None if self.duration is None else float(self.duration),
+            xid_code=self.xid_code,
+            gpu_index=self.gpu_index,
+            message=self.message,
+            job=self.job,
+            temperature=self.temperature,
+            count=self.count,
+            fixed_by=self.fixed_by,
+            share=self.share if self.failure_type in PARAM_OF["share"] else 0.0,
+            selector=self.place,
+        )
 
 
 class RecoverParams(Setting, frozen=True, kw_only=True):
     """Of `recover_failure`."""
 
-    failure_type: FailureType | Literal[""] = ""
+    failure_type: FaultKind | Literal[""] = ""
     """Empty: everything that is wrong with the target."""
 
 

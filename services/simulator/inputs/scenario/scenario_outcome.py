@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from schemas.messages import Message
+from services.simulator.engine.simulated_fleet import Violation
 from services.simulator.inputs.scenario.observed_status import ObservedNode
 
 
@@ -51,9 +52,11 @@ class ScenarioResult:
     story: tuple[tuple[float, Message], ...] = ()
     defects: tuple[str, ...] = ()
     """Services that ended by themselves."""
+    violation: Violation | None = None
+    """The invariant that did not hold."""
 
     @property
     def ok(self) -> bool:
         """Whether everything held."""
         held = all(each.ok for each in self.steps) and all(each.ok for each in self.checks)
-        return held and not self.defects
+        return held and not self.defects and self.violation is None

@@ -2,12 +2,13 @@
 
 from typing import Any, Final
 
+from services.simulator.engine import fault_kinds
+from services.simulator.engine.fleet_settings import METRICS
 from services.simulator.inputs.scenario import scenario_format as f
 
-METRICS_TYPE: Final = "services.simulator.engine.simulated_workload:SimulatedMetrics"
 OWN_POOL: Final = "fleet"
 POOL_DEFAULTS: Final[dict[str, Any]] = {
-    "provider": f.CLOUD,
+    "provider": fault_kinds.CLOUD,
     "instance_type": "gpu_8x",
     "gpu_count": 8,
     "min_nodes": 0,
@@ -21,7 +22,7 @@ def pool_text(spec: dict[str, Any]) -> dict[str, Any]:
     defaults = dict(POOL_DEFAULTS)
     if "providers" in spec:
         del defaults["provider"]
-    return {**defaults, **({"metrics": {"type": METRICS_TYPE}} if asks else {}), **spec}
+    return {**defaults, **({"metrics": METRICS} if asks else {}), **spec}
 
 
 def named_providers(spec: Any) -> set[str]:

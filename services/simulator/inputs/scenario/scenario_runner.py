@@ -1,4 +1,4 @@
-"""Plays a scenario on a stage, event by event in virtual time, and says what came of it."""
+"""Runs a scenario on a simulated fleet, event by event in virtual time."""
 
 import asyncio
 from collections import Counter
@@ -12,12 +12,21 @@ import msgspec
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.duration import Duration, format_duration
-from schemas.messages import encode
-from services.bus.port import Bus
+from schemas.messages import Message, decoder, encode
+from schemas.node_events import node_codec
+from schemas.pool_events import pool_codec
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.saga_log_entries import SagaStarted, saga_codec
+from schemas.topology import EVENTS, POOLS, SAGAS
+from services.bus.port import Bus, Stored
+from services.pool_manager.autoscaling.metrics_sources import Load
+from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.primitives.errors import BusError, NavarchError
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
-from services.simulator.engine.simulated_fleet import SimulatedFleet
+from services.simulator.engine.fault_injector import offering_of
+from services.simulator.engine.simulated_fleet import SimulatedFleet, Violation
+from services.simulator.engine.simulation_context import FLEET
 from services.simulator.engine.virtual_time import moment
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.assertions import (
@@ -27,8 +36,8 @@ from services.simulator.inputs.scenario.assertions import (
     expected,
     judged,
 )
-from services.simulator.inputs.scenario.initial_fleet import beginning
-from services.simulator.inputs.scenario.observed_status import ObservedNode, standing
+from services.simulator.inputs.scenario.initial_fleet import initial_fleet
+from services.simulator.inputs.scenario.observed_status import ObservedNode, observe
 from services.simulator.inputs.scenario.scenario_outcome import (
     AssertionResult,
     PlayedEvent,
@@ -39,64 +48,86 @@ from services.simulator.inputs.scenario.scenario_validation import VERBS, applie
 LOOK_SECONDS: Final = 0.5
 """How often something that is waited for is looked at."""
 DIAGNOSE_SECONDS: Final = 60.0
+STORY_MAX: Final = 50_000
 SETTLE_SECONDS: Final = 0.05
 """Between an event and the next at the same time."""
+_pools = decoder(PoolRecord)
 
 AskWhy = Callable[[Bus, str, datetime], Awaitable[str]]
-"""What people are told who ask why a node or pool is as it is at that moment."""
+"""The answer of `navarch why` about a node or pool at that moment."""
 
 
-async def _nobody(bus: Bus, name: str, at: datetime) -> str:
+async def _no_answer(bus: Bus, name: str, at: datetime) -> str:
     del bus, name, at
-    raise NavarchError("the scenario asks why something is so, and nobody is there to tell it")
+    raise NavarchError(
+        "a `why` assertion needs the CLI, which answers it; use `navarch simulator run`"
+    )
 
 
-def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _nobody) -> ScenarioResult:
-    """Play a scenario; the same file and seed have the same outcome, to the byte.
+def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _no_answer) -> ScenarioResult:
+    """Run a scenario; the same file and seed have the same result, to the byte.
 
     `why` answers what assertions of that type ask.
     """
     with silenced():
         return virtual_time.run(
-            lambda: ScenarioRunner(scenario, seed or str(scenario.seed), why).play_all()
+            lambda: ScenarioRunner(scenario, seed or str(scenario.seed), why).run()
         )
 
 
 class ScenarioRunner:
-    """One play of a scenario. To be used inside a virtual loop."""
+    """One run of a scenario. To be used inside a virtual loop."""
 
-    def __init__(self, scenario: f.Scenario, seed: str, why: AskWhy = _nobody) -> None:
-        """Put the stage up; nothing moves yet."""
+    def __init__(self, scenario: f.Scenario, seed: str, why: AskWhy = _no_answer) -> None:
+        """Put the fleet together; nothing runs yet."""
         self._scenario = scenario
         self._seed = seed
         self._why = why
-        self.fleet = SimulatedFleet(seed, beginning(scenario, moment(0.0)))
+        self.fleet = SimulatedFleet(seed, initial_fleet(scenario, moment(0.0)))
         self.steps: list[PlayedEvent] = []
+        self.story: list[tuple[float, Message]] = []
+        """What was published about nodes and pools, and when."""
+        self._sagas: list[SagaStarted] = []
+        self._results: dict[int, AssertionResult] = {}
+        """Number of an assertion -> whether it held when it was evaluated."""
+        self.fleet.simulation.watchers.append(self._stored)
 
-    async def play_all(self) -> ScenarioResult:
-        """Play everything, and look at each assertion when its moment has come."""
+    def _stored(self, stream: str, stored: Stored) -> None:
+        if len(self.story) >= STORY_MAX:
+            return
+        if stream == EVENTS.name:
+            codec = node_codec if subjects.parse_node(stored.subject) else pool_codec
+            message = codec.decode(stored.data)
+            if isinstance(message, Message):
+                self.story.append((self.fleet.simulation.now(), message))
+        elif stream == SAGAS.name:
+            entry = saga_codec.decode(stored.data)
+            if isinstance(entry, SagaStarted):
+                self._sagas.append(entry)
+
+    async def run(self) -> ScenarioResult:
+        """Run every event, and evaluate each assertion at its moment."""
+        return self.result(await self.fleet.run(self._events()))
+
+    async def _events(self) -> None:
         await self.fleet.open()
-        looked: dict[int, AssertionResult] = {}
-        looks = asyncio.create_task(self._look(looked))
+        timed = asyncio.create_task(self._evaluate_timed())
         for _, event in in_order(self._scenario.events):
             await self.until(float(event.at))
             if not await self.play(event) and event.action == "wait_for_status":
-                looks.cancel()  # what comes after it would meet what it was not meant for
+                timed.cancel()  # later events would meet a state that they were not written for
                 break
             await asyncio.sleep(SETTLE_SECONDS)
         else:
             if self._scenario.duration is not None:
                 await self.until(float(self._scenario.duration))
-        await asyncio.wait({looks})
+        await asyncio.wait({timed})
         for number, each in enumerate(self._scenario.assertions):
-            if number not in looked:
-                looked[number] = await self._judged(each)
-        outcome = self.outcome(tuple(looked[number] for number in sorted(looked)))
-        self.fleet.close()
-        return outcome
+            if number not in self._results:
+                self._results[number] = await self._judged(each)
 
-    async def _look(self, looked: dict[int, AssertionResult]) -> None:
-        """Look at the assertions that have their moment, whatever the events wait for then."""
+    async def _evaluate_timed(self) -> None:
+        """Evaluate the assertions that have a moment, whatever the events wait for then."""
         moments = Counter(event.at for event in self._scenario.events)
         timed = [
             (each.at, number, each)
@@ -104,32 +135,29 @@ class ScenarioRunner:
             if each.at is not None
         ]
         for at, number, each in sorted(timed, key=lambda each: each[:2]):
-            # What happens at that moment has happened.
+            # After every event of the same moment.
             await self.until(float(at) + SETTLE_SECONDS * (moments[at] + 1))
-            looked[number] = await self._judged(each)
+            self._results[number] = await self._judged(each)
 
     async def until(self, at: float) -> None:
         """Let time pass until a moment."""
         if (left := at - self.fleet.simulation.now()) > 0:
             await asyncio.sleep(left)
 
-    def outcome(self, checks: tuple[AssertionResult, ...]) -> ScenarioResult:
-        """How it stands now."""
-        simulation, view = self.fleet.simulation, self.view()
+    def result(self, violation: Violation | None = None) -> ScenarioResult:
+        """What has come of it so far."""
+        simulation = self.fleet.simulation
         return ScenarioResult(
             name=self._scenario.name,
             seed=self._seed,
             seconds=round(simulation.now(), 3),
             digest=simulation.history.digest,
-            steps=tuple(answered(each, self.fleet.story) for each in self.steps),
-            checks=checks,
-            nodes=tuple(view.nodes.values()),
-            story=tuple(self.fleet.story),
-            defects=tuple(
-                f"{name} ended by itself: {text}"
-                for name, service in self.fleet.services.items()
-                for text in service.defects
-            ),
+            steps=tuple(answered(each, self.story) for each in self.steps),
+            checks=tuple(self._results[number] for number in sorted(self._results)),
+            nodes=tuple(self.observed_nodes().values()),
+            story=tuple(self.story),
+            defects=tuple(self.fleet.defects),
+            violation=violation,
         )
 
     async def _judged(self, each: f.Assertion) -> AssertionResult:
@@ -146,27 +174,34 @@ class ScenarioRunner:
         return replace(checked, at=None if each.at is None else round(now, 3))
 
     def observed_nodes(self) -> dict[str, ObservedNode]:
-        """Node -> how it stands."""
-        health = self.fleet.health()
+        """Node -> its status and health."""
+        health = {each.node: each for each in self.fleet.records.health()}
         found = {}
-        for record in self.fleet.nodes():
+        for record in self.fleet.records.nodes():
             machine = self.fleet.machines.named(record.node)
             unfit = machine.unfit if machine is not None else None
-            found[record.node] = standing(record, health.get(record.node), unfit=unfit)
+            found[record.node] = observe(record, health.get(record.node), unfit=unfit)
         return found
 
     def view(self) -> FleetView:
-        """How everything stands."""
+        """What assertions are evaluated over."""
+        fleet = self.fleet
         names = dict.fromkeys((*self._scenario.configuration.pools, *applied(self._scenario)))
-        records = {name: self.fleet.pool(name) for name in names}
+        records = {name: fleet.records.pool(name) for name in names}
+        dollars: Counter[str] = Counter()
+        for each in fleet.records.instances():
+            if each.state != "terminated":
+                dollars[each.pool] += each.dollars_per_hour  # type: ignore[assignment]
         return FleetView(
             nodes=self.observed_nodes(),
             pools={name: record for name, record in records.items() if record is not None},
-            machines=self.fleet.standing(),
-            launches=self.fleet.cloud.asked,
-            dollars=self.fleet.dollars(),
-            sagas=self.fleet.sagas,
-            story=self.fleet.story,
+            machines=[
+                (each.instance.pool, offering_of(each)) for each in fleet.cloud.machines.values()
+            ],
+            launches=fleet.cloud.asked,
+            dollars=dollars,
+            sagas=self._sagas,
+            story=self.story,
         )
 
     # --- events ---------------------------------------------------------------------------------
@@ -188,16 +223,19 @@ class ScenarioRunner:
             case f.LogParams():
                 pass
             case f.FailureParams():
-                detail = self.fleet.inject(event.target, params)
+                detail = self.fleet.faults.inject(params.fault(event.target))
                 ok = not detail
             case f.RecoverParams():
-                self.fleet.recover(event.target, params.failure_type)
+                self.fleet.faults.recover(event.target, params.failure_type)
             case f.RequestParams():
                 request = self._ask(event.target, params.verb, params.body)
             case f.LoadParams():
-                self.fleet.load(event.target, params)
+                self._load(event.target, params)
             case f.NoParams():
-                await self._fleet(event.action)
+                if event.action == "start_fleet":
+                    await self.fleet.start()
+                else:
+                    self.fleet.power_off()
         took = round(self.fleet.simulation.now() - at, 3)
         self.steps.append(
             PlayedEvent(
@@ -212,11 +250,14 @@ class ScenarioRunner:
         )
         return ok
 
-    async def _fleet(self, action: f.Action) -> None:
-        if action == "start_fleet":
-            await self.fleet.start()
-        else:
-            self.fleet.stop()
+    def _load(self, pool: str, params: f.LoadParams) -> None:
+        """Set the utilization of a pool's GPUs and its queue."""
+        if params.utilization is not None:
+            self.fleet.machines.load(pool, params.utilization)
+        if params.pending_jobs is not None or params.queue_depth is not None:
+            self.fleet.workload.loads[pool] = Load(
+                pending_jobs=params.pending_jobs, queue_depth=params.queue_depth
+            )
 
     async def _expect(self, event: f.Event, params: f.ExpectParams) -> str:
         waits = event.action == "wait_for_status"
@@ -230,7 +271,7 @@ class ScenarioRunner:
     def _ask(self, pool: str, verb: str, body: dict[str, Any]) -> str:
         """Ask, and say under which id it will be answered."""
         request = str(body.get("request") or f"event-{len(self.steps) + 1}")
-        self.fleet.ask(pool, verb, {**body, "request": request})
+        self.fleet.request(pool, verb, {**body, "request": request})
         return request
 
     async def _command(self, node: str, params: f.CommandParams) -> tuple[bool, str, str]:
@@ -241,12 +282,32 @@ class ScenarioRunner:
         verb = VERBS[params.command_type]
         if params.command_type == "terminate":
             if pool in self._scenario.own_pools and not self._scenario.replace_fatal:
-                detail = await self.fleet.take_away(pool, node)
+                detail = await self._terminate(pool, node)
                 return not detail, detail, ""
             verb = "replace"
         reason = {"reason": params.reason} if params.reason else {}
         body = {"node": node, **reason, **params.command_args}
         return True, "", self._ask(pool, verb, body)
+
+    async def _terminate(self, pool: str, name: str) -> str:
+        """Remove this very node, as a smaller `scale` does; why not, where it cannot be.
+
+        The decision is written to the pool's record; what follows is the services' work.
+        """
+        fleet = self.fleet
+        node = next((each for each in fleet.records.nodes() if each.node == name), None)
+        entry = await fleet.operator.bus.get(POOLS, pool_key(pool))
+        if node is None or entry is None or node.saga:
+            return f"{name} cannot be ended now: {node.saga if node else 'it is not recorded'}"
+        record: PoolRecord = _pools.decode(entry.value)
+        now = fleet.simulation.clock.now()
+        saga, opened, record = open_for(FLEET, record, "scale-down", now, node)
+        opened = msgspec.structs.replace(opened, reason="terminate", by="operator")
+        record = msgspec.structs.replace(
+            record, desired=max(record.desired - 1, 0), open={**record.open, saga: opened}
+        )
+        await fleet.operator.bus.update(POOLS, pool_key(pool), encode(record), entry.revision)
+        return ""
 
     async def _diagnose(self, pool: str, node: str, params: f.CommandParams) -> str:
         request = msgspec.convert(params.command_args, DiagnoseRequest)
@@ -267,7 +328,7 @@ class ScenarioRunner:
 
     def _pool_of(self, node: str) -> str:
         """The pool that a node is in."""
-        found = next((each.pool for each in self.fleet.nodes() if each.node == node), "")
+        found = next((each.pool for each in self.fleet.records.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
 
 

@@ -14,6 +14,7 @@ from schemas.launch_offers import Offering
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.operator_requests import REQUESTS
 from schemas.pool_events import FACTS as POOL_FACTS
+from services.simulator.engine import fault_kinds
 from services.simulator.inputs.scenario import scenario_format as f
 
 OfferingSelector = tuple[str | int, ...]
@@ -118,7 +119,7 @@ def event_problems(
     params = event.params
     match event.action:
         case "wait" | "log" | "start_fleet" | "stop_fleet":
-            if event.target not in ("", f.ALL):
+            if event.target not in ("", fault_kinds.ALL):
                 yield ("target",), f"{event.action} is about nothing in particular; take it out"
         case "inject_failure" | "recover_failure":
             assert isinstance(params, f.FailureParams | f.RecoverParams)
@@ -129,8 +130,8 @@ def event_problems(
             yield from _command(params, event.target)
         case "wait_for_status" | "assert":
             assert isinstance(params, f.ExpectParams)
-            if event.target != f.ALL:
-                yield from _node(event.target, ids, f"or {f.ALL!r}")
+            if event.target != fault_kinds.ALL:
+                yield from _node(event.target, ids, f"or {fault_kinds.ALL!r}")
             if not params.expected_status and not params.expected_health:
                 yield ("params",), "expects nothing; add `expected_status` or `expected_health`"
         case "request":
@@ -145,17 +146,17 @@ def event_problems(
 
 
 def _failure(target: str, kind: str, ids: Collection[str]) -> Iterator[Problem]:
-    if target in f.FAILURES_OF:
-        known: Collection[str] = f.FAILURES_OF[target]
-    elif target in ids or target == f.ALL:
-        known = f.NODE_FAILURES
+    if target in fault_kinds.FAULTS_OF:
+        known: Collection[str] = fault_kinds.FAULTS_OF[target]
+    elif target in ids or target == fault_kinds.ALL:
+        known = fault_kinds.NODE_FAULTS
     else:
-        others = ", ".join(f.FAILURES_OF)
+        others = ", ".join(fault_kinds.FAULTS_OF)
         yield from _node(target, ids, f"or one of {others}")
         return
     if kind and kind not in known:
         words = ", ".join(sorted(known))
-        text = f"{kind} is nothing that befalls {target!r}; that would be one of {words}"
+        text = f"{kind} does not occur on {target!r}; use one of {words}"
         yield ("params", "failure_type"), text
 
 
@@ -222,17 +223,17 @@ def assertion_problems(
     """What is wrong with an assertion, where these nodes and pools are."""
     match each.type:
         case "node_status" | "health_status":
-            if each.target != f.ALL:
-                yield from _node(each.target, ids, f"or {f.ALL!r}")
+            if each.target != fault_kinds.ALL:
+                yield from _node(each.target, ids, f"or {fault_kinds.ALL!r}")
         case "desired" | "breaker" | "advice":
             yield from _pool(each.target, pools)
         case "job_wait" | "why":
             yield from _asked(each, ids, pools)
         case _:
-            if each.target not in (f.ALL, *pools) and not (
+            if each.target not in (fault_kinds.ALL, *pools) and not (
                 each.type == "event_count" and each.target in ids
             ):
-                known = ", ".join((f.ALL, *sorted(pools)))
+                known = ", ".join((fault_kinds.ALL, *sorted(pools)))
                 yield ("target",), f"no such pool; there are: {known}"
     for key, types in f.ASSERTION_KEYS.items():
         if getattr(each, key) not in ("", None) and each.type not in types:

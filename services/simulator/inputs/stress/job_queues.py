@@ -189,10 +189,10 @@ class JobQueues(SimulatedWorkload):
 
     def leave(self, node: str) -> None:
         """A machine is gone, and what ran on it with it."""
-        self.strike(node)
+        self.interrupt(node)
         self._seats.pop(node, None)
 
-    def strike(self, node: str) -> None:
+    def interrupt(self, node: str) -> None:
         """A machine broke: what ran on it begins anew elsewhere, and it has no work any more."""
         seat = self._seats.get(node)
         if seat is None:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from services.simulator.engine.simulated_fleet import Violation
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
 from services.simulator.inputs.stress.recorded_values import BudgetUse, Repair, Sample
@@ -48,6 +49,7 @@ def compose(
     jobs: JobQueues | None = None,
     xid_names: Mapping[int, str],
     defects: Sequence[str] = (),
+    violation: Violation | None = None,
 ) -> StressReport:
     """Make the report."""
     rules = sorted(recording.rules.items(), key=lambda each: (-each[1], each[0]))
@@ -73,6 +75,7 @@ def compose(
         slowest=_slowest(recording, float(spec.duration)),
         timeline=[_point(each) for each in recording.samples],
         defects=list(defects),
+        violation=violation,
         configuration=msgspec.to_builtins(spec, enc_hook=float, str_keys=True),
     )
 

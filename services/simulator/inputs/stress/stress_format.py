@@ -10,6 +10,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
+from services.simulator.engine.fault_kinds import HardwareFault
 
 NODES_MAX: Final = 20_000
 RATE_MAX: Final = 10_000.0
@@ -22,16 +23,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=PERCENT)]
 Weights = Annotated[dict[str, Weight], msgspec.Meta(max_length=LIST_MAX)]
 
-FailureType = Literal[
-    "xid_error",
-    "temperature",
-    "memory_error",
-    "nvlink_error",
-    "backend_error",
-    "nvml_failure",
-    "boot_failure",
-    "network",
-]
+FailureType = HardwareFault | Literal["nvml_failure"]
 """`nvml_failure` is the older word for `backend_error`."""
 OLDER_WORDS: Final[dict[str, FailureType]] = {"nvml_failure": "backend_error"}
 

@@ -23,11 +23,10 @@ from schemas.node_records import HeartbeatRecord, node_key
 from schemas.settings import AgentSettings
 from schemas.topology import HEARTBEATS, TELEMETRY
 from services.primitives.errors import Unavailable
-from services.provisioner.provider_client.provider import Instance, ProvisionRequest
+from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import COOL_CELSIUS, AgentMachines
-from services.simulator.engine.hardware_failures import MachineSpec
+from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
 from services.simulator.engine.scripted_agents import BOOT_SECONDS
-from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
@@ -58,19 +57,6 @@ class _AgentMessages:
     """Of which GPUs `gpus` tells that they are hot."""
     used: int
     """How busy it tells that they are, in percent."""
-
-
-class PlacedCloud(SimulatedCloud):
-    """A provider whose machines stand where the plan says."""
-
-    place: Callable[[ProvisionRequest], Slot]
-
-    def make(self, request: ProvisionRequest) -> Instance:
-        """Make a machine in the next free slot of its pool."""
-        slot = self.place(request)
-        return SimulatedCloud.make(
-            self, msgspec.structs.replace(request, region=slot.region, zone=slot.zone)
-        )
 
 
 class InstantProcess(SimulatedProcess):
@@ -155,18 +141,18 @@ class SlotMachines(AgentMachines):
 
     # --- coming and going ---------------------------------------------------------------------
 
-    def place(self, request: ProvisionRequest) -> Slot:
-        """Where a machine is to stand; a pool without a free slot has it beside the others."""
-        known = self._placed.get(request.name)
+    def _slot_of(self, instance: Instance) -> Slot:
+        """The slot of a machine; one of a pool without a free slot shares another's."""
+        known = self._placed.get(instance.name)
         if known is None:
-            free = self._free[request.pool]
-            number = heapq.heappop(free) if free else self._fleet.of_pool(request.pool)[0]
-            known = self._placed[request.name] = self._fleet.slots[number]
+            free = self._free[instance.pool]
+            number = heapq.heappop(free) if free else self._fleet.of_pool(instance.pool)[0]
+            known = self._placed[instance.name] = self._fleet.slots[number]
         return known
 
     def _as_planned(self, instance: Instance) -> MachineSpec:
-        slot, template = self._placed[instance.name], self._fleet.pools[instance.pool]
-        kind = MachineSpec(
+        slot, template = self._slot_of(instance), self._fleet.pools[instance.pool]
+        spec = MachineSpec(
             region=slot.region,
             zone=slot.zone,
             rack=slot.rack,
@@ -174,7 +160,7 @@ class SlotMachines(AgentMachines):
             gpu_count=template.gpu_count,
         )
         gpu_type = template.gpu_type
-        return replace(kind, gpu_type=gpu_type) if gpu_type else kind
+        return replace(spec, gpu_type=gpu_type) if gpu_type else spec
 
     def _cold_start(self, instance: Instance) -> float:
         """How long a machine takes until its agent speaks."""
@@ -282,25 +268,24 @@ class SlotMachines(AgentMachines):
         server.publish(subject, encode(sample), {})
         server.state.purge(TELEMETRY.name, subject, keep=SAMPLES_KEPT, before=0)
 
-    # --- what happens to them -----------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------
 
-    def strike(self, failure: ScheduledFailure, gpu: int) -> SimulatedMachine | None:
-        """Have a failure; None where nothing stands there that could fail."""
-        machine = self.at.get(failure.slot)
+    def target_of(self, scheduled: ScheduledFailure) -> SimulatedMachine | None:
+        """The machine that a failure hits; None where the slot has none that can fail."""
+        machine = self.at.get(scheduled.slot)
         if machine is None or not machine.ready or machine.process.dead:
             return None
-        if any(each.lasting for each in machine.failures.values()):
-            return None
-        now = self._simulation.clock.now()
-        broken = failure_effects.on_machine(
-            failure, gpu, self._simulation.now(), now, self._remedies
-        )
-        self.fail(machine, broken)
-        return machine
+        return None if any(each.lasting for each in machine.failures.values()) else machine
 
-    def pass_by(self, machine: SimulatedMachine, failure: ScheduledFailure) -> bool:
-        """Have a failure pass; False where the machine, or the failure, is gone by then."""
-        found = [each for each in machine.failures.values() if each.number == failure.number]
+    def failure_of(self, scheduled: ScheduledFailure, gpu: int) -> HardwareFailure:
+        """A scheduled failure, as it shows on a machine."""
+        now = self._simulation.clock.now()
+        at = self._simulation.now()
+        return failure_effects.on_machine(scheduled, gpu, at, now, self._remedies)
+
+    def end_failure(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> bool:
+        """End a failure; False where the machine, or the failure, is gone by then."""
+        found = [each for each in machine.failures.values() if each.number == scheduled.number]
         if not found or self.nodes.get(machine.instance.provider_id) is not machine:
             return False
         self.recover(machine, found[0].name)

@@ -149,7 +149,7 @@ class StressRecorder:
 
     # --- what is true -------------------------------------------------------------------------
 
-    def strike(self, failure: ScheduledFailure, node: str, at: float) -> None:
+    def inject(self, failure: ScheduledFailure, node: str, at: float) -> None:
         """A machine was struck."""
         self.done.append(failure)
         self.struck[failure.type] += 1

@@ -1,4 +1,4 @@
-"""One stress run: the real services, the machines, the plan carried out, and what is recorded."""
+"""One stress run: a simulated fleet, the generated schedule, and what is recorded meanwhile."""
 
 import asyncio
 import json
@@ -11,64 +11,50 @@ import msgspec
 from schemas import subjects
 from schemas.messages import encode
 from schemas.operator_requests import ScaleRequest
-from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.settings import Settings
-from schemas.topology import POOLS
 from services.bus.port import Stored
-from services.bus.topology_setup import set_up
 from services.health_monitor.rules.xid_catalogues import load_xids
-from services.provisioner.provider_client.provider import Instance
 from services.settings.settings_file import parse_settings
+from services.simulator.engine.fleet_settings import METRICS, fleet_settings
 from services.simulator.engine.run_history import RunHistory
+from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet, Violation
 from services.simulator.engine.simulated_machine import SimulatedMachine
-from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulated_workload import SimulatedWorkload
-from services.simulator.engine.simulation_context import (
-    CURRENT_SIMULATION,
-    FLEET,
-    SimulationContext,
-)
-from services.simulator.engine.stored_records import StoredRecords
-from services.simulator.engine.supervised_service import SupervisedService
-from services.simulator.inputs.fuzz.fuzz_simulation import BUILDS
+from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.stress import failure_effects, job_demand
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
 from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, cold_start_max
 from services.simulator.inputs.stress.stress_format import StressSpec, autoscaling_of
-from services.simulator.inputs.stress.stress_machines import PlacedCloud, SlotMachines
+from services.simulator.inputs.stress.stress_machines import SlotMachines
 from services.simulator.inputs.stress.stress_recorder import StressRecorder
 
 GPUS_MAX: Final = 64
 LAUNCH_SECONDS_MIN: Final = 1_200.0
-PLUGIN: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
-NOTIFIER: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
-METRICS: Final = "services.simulator.engine.simulated_workload:SimulatedMetrics"
+HISTORY_LINES: Final = 20_000
+"""Kept for the report of a violation."""
 
 
 class StressRun:
-    """Everything of one run."""
+    """One run. To be used inside a virtual loop."""
 
     def __init__(
         self,
         spec: StressSpec,
-        fleet: GeneratedFleet,
+        generated: GeneratedFleet,
         failures: tuple[ScheduledFailure, ...],
         seed: str,
-        told: Callable[[float, str], None] | None = None,
+        on_line: Callable[[float, str], None] | None = None,
         base: Settings | None = None,
     ) -> None:
-        """Put the world together; nothing moves yet.
+        """Put the fleet together; nothing runs yet.
 
-        `told` hears the story, line by line; of `base` agent, budget, mode and policy count.
+        `on_line` gets the history line by line; of `base` agent, budget, mode and policy count.
         """
         self._spec = spec
-        self._fleet = fleet
+        self._generated = generated
         self._failures = failures
-        self.simulation = SimulationContext(seed)
-        self.simulation.history = RunHistory(0, told)
-        CURRENT_SIMULATION.set(self.simulation)
-        settings = parse_settings("(stress)", json.dumps(settings_of(spec, fleet)), {})
+        settings = parse_settings("(stress)", json.dumps(settings_of(spec, generated)), {})
         if base is not None:
             settings = msgspec.structs.replace(
                 settings,
@@ -78,131 +64,120 @@ class StressRun:
                 health_policy=base.health_policy,
                 server=base.server,
             )
-        known = failure_effects.remedies(load_xids())
-        self.machines = SlotMachines(self.simulation, spec, fleet, settings.agent, known)
-        self._chance = self.simulation.chance("gpus")
-        sizes = {pool: len(fleet.of_pool(pool)) for pool in fleet.pools}
-        self.jobs = jobs_of(spec, sizes, self.simulation, seed)
-        self.simulation.parts["workload"] = self.jobs or SimulatedWorkload(self.simulation)
-        if self.jobs is not None:
-            self.machines.used = self.jobs.used
+        remedies = failure_effects.remedies(load_xids())
+        sizes = {pool: len(generated.of_pool(pool)) for pool in generated.pools}
+        jobs: JobQueues | None = None
+        machines: SlotMachines
+
+        def make_workload(simulation: SimulationContext) -> SimulatedWorkload:
+            nonlocal jobs
+            jobs = jobs_of(spec, sizes, simulation, seed)
+            return jobs or SimulatedWorkload(simulation)
+
+        def make_machines(simulation: SimulationContext) -> SlotMachines:
+            nonlocal machines
+            machines = SlotMachines(simulation, spec, generated, settings.agent, remedies)
+            return machines
+
+        self.fleet = SimulatedFleet(
+            seed,
+            FleetSetup(settings=settings),
+            machines=make_machines,
+            workload=make_workload,
+            history=RunHistory(HISTORY_LINES, on_line),
+        )
+        self.machines, self.jobs = machines, jobs
+        if jobs is not None:
+            machines.used = jobs.used
+        self._simulation = self.fleet.simulation
+        self._chance = self._simulation.chance("gpus")
         self._scales = autoscaling_of(spec.fleet_gen) is not None
-        """Whether pools are as large as their autoscalers want them."""
-        self._records = StoredRecords(self.simulation.server)
-        self.clouds: dict[str, PlacedCloud] = {}
-        for provider in sorted({each.provider for each in fleet.slots}):
-            cloud = PlacedCloud(
-                self.simulation, idempotent=True, list_lag_seconds=0.0, prefix=provider
-            )
-            cloud.place = self.machines.place
-            cloud.on_made = self.machines.appear
-            cloud.on_ending = self._ending
-            self.clouds[provider] = cloud
-            self.simulation.parts[f"cloud/{provider}"] = cloud
-        self.services = [
-            SupervisedService(self.simulation, name, build, settings)
-            for name, build in BUILDS.items()
-        ]
+        """Whether autoscalers decide how large the pools are."""
         budgets = {name: pool.budget for name, pool in settings.pools.items()}
         self.recording = StressRecorder(sizes, budgets)
         self._wanted: dict[str, int] = {}
         self._words: tuple[tuple[float, str], ...] = ()
-        self._heard: Callable[[float, str], None] = lambda _at, _text: None
-        self._begun = 0.0
-        self.simulation.watchers.append(self._stored)
+        self._on_word: Callable[[float, str], None] = lambda _at, _text: None
+        self._began = 0.0
+        self._simulation.watchers.append(self._stored)
 
-    def says(self, words: Sequence[tuple[float, str]], heard: Callable[[float, str], None]) -> None:
-        """Have the file's words said at their moments, and `heard` told of each."""
-        self._words, self._heard = tuple(words), heard
+    def log_at(
+        self, words: Sequence[tuple[float, str]], on_word: Callable[[float, str], None]
+    ) -> None:
+        """Log the file's words at their moments, and pass each to `on_word`."""
+        self._words, self._on_word = tuple(words), on_word
 
-    async def run(self, on_sample: Callable[[float], None]) -> None:
-        """Live through it; `on_sample` is told the seconds that have passed."""
-        self.operator = SimulatedProcess(self.simulation, "operator")
-        await set_up(self.operator.bus, self.simulation.clock, replicas=1)
-        await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
-        for each in self.services:
-            each.start()
+    async def run(self, on_sample: Callable[[float], None]) -> Violation | None:
+        """Run to the end, or to the first violation; `on_sample` gets the seconds so far."""
+        violation = await self.fleet.run(self._live(on_sample))
+        self.recording.finish(self._now())
+        return violation
+
+    async def _live(self, on_sample: Callable[[float], None]) -> None:
+        await self.fleet.open()
+        await self.fleet.start()
         await asyncio.sleep(1.0)
-        self._begun = begun = self.simulation.now()
+        self._began = began = self._simulation.now()
         loop = asyncio.get_running_loop()
         self.machines.speak_for_ever()
         if self.jobs is not None:
             self.jobs.begin()
-        for wanted in () if self._scales else self._fleet.wanted:
-            loop.call_at(begun + wanted.at, self._ask, wanted.pool, wanted.nodes)
+        for wanted in () if self._scales else self._generated.wanted:
+            loop.call_at(began + wanted.at, self._scale, wanted.pool, wanted.nodes)
         for at, text in self._words:
-            loop.call_at(begun + at, self._say, text)
+            loop.call_at(began + at, self._log, text)
         for failure in self._failures:
-            loop.call_at(begun + failure.at, self._strike, failure)
+            loop.call_at(began + failure.at, self._inject, failure)
         seconds, interval = float(self._spec.duration), float(self._spec.metrics_interval)
         while (now := self._now()) < seconds:
             await asyncio.sleep(min(interval, seconds - now))
             self._sample()
             on_sample(self._now())
-        self.recording.finish(self._now())
-        self.simulation.server.close()
 
     def _sample(self) -> None:
-        records = [self._records.pool(name) for name in self._fleet.pools] if self._scales else []
-        scaled = [each for each in records if each is not None]
+        pools = self._generated.pools if self._scales else ()
+        scaled = [each for name in pools if (each := self.fleet.records.pool(name)) is not None]
         self._wanted |= {each.name: each.desired for each in scaled}
+        machines = Counter(each.pool for each in self.fleet.cloud.instances())
         at = round(self._now(), 3)
-        self.recording.sample(at, self._wanted, self._standing(), scaled, self.jobs)
-
-    def _ending(self, instance: Instance) -> None:
-        self.machines.vanish(instance)
-        if self.jobs is not None:
-            self.jobs.leave(instance.name)
-
-    def _standing(self) -> dict[str, int]:
-        """Pool -> machines that stand and cost money."""
-        return Counter(each.pool for cloud in self.clouds.values() for each in cloud.standing())
-
-    @property
-    def made(self) -> int:
-        """Machines ever made."""
-        return sum(each.made for each in self.clouds.values())
-
-    @property
-    def defects(self) -> list[str]:
-        """Why services ended by themselves."""
-        return [f"{each.name}: {text}" for each in self.services for text in each.defects]
+        self.recording.sample(at, self._wanted, machines, scaled, self.jobs)
 
     def _now(self) -> float:
         """Seconds since the first node was wanted."""
-        return self.simulation.now() - self._begun
+        return self._simulation.now() - self._began
 
     def _stored(self, stream: str, stored: Stored) -> None:
         self.recording.stored(self._now(), stream, stored)
         if self.jobs is not None:
             self.jobs.stored(stream, stored)
 
-    def _ask(self, pool: str, nodes: int) -> None:
+    def _scale(self, pool: str, nodes: int) -> None:
         self._wanted[pool] = nodes
         request = ScaleRequest(nodes=nodes, by="stress")
-        self.simulation.server.publish(subjects.pool_request(pool, "scale"), encode(request), {})
+        self._simulation.server.publish(subjects.pool_request(pool, "scale"), encode(request), {})
 
-    def _say(self, text: str) -> None:
-        self.simulation.note(f"scenario: {text}")
-        self._heard(self._now(), text)
+    def _log(self, text: str) -> None:
+        self._simulation.note(f"scenario: {text}")
+        self._on_word(self._now(), text)
 
-    def _strike(self, failure: ScheduledFailure) -> None:
+    def _inject(self, scheduled: ScheduledFailure) -> None:
         gpu = self._chance.randrange(GPUS_MAX)
-        machine = self.machines.strike(failure, gpu)
+        machine = self.machines.target_of(scheduled)
         if machine is None:
-            self.recording.miss(failure)
+            self.recording.miss(scheduled)
             return
-        self.recording.strike(failure, machine.name, self._now())
-        if failure.fatal and self.jobs is not None:
-            self.jobs.strike(machine.name)
-        if failure.recovers_after is not None:
+        self.fleet.faults.break_machine(machine, self.machines.failure_of(scheduled, gpu))
+        self.recording.inject(scheduled, machine.name, self._now())
+        if scheduled.fatal:
+            self.fleet.workload.interrupt(machine.name)
+        if scheduled.recovers_after is not None:
             asyncio.get_running_loop().call_later(
-                failure.recovers_after, self._pass_by, machine, failure
+                scheduled.recovers_after, self._recover, machine, scheduled
             )
 
-    def _pass_by(self, machine: SimulatedMachine, failure: ScheduledFailure) -> None:
-        if self.machines.pass_by(machine, failure):
-            self.recording.recover(failure, machine.name, well=not machine.failures)
+    def _recover(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> None:
+        if self.machines.end_failure(machine, scheduled):
+            self.recording.recover(scheduled, machine.name, well=not machine.failures)
 
 
 def jobs_of(
@@ -224,28 +199,22 @@ def settings_of(spec: StressSpec, fleet: GeneratedFleet) -> dict[str, Any]:
     given = dict(spec.fleet_gen.pool)
     scales = autoscaling_of(spec.fleet_gen) is not None
     if scales and spec.workload is not None:
-        given.setdefault("metrics", {"type": METRICS})
-    return {
-        "fleet": FLEET,
-        "providers": {
-            name: {"type": PLUGIN} for name in sorted({each.provider for each in fleet.slots})
-        },
-        "notifier": {"type": NOTIFIER},
-        "pools": {
-            pool: {
-                "provider": fleet.slots[fleet.of_pool(pool)[0]].provider,
-                "instance_type": template.instance_type or template.name,
-                "gpu_count": template.gpu_count,
-                "min_nodes": 1 if scales else 0,
-                "max_nodes": len(fleet.of_pool(pool)),
-                "labels": template.labels,
-                "launch_timeout": f"{launch:.0f}s",
-                **given,
-                "health": {
-                    "auto_replace": spec.chaos.recovery.replace_fatal,
-                    **given.get("health", {}),
-                },
-            }
-            for pool, template in fleet.pools.items()
-        },
+        given.setdefault("metrics", METRICS)
+    pools = {
+        pool: {
+            "provider": fleet.slots[fleet.of_pool(pool)[0]].provider,
+            "instance_type": template.instance_type or template.name,
+            "gpu_count": template.gpu_count,
+            "min_nodes": 1 if scales else 0,
+            "max_nodes": len(fleet.of_pool(pool)),
+            "labels": template.labels,
+            "launch_timeout": f"{launch:.0f}s",
+            **given,
+            "health": {
+                "auto_replace": spec.chaos.recovery.replace_fatal,
+                **given.get("health", {}),
+            },
+        }
+        for pool, template in fleet.pools.items()
     }
+    return fleet_settings(pools, {each.provider for each in fleet.slots})

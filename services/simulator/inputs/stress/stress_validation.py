@@ -13,6 +13,8 @@ from schemas.settings import ALIASES, PoolSpec
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.primitives.errors import ConfigurationError
 from services.settings.yaml_document import Document, Path_, convert, path_of
+from services.simulator.engine import fault_kinds
+from services.simulator.engine.fault_kinds import HardwareFault
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.stress import job_demand
 from services.simulator.inputs.stress.failure_schedule import FAILURES_MAX
@@ -20,9 +22,9 @@ from services.simulator.inputs.stress.stress_fleet import generate
 from services.simulator.inputs.stress.stress_format import (
     AUTOSCALING,
     NODES_MAX,
+    OLDER_WORDS,
     PERCENT,
     ChaosSpec,
-    FailureType,
     FleetSpec,
     OutageSpec,
     StartupSpec,
@@ -180,8 +182,11 @@ def _of_assertion(each: f.Assertion, spec: StressSpec) -> Iterator[Problem]:
         yield ("expected",), "is hardly met to the second or cent; write `at_most`, or `at_least`"
     if each.at is not None:
         yield ("at",), "a stress run is looked at when it is over; take it out"
-    if each.target != f.ALL:
-        yield ("target",), f"a stress run counts all nodes; write {f.ALL!r}, or leave it out"
+    if each.target != fault_kinds.ALL:
+        yield (
+            ("target",),
+            f"a stress run counts all nodes; write {fault_kinds.ALL!r}, or leave it out",
+        )
     for key in ("status", "health"):
         if getattr(each, key):
             yield (key,), "a stress run counts the nodes in service; take it out"
@@ -336,7 +341,7 @@ def _of_correlations(chaos: ChaosSpec) -> Iterator[Problem]:
             )
 
 
-_TYPES: Final = frozenset(FailureType.__args__)  # type: ignore[attr-defined]
+_TYPES: Final = frozenset(HardwareFault.__args__) | OLDER_WORDS.keys()  # type: ignore[attr-defined]
 
 
 def _twice(key: str, names: Iterable[str]) -> Iterator[Problem]:

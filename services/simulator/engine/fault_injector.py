@@ -1,0 +1,353 @@
+"""Injects faults into a simulated fleet, and recovers it from them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from schemas.enums import ProviderErrorKind
+from schemas.launch_offers import Offering
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.fault_kinds import (
+    ALL,
+    BROKER,
+    CLOUD,
+    FAULTS_OF,
+    WORKLOAD,
+    InjectedFault,
+)
+from services.simulator.engine.hardware_failures import HARMLESS_XIDS, HardwareFailure
+from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.network_faults import EVERY_CONNECTION
+from services.simulator.engine.simulated_cloud import (
+    Call,
+    CallFailure,
+    CloudInstance,
+    SimulatedCloud,
+)
+from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.supervised_service import SupervisedService
+
+RESTART_SECONDS: Final = 1.0
+"""Until a service that crashed is started again, unless the fault says otherwise."""
+NOTICE_SECONDS: Final = 120.0
+SHOWS_AGAIN_SECONDS: Final = 10.0
+CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
+    "no_capacity": ("provision", "CAPACITY"),
+    "no_quota": ("provision", "QUOTA"),
+    "launch_error": ("provision", None),
+    "lost_answer": ("provision", None),
+    "launch_cut_off": ("provision", None),
+    "terminate_error": ("terminate", None),
+    "list_error": ("list", None),
+}
+"""Fault -> the call that fails, and its error; None: as the fault says."""
+LASTING: Final = frozenset({"no_capacity", "no_quota"})
+"""These last until they are recovered; the others fail `count` calls."""
+
+
+class FaultInjector:
+    """Everything that can go wrong with one fleet."""
+
+    def __init__(
+        self,
+        simulation: SimulationContext,
+        cloud: SimulatedCloud,
+        workload: SimulatedWorkload,
+        machines: AgentMachines,
+        invariants: Invariants,
+        services: Sequence[SupervisedService],
+        expected: frozenset[str],
+    ) -> None:
+        """Inject into these; `expected` nodes may get faults before they exist."""
+        self._simulation = simulation
+        self._cloud = cloud
+        self._workload = workload
+        self._machines = machines
+        self._invariants = invariants
+        self._services = services
+        self._expected = expected
+        self._pending: dict[str, list[InjectedFault]] = {}
+        """Expected node -> its faults, injected when its machine is made."""
+        self._chance = simulation.chance("targets")
+        self._timers: set[asyncio.TimerHandle] = set()
+        workload.on_uncordoned = lambda node: self._in(
+            SHOWS_AGAIN_SECONDS, partial(machines.show_again, node)
+        )
+        cloud.on_cut_off = self._cut
+
+    def inject(self, fault: InjectedFault) -> str:
+        """Inject a fault; returns why part of it has no effect, or nothing."""
+        if fault.target == CLOUD and fault.kind == "preemption":
+            return self._preempt_some(fault)
+        if fault.target not in FAULTS_OF:
+            return self._inject_nodes(fault)
+        self._simulation.note(f"injected: {fault}")
+        match fault.target:
+            case "cloud":
+                self._inject_cloud(fault)
+            case "workload":
+                until = float("inf") if fault.seconds is None else self._after(fault.seconds)
+                if fault.kind == "network":
+                    self._workload.away_until = until
+                else:
+                    self._workload.endless_until = until
+            case _ if fault.kind == "crash":
+                self._crash(fault)
+            case _:
+                self._degrade(fault)
+        return ""
+
+    def recover(self, target: str, kind: str = "") -> None:
+        """End one kind of fault of a target; empty: all of them."""
+        if target == CLOUD and kind == "preemption":
+            target = ALL
+        if target in FAULTS_OF:
+            self._simulation.note(f"{target} recovers")
+            self._recover_part(target, kind)
+        else:
+            names = self._machines.names() if target == ALL else [target]
+            for machine in filter(None, map(self._machines.named, names)):
+                self._machines.recover(machine, kind)
+
+    def end_all(self) -> None:
+        """End every fault that is not one of a machine."""
+        self._simulation.note("no further fault is injected")
+        self._simulation.network.clear()
+        self._connections_changed()
+        self._cloud.call_failures.clear()
+        self._machines.never_boot = self._machines.failing_boot_checks = 0
+        self._workload.away_until = self._workload.endless_until = 0.0
+        for each in self._services:
+            if each.process is not None:
+                each.process.dies_after = None
+            each.start()
+
+    def made(self, name: str) -> None:
+        """Inject the faults that waited for a node's machine."""
+        self._expected -= {name}
+        for fault in self._pending.pop(name, ()):
+            self._inject_node(name, fault)
+
+    def _in(self, seconds: float, action: Callable[[], Any]) -> None:
+        self._timers.add(asyncio.get_running_loop().call_later(seconds, action))
+
+    def _after(self, seconds: float) -> float:
+        return self._simulation.now() + seconds
+
+    # --- machines -------------------------------------------------------------------------------
+
+    def _inject_nodes(self, fault: InjectedFault) -> str:
+        names = [fault.target]
+        if fault.target == ALL:
+            names = [*dict.fromkeys((*self._machines.names(), *sorted(self._expected)))]
+        gone = []
+        for name in names:
+            if self._machines.named(name) is None and name in self._expected:
+                self._pending.setdefault(name, []).append(fault)
+            elif not self._inject_node(name, fault):
+                gone.append(name)
+        return f"no fault was injected: {', '.join(gone)} no longer exists" if gone else ""
+
+    def _inject_node(self, name: str, fault: InjectedFault) -> bool:
+        """Inject into one node; False: it has no machine."""
+        machine = self._machines.named(name)
+        if machine is None:
+            self._simulation.note(f"{name} has no machine: no fault is injected")
+            return False
+        match fault.kind:
+            case "deleted":
+                machine.broken = True
+                self._cloud.vanish(machine.instance.provider_id)
+            case "hang":
+                lasts = float("inf") if fault.seconds is None else fault.seconds
+                self._machines.hang(machine, lasts)
+            case "repeated_facts":
+                self._machines.repeat(machine, fault.count)
+            case _:
+                self._break(machine, fault)
+        return True
+
+    def break_machine(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
+        """Have a machine fail, and the invariants know of it."""
+        if failure.kind == "preemption":
+            self._invariants.preempted.add(machine.name)
+        else:
+            self._invariants.broken_nodes.add(machine.name)
+        self._machines.fail(machine, failure)
+
+    def _break(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
+        """Have a machine fail, for as long as the fault lasts."""
+        failure = self._failure(fault)
+        if fault.momentary and fault.xid_code in HARMLESS_XIDS:
+            self._machines.fail(machine, failure)  # no reason to take the node out of service
+        else:
+            self.break_machine(machine, failure)
+        if fault.momentary:
+            machine.failures.pop(failure.name)
+            machine.broken = machine.unfit
+        elif failure.kind == "preemption":
+            self._in(failure.seconds, partial(self._take, machine, failure))
+        elif fault.seconds is not None:
+            self._in(fault.seconds, partial(self._pass, machine, failure))
+
+    def _failure(self, fault: InjectedFault) -> HardwareFailure:
+        return HardwareFailure(
+            kind=fault.kind,
+            at=self._simulation.now(),
+            began=self._simulation.clock.now(),
+            xid_code=fault.xid_code,
+            gpu_index=fault.gpu_index,
+            message=fault.message,
+            job=fault.job,
+            temperature=fault.temperature,
+            count=fault.count,
+            fixed_by=fault.fixed_by,
+            seconds=NOTICE_SECONDS if fault.seconds is None else fault.seconds,
+        )
+
+    def _preempt_some(self, fault: InjectedFault) -> str:
+        """The cloud announces that it takes its oldest machines of a place."""
+        found = [
+            each.instance.name
+            for each in self._cloud.machines.values()
+            if not each.stopping and fault.selector.covers(offering_of(each))
+        ][: fault.count]
+        for name in found:
+            self._inject_node(name, fault)
+        short = len(found) < fault.count
+        return f"{len(found)} exist there, and {fault.count} were to be taken" if short else ""
+
+    def _take(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
+        """The cloud takes a machine, unless it has withdrawn the notice."""
+        if machine.failures.get(failure.name) is failure:
+            self._cloud.vanish(machine.instance.provider_id)
+
+    def _pass(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
+        """A failure ends by itself, unless another of its kind has begun since."""
+        if machine.failures.get(failure.name) is failure:
+            self._machines.recover(machine, failure.name)
+
+    # --- services and connections ---------------------------------------------------------------
+
+    def _replicas(self, target: str) -> list[SupervisedService]:
+        return [e for e in self._services if target in (BROKER, e.name, e.name.split("/")[0])]
+
+    def _crash(self, fault: InjectedFault) -> None:
+        service = self._chance.choice(self._replicas(fault.target))
+        seconds = RESTART_SECONDS if fault.seconds is None else fault.seconds
+        if not fault.after_effects:
+            service.crash()
+            self._in(seconds, service.start)
+        elif service.process is not None and not service.process.dead:
+            process = service.process
+            process.dies_after = process.effects + fault.after_effects
+            process.died = lambda: self._in(seconds, service.start)
+
+    def _degrade(self, fault: InjectedFault) -> None:
+        names = [each.name for each in self._replicas(fault.target)]
+        if fault.kind == "network":
+            self._cut(EVERY_CONNECTION if fault.target == BROKER else names[0], fault.seconds)
+            return
+        table: dict[str, float] = getattr(self._simulation.network, fault.kind)
+        for name in names:
+            table[name] = fault.share
+            if fault.seconds is not None:
+                self._in(fault.seconds, partial(table.pop, name, None))
+
+    def _cut(self, key: str, seconds: float | None) -> None:
+        cut = self._simulation.network.cut
+        cut[key] = cut.get(key, 0) + 1
+        self._connections_changed()
+        if seconds is not None:
+            self._in(seconds, partial(self._reconnect, key))
+
+    def _reconnect(self, key: str) -> None:
+        cut = self._simulation.network.cut
+        if key in cut:
+            cut[key] -= 1
+            if cut[key] <= 0:
+                del cut[key]
+            self._simulation.note(f"connection of {key} is back")
+            self._connections_changed()
+
+    def _connections_changed(self) -> None:
+        processes = [each.process for each in self._services if each.process is not None]
+        processes += [node.process for node in self._machines.nodes.values()]
+        for process in processes:
+            if not process.dead:
+                process.connection_changed()
+
+    # --- the cloud, and the end of faults -------------------------------------------------------
+
+    def _inject_cloud(self, fault: InjectedFault) -> None:
+        match fault.kind:
+            case "never_boots":
+                self._machines.never_boot += fault.count
+            case "boot_failure":
+                self._machines.failing_boot_checks += fault.count
+            case "old_hardware":
+                self._machines.reused += fault.count
+            case _:
+                self._fail_calls(fault)
+
+    def _fail_calls(self, fault: InjectedFault) -> None:
+        call, error = CALLS[fault.kind]
+        effect, seconds = fault.effect, fault.seconds
+        if fault.kind == "lost_answer":
+            effect = "after"
+        if fault.kind == "launch_cut_off":
+            effect, lasts = "cut-off", None
+        else:
+            lasts = float("inf") if seconds is None and fault.kind in LASTING else seconds
+        failure = CallFailure(
+            call,
+            error or fault.error,
+            effect,
+            seconds=seconds or 0.0,
+            until=self._after(lasts) if lasts else 0.0,
+            selector=fault.selector,
+        )
+        self._cloud.call_failures += [failure] * (1 if lasts else fault.count)
+
+    def _recover_part(self, target: str, kind: str) -> None:
+        if target == CLOUD:
+            self._recover_cloud(kind)
+        elif target == WORKLOAD:
+            self._workload.away_until = self._workload.endless_until = 0.0
+            self._workload.end_drains()
+        else:
+            names = [each.name for each in self._replicas(target)]
+            for name in (EVERY_CONNECTION,) if target == BROKER else names:
+                self._simulation.network.forget(name)
+            self._connections_changed()
+            for each in self._replicas(target) if target != BROKER else ():
+                each.start()
+
+    def _recover_cloud(self, kind: str) -> None:
+        if kind in ("", "never_boots"):
+            self._machines.never_boot = 0
+        if kind in ("", "boot_failure"):
+            self._machines.failing_boot_checks = 0
+        if kind in ("", "old_hardware"):
+            self._machines.reused = 0
+        call, error = CALLS.get(kind, ("", None))
+        self._cloud.call_failures = [
+            each
+            for each in self._cloud.call_failures
+            if kind and (each.call != call or error not in (None, each.kind))
+        ]
+
+
+def offering_of(machine: CloudInstance) -> Offering:
+    """The offering that a machine was launched from."""
+    instance, asked = machine.instance, machine.offering
+    return Offering(
+        provider=machine.provider,
+        region=instance.region,
+        zone=instance.zone,
+        instance_type=instance.instance_type,
+        market=asked.market if asked is not None else "on-demand",
+    )

@@ -1,0 +1,106 @@
+"""Every fault that can be injected into a simulated fleet, and what each applies to. Pure.
+
+Fuzz campaigns, scenarios and stress runs use these kinds and no others.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from schemas.enums import ProviderErrorKind
+from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
+from services.simulator.engine.simulated_cloud import Effect
+
+ALL: Final = "all"
+BROKER: Final = "broker"
+CLOUD: Final = "cloud"
+WORKLOAD: Final = "workload"
+SERVICES: Final = ("health-monitor", "pool-manager", "provisioner", "notifier")
+
+HardwareFault = Literal[
+    "xid_error",
+    "temperature",
+    "memory_error",
+    "nvlink_error",
+    "backend_error",
+    "boot_failure",
+    "network",
+]
+NodeFault = Literal[HardwareFault, "power_off", "preemption", "deleted", "hang", "repeated_facts"]
+"""power_off: the machine is dead and its instance still exists; preemption: the cloud announces
+that it takes the node; deleted: an operator deletes its instance at the cloud; hang: its agent
+stops for a while; repeated_facts: its agent publishes its last facts again, in any order."""
+CloudFault = Literal[
+    "no_capacity",
+    "no_quota",
+    "launch_error",
+    "lost_answer",
+    "launch_cut_off",
+    "terminate_error",
+    "list_error",
+    "never_boots",
+    "boot_failure",
+    "old_hardware",
+    "preemption",
+]
+"""lost_answer: a launch takes effect and its answer is lost; launch_cut_off: the replica that
+launches loses its connection until the launch takes effect; never_boots: the next machines never
+boot; boot_failure: their boot checks fail; old_hardware: they are the machine that was given back
+last; preemption: the cloud announces that it takes some of its machines."""
+WorkloadFault = Literal["network", "endless_drain"]
+ServiceFault = Literal["crash", "network", "lost_requests", "lost_answers", "lost_acks", "slow"]
+"""slow: `share` is the most seconds that each call takes longer."""
+FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault]
+
+NODE_FAULTS: Final[frozenset[str]] = frozenset(
+    HardwareFault.__args__  # type: ignore[attr-defined]
+) | {"power_off", "preemption", "deleted", "hang", "repeated_facts"}
+CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
+FAULTS_OF: Final[dict[str, frozenset[str]]] = {
+    BROKER: frozenset({"network"}),
+    CLOUD: CLOUD_FAULTS,
+    WORKLOAD: frozenset({"network", "endless_drain"}),
+    **dict.fromkeys(SERVICES, frozenset(ServiceFault.__args__)),  # type: ignore[attr-defined]
+}
+"""Target that is not a node -> the faults that apply to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectedFault:
+    """One fault, and its target."""
+
+    kind: FaultKind
+    target: str = ""
+    """A node, `all` nodes, or a key of FAULTS_OF."""
+    seconds: float | None = None
+    """How long it lasts; None: until it is recovered. Of `preemption`: until the cloud takes the
+    machine; of `crash`: until the service is started again."""
+    xid_code: int = 79
+    gpu_index: int = 0
+    message: str = ""
+    job: str = ""
+    temperature: int = 96
+    count: int = 1
+    """Of errors, failing calls, machines or facts."""
+    fixed_by: str = "reset_gpu"
+    """The gentlest remedy that helps."""
+    momentary: bool = False
+    """It is reported once and leaves nothing broken."""
+    error: ProviderErrorKind = "TRANSIENT"
+    effect: Effect = "before"
+    """Whether a failing call takes effect."""
+    share: float = 0.0
+    """Of the calls of a connection that are lost."""
+    after_effects: int = 0
+    """Of `crash`: the service dies after so many effects; 0: at once."""
+    selector: OfferingSelector = ANYWHERE
+
+    def __str__(self) -> str:
+        """Write `cut pool-manager for 4.0 s`."""
+        code = str(self.xid_code) if self.kind == "xid_error" else ""
+        parts = [self.kind, code, self.target, "once" if self.momentary else ""]
+        parts.append(f"{self.effect} its effect" if self.effect != "before" else "")
+        parts.append(f"x{self.count}" if self.count > 1 else "")
+        parts.append(f"{self.share:.2f}" if self.share else "")
+        parts.append(f"after {self.after_effects} effects" if self.after_effects else "")
+        parts.append(f"for {self.seconds:.1f} s" if self.seconds else "")
+        return " ".join(part for part in parts if part)

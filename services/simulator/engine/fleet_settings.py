@@ -1,0 +1,25 @@
+"""The settings of a simulated fleet's services: simulated plugins, and what the input adds."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from services.simulator.engine.simulation_context import FLEET
+
+PROVIDER: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
+NOTIFIER: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
+METRICS: Final = {"type": "services.simulator.engine.simulated_workload:SimulatedMetrics"}
+FAST_HEARTBEATS: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
+"""The few nodes of a small fleet beat often, so that a silent one is noticed soon."""
+
+
+def fleet_settings(
+    pools: dict[str, Any], providers: Iterable[str], *, provider: str = PROVIDER, **sections: Any
+) -> dict[str, Any]:
+    """The configuration document of a fleet; `sections` replace and add to the simulated ones."""
+    return {
+        "fleet": FLEET,
+        "providers": {name: {"type": provider} for name in sorted(providers)},
+        "notifier": {"type": NOTIFIER},
+        **sections,
+        "pools": pools,
+    }
