@@ -91,7 +91,7 @@ def test_a_fleet_can_be_played_with_by_hand():
     assert code == 0
     assert "! nothing runs yet; type start" in said
     assert "XID 79 on GPU 2" in said
-    assert "! failure_type: no_capacity is nothing that befalls 'node-2'" in said
+    assert "! failure_type: no_capacity does not occur on 'node-2'" in said
     assert "! 'fly' is not understood; type help" in said
     lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
     assert lines["node-1"][2] == "terminated"

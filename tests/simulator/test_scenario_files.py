@@ -269,7 +269,7 @@ def test_a_failure_that_finds_no_machine_is_told():
         "  - {action: wait_for_status, target: a, params: {expected_status: terminated}}\n"
     )
     outcome = run(read_text("a.yaml", text + XID % "xid_error"))
-    assert (False, "nothing breaks: a does not stand any more") == (
+    assert (False, "no fault was injected: a no longer exists") == (
         outcome.ok,
         outcome.steps[-1].detail,
     )

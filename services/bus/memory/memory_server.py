@@ -48,7 +48,7 @@ class MemoryServer:
         """Keep time by `clock`."""
         self.state = ServerState()
         self.clock = clock
-        self.told: Callable[[str, Stored], None] | None = None
+        self.on_stored: Callable[[str, Stored], None] | None = None
         """Called with stream and message for whatever is stored."""
         self._receivers: dict[int, Receiver] = {}
         self._responders: dict[str, list[Responder]] = {}
@@ -124,9 +124,9 @@ class MemoryServer:
     # --- what follows -------------------------------------------------------------------------
 
     def _carry_out(self, effects: Effects) -> None:
-        if self.told is not None:
+        if self.on_stored is not None:
             for stream, stored in effects.stored:
-                self.told(stream, stored)
+                self.on_stored(stream, stored)
         for _, delivered in effects.delivered:
             receiver = self._receivers.get(delivered.puller)
             if receiver is not None:

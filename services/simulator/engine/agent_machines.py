@@ -1,9 +1,8 @@
-"""Machines of a stage: simulated hardware under the agent's own code.
+"""Simulated machines: failing hardware under the agent's own code.
 
 What breaks is written into a kernel log or shows in an NVML sample, and the agent's own reporter
-makes a fault of it, with its merging, echoes and ids. These agents also answer what real ones do:
-diagnose, reset-gpu, reboot. A failure stays until it is recovered or cured, and comes again where
-a remedy did not help.
+makes a fault of it. These agents also answer diagnose, reset-gpu and reboot. A failure stays until
+it recovers or a remedy helps; after a remedy that did not help it shows again.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ from schemas.node_events import (
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.failure_reports import gpu_of, reporter_of, tell
+from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
 from services.simulator.engine.hardware_failures import REMEDIES, HardwareFailure, MachineSpec
 from services.simulator.engine.scripted_agents import AGAIN_SECONDS, BOOT_SECONDS, ScriptedAgents
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of, notice_of
@@ -52,7 +51,7 @@ DIAGNOSE_SECONDS: Final = 2.0
 
 
 class AgentMachines(ScriptedAgents):
-    """Every machine of a stage."""
+    """Every machine of a fleet."""
 
     def __init__(
         self, simulation: SimulationContext, spec_of: Callable[[Instance], MachineSpec]
@@ -63,9 +62,9 @@ class AgentMachines(ScriptedAgents):
         self.loads: dict[str, float] = {}
         """Pool -> what its GPUs are used, in percent."""
         self.failing_boot_checks = 0
-        """So many machines to come do not pass their boot checks."""
+        """So many of the next machines fail their boot checks."""
         self.reused = 0
-        """So many machines to come are the one that was given back last."""
+        """So many of the next machines are the one that was given back last."""
         self._given_back = ""
         self.sample_seconds = SAMPLE_SECONDS
         self.booting: Callable[[Instance], float] | None = None
@@ -119,7 +118,7 @@ class AgentMachines(ScriptedAgents):
             self._sample_from_now(machine)
 
     def restart(self, machine: SimulatedMachine) -> None:
-        """Boot a machine that is out, or anew."""
+        """Boot a machine, whether it is powered off or up."""
         if not machine.process.dead:
             machine.process.crash()
         machine.process = self._process(machine.instance.provider_id)
@@ -205,10 +204,10 @@ class AgentMachines(ScriptedAgents):
                 return
 
     def repeat(self, machine: SimulatedMachine, count: int) -> None:
-        """Its agent tells again what it has told last, in any order."""
+        """Its agent publishes its last facts again, in any order."""
         again = list(machine.sent)[-count:]
         self._chance.shuffle(again)
-        self._simulation.note(f"{machine.name} tells {len(again)} facts again")
+        self._simulation.note(f"{machine.name} publishes {len(again)} facts again")
         for each in again:
             machine.outbox.put_nowait(each)
 
@@ -223,7 +222,7 @@ class AgentMachines(ScriptedAgents):
         self._show(machine, failure)
 
     def show_again(self, name: str) -> None:
-        """What is wrong with a machine that stands shows once more."""
+        """Have a machine's failures show once more."""
         machine = self.named(name)
         if machine is not None and machine.ready:
             for failure in list(machine.failures.values()):
@@ -270,7 +269,7 @@ class AgentMachines(ScriptedAgents):
             case "power_off":
                 self.power_off(machine)
             case _:
-                tell(self._report(machine), machine, failure)
+                report_failure(self._report(machine), machine, failure)
 
     def _report(self, machine: SimulatedMachine) -> Reporter:
         """The agent's own reporter, of this boot."""

@@ -1,7 +1,7 @@
 """What the cloud has announced of nodes, by the log, and which drains that may cut short. Pure.
 
-While a notice stands the drain of its node ends shortly before the cloud's moment. Once it is
-withdrawn nothing is left that bounds the drain, whatever else the saga goes on for.
+While a notice is in force, the drain of its node ends shortly before the deadline. Once it is
+withdrawn, nothing shortens the drain.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from schemas.node_events import Preempting
 MARGIN: Final = timedelta(seconds=6)
 """So long before the cloud's moment, at most, a drain is cut short."""
 HEARD: Final = timedelta(seconds=10)
-"""So long after a withdrawal somebody may still cut a drain who has not taken it in."""
+"""So long after a withdrawal a replica that has not processed it may still cut a drain."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class AnnouncedNotices:
         """Take in what was stored at a moment."""
         notices = self.nodes.setdefault(event.node, {})
         if not event.withdrawn:
-            # Who repeats an announcement that is withdrawn already tells nothing new.
+            # A repeated announcement of a withdrawn notice changes nothing.
             notices.setdefault(event.notice, _Notice(event.deadline))
         elif (known := notices.get(event.notice)) is None:
             notices[event.notice] = _Notice(event.deadline, at)

@@ -1,4 +1,4 @@
-"""What a simulated machine's agent makes of a failure: its own reporter, told what it would see.
+"""How a simulated machine's agent reports a failure: its own reporter gets what it would see.
 
 An XID is a line of the kernel log, a memory error a counter that has grown: the fault that comes
 of it, with its merging, its echoes and its id, is made by the agent's code and by none of ours.
@@ -37,8 +37,8 @@ def reporter_of(machine: SimulatedMachine, clock: Clock) -> Reporter:
     return Reporter(who, outbox, clock, sources)
 
 
-def tell(report: Reporter, machine: SimulatedMachine, failure: HardwareFailure) -> None:
-    """Let the reporter see a failure; what only shows in samples, or in silence, it does not."""
+def report_failure(report: Reporter, machine: SimulatedMachine, failure: HardwareFailure) -> None:
+    """Pass a failure to the reporter, unless it only shows in samples or in silence."""
     index = gpu_of(machine, failure)
     match failure.kind:
         case "xid_error":

@@ -1,4 +1,4 @@
-"""What a simulated machine is like, and what can be wrong with it, as values. Pure."""
+"""What a simulated machine is, and what can be wrong with it, as values. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ KNOWN_LINES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpec:
-    """What a machine is like, and where it stands; empty: as the launch asks."""
+    """What a machine is, and where; empty: as the launch asks."""
 
     region: str = ""
     zone: str = ""

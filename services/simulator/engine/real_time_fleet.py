@@ -27,7 +27,7 @@ from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
 
-STANDING: Final = frozenset({"running"})
+RUNNING: Final = frozenset({"running"})
 FAULT_XIDS: Final = (79, 79, 48, 95, 13, 31)
 """What breaks: of six faults two are of programs, and do no harm."""
 HARMLESS: Final = frozenset({13, 31})
@@ -41,7 +41,7 @@ class RealTimeContext(SimulationContext):
     """Surroundings in real time: its server is elsewhere, its clock is the machine's."""
 
     def __init__(self, seed: str, say: Callable[[str], None]) -> None:
-        """Draw from `seed`; tell what happens with `say`."""
+        """Draw from `seed`; print what happens with `say`."""
         super().__init__(seed)
         self.clock: Any = SystemClock()
         self._say = say
@@ -52,7 +52,7 @@ class RealTimeContext(SimulationContext):
         return self.clock
 
     def note(self, what: str) -> None:
-        """Tell what happens."""
+        """Print what happens."""
         self._say(what)
 
 
@@ -85,7 +85,7 @@ class RealTimeBus:
 
         async def reply(data: bytes, headers: Headers) -> bytes:
             if not self._process.up:
-                await asyncio.Event().wait()  # nobody is there to answer
+                await asyncio.Event().wait()  # a dead node never answers
             return await endpoint(data, headers)
 
         await self._bus.answer(subject, reply)
@@ -119,7 +119,7 @@ class RealTimeProcess(SimulatedProcess):
             task.cancel()
 
     def connection_changed(self) -> None:
-        """Nobody needs to be told: each call looks."""
+        """Nothing to do: each call checks the connection."""
 
 
 class RealTimeMachines(AgentMachines):
@@ -128,7 +128,7 @@ class RealTimeMachines(AgentMachines):
     def __init__(
         self, simulation: RealTimeContext, buses: Sequence[Bus], settings: AgentSettings
     ) -> None:
-        """Share `buses` among them; beat and sample as the fleet's agents are told to."""
+        """Share `buses` among them; beat and sample at the intervals of the fleet's settings."""
         super().__init__(simulation, spec_of)
         self._buses = buses
         self._processes = 0
@@ -214,7 +214,7 @@ class RealTimeFleet:
             record: InstanceRecord = _instances.decode(entry.value)
             if self.pool and record.pool != self.pool:
                 continue
-            if record.state in STANDING:
+            if record.state in RUNNING:
                 self._begin(entry.key, instance_of(record))
             else:
                 self._end(entry.key)

@@ -20,12 +20,12 @@ class RunHistory:
     """The story of one run."""
 
     def __init__(
-        self, lines_max: int = LINES_MAX, told: Callable[[float, str], None] | None = None
+        self, lines_max: int = LINES_MAX, on_line: Callable[[float, str], None] | None = None
     ) -> None:
-        """Begin with nothing; keep the newest lines, and have each `told` as it comes."""
+        """Keep the newest lines, and pass each to `on_line` as it is written."""
         self._hash = hashlib.sha256()
         self._lines: deque[tuple[float, str]] = deque(maxlen=lines_max)
-        self._told = told
+        self._on_line = on_line
         self.events = 0
 
     def note(self, at: float, what: str) -> None:
@@ -43,8 +43,8 @@ class RunHistory:
 
     def _line(self, at: float, what: str) -> None:
         self._lines.append((at, what))
-        if self._told is not None:
-            self._told(at, what)
+        if self._on_line is not None:
+            self._on_line(at, what)
 
     def _add(self, at: float, what: bytes) -> None:
         self.events += 1

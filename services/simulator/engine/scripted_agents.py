@@ -1,7 +1,7 @@
-"""Agents of machines that exist for one simulation: what a node says on the bus, and its truth.
+"""Agents of simulated machines: what a node publishes.
 
-Like real ones they lose no fact: what the bus does not take now is said again until it does, in
-order. What a node's hardware is really like stands here too, for the checks to compare with.
+Like real agents they lose no fact: what the bus does not take now is published again until it does,
+in order.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class ScriptedAgents:
         node.hung_until = self._simulation.now() + seconds
 
     def power_off(self, node: SimulatedMachine) -> None:
-        """A node is dead; its instance stands."""
+        """A machine is powered off; its instance still exists."""
         self._simulation.note(f"{node.name} is dead")
         node.broken = node.powered_off = True
         node.process.crash()

@@ -1,4 +1,4 @@
-"""A cloud that exists for one simulation, and the provider plugin through which it is asked.
+"""A cloud that exists for one simulation, and the provider plugin that calls it.
 
 It keeps the contract of `services.provisioner.provider_client.provider` exactly, and its machines
 exist whether or not any record names them. The campaign makes it fail: before an effect, after it,
@@ -45,7 +45,7 @@ class CallFailure:
     kind: ProviderErrorKind = "TRANSIENT"
     effect: Effect = "before"
     """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes; `cut-off`:
-    whoever asks is cut off from the bus, until it takes effect."""
+    the calling replica is cut off from the bus until it takes effect."""
     seconds: float = 0.0
     """Until then, of `cut-off`."""
     until: float = 0.0
@@ -56,7 +56,7 @@ class CallFailure:
 
 @dataclass(slots=True)
 class CloudInstance:
-    """What stands and costs money."""
+    """One machine, from its launch until it is gone."""
 
     instance: Instance
     shown_at: float
@@ -85,9 +85,9 @@ class SimulatedCloud:
     on_ending: Callable[[Instance], None] = lambda _: None
     on_gone: Callable[[Instance], None] = lambda _: None
     place: Callable[[Instance], Instance] = lambda made: made
-    """Says where a machine stands, and what it is, beyond what was asked."""
+    """Says where a machine is, and what it is, beyond what the launch asks."""
     on_cut_off: Callable[[str, float], None] = lambda *_: None
-    """Is to cut a member off from the bus, for so many seconds."""
+    """Cuts a process off from the bus, for so many seconds."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     made: int = 0
@@ -95,7 +95,7 @@ class SimulatedCloud:
     chance: Any = None
 
     def __post_init__(self) -> None:
-        """Draw from the world's seed."""
+        """Draw from the simulation's seed."""
         self.chance = self.simulation.chance("cloud")
 
     def instances(self) -> list[Instance]:
@@ -176,10 +176,10 @@ class SimulatedProvider:
     """The provider plugin: one provisioner's way to the cloud."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None: the campaign decides."""
+        """None: faults are injected."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
-        """Find the cloud of this world."""
+        """Find the cloud of this simulation."""
         del options
         self._name = environment.name
         parts = CURRENT_SIMULATION.get().parts
@@ -245,15 +245,15 @@ class SimulatedProvider:
     async def reboot(self, instance: Instance) -> None:
         """Switch a machine off and on."""
         await self._take_time()
-        standing = {each.provider_id for each in self._cloud.instances()}
-        if self._cloud.on_rebooted is None or instance.provider_id not in standing:
+        existing = {each.provider_id for each in self._cloud.instances()}
+        if self._cloud.on_rebooted is None or instance.provider_id not in existing:
             raise ProviderError("INVALID", f"there is no instance {instance.provider_id} to reboot")
         self._cloud.on_rebooted(instance)
         await self._process.effect("a reboot")
         await self._take_time()
 
     async def list(self) -> list[Instance]:
-        """What stands, but what is too new to show."""
+        """Every machine but those too new to be listed."""
         await self._take_time()
         await self._fail(self._cloud.call_failure("list"), "before", "hang")
         return self._cloud.listed(self._name)

@@ -17,7 +17,7 @@ from services.simulator.engine.hardware_failures import HardwareFailure, Machine
 from services.simulator.engine.simulated_process import SimulatedProcess
 
 SENT_MAX: Final = 16
-"""What an agent may tell once more."""
+"""Facts that an agent can publish again."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class SimulatedMachine:
     ready: float = 0.0
     """When its boot check had passed; 0: not yet."""
     broken: bool = False
-    """It has told of something that cannot stay."""
+    """It has a failure that cannot stay."""
     hung_until: float = 0.0
     """Its agent says nothing until then."""
     last_heartbeat_at: float = 0.0
@@ -39,7 +39,7 @@ class SimulatedMachine:
     boots: int = 1
     outbox: "asyncio.Queue[Outgoing]" = field(default_factory=asyncio.Queue)
     failures: dict[str, HardwareFailure] = field(default_factory=dict)
-    """Name -> the failure that stands."""
+    """Name -> the failure in force."""
     lines: int = 0
     """Of the kernel log of this boot."""
     samples: dict[int, GpuSample] = field(default_factory=dict)
@@ -47,13 +47,13 @@ class SimulatedMachine:
     hot: dict[int, int] = field(default_factory=dict)
     """GPU -> its temperature, where it is too hot."""
     sampling: bool = False
-    """Whether it publishes samples: nobody looks at those of an idle machine that is well."""
+    """Whether it publishes samples: those of an idle, healthy machine serve nothing."""
     sequence: int = 0
     reporter: Reporter | None = None
     sent: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=SENT_MAX))
-    """What it has told last, oldest first."""
+    """What it has published last, oldest first."""
     powered_off: bool = False
-    """It is dead."""
+    """No agent runs: it is off, or never booted."""
     hardware: str = ""
     """Of which machine that was given back its GPUs are; empty: they are new."""
     job: str = ""
@@ -77,7 +77,7 @@ class SimulatedMachine:
 
 
 class ReporterOutbox:
-    """Where the agent's reporter puts what is to be told."""
+    """Where the agent's reporter puts what is to be published."""
 
     def __init__(self, put: Callable[[Outgoing], None]) -> None:
         """Hand everything on to `put`."""

@@ -1,7 +1,7 @@
 """A simulated process: its connection, its effects one after the other, its sudden end.
 
-A crash ends every task of the process between two effects: what was stored before stands, nothing
-comes after it. A process that is dead reaches nobody, whatever its last tasks still try.
+A crash ends every task of the process between two effects: what was stored before stays, nothing
+follows. A dead process reaches nothing, whatever its last tasks still try.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class SimulatedProcess(TaskOwner):
             raise asyncio.CancelledError
 
     def connection_changed(self) -> None:
-        """The connection was cut, or stands again."""
+        """The connection was cut, or is back."""
         if self.up != self._was_up:
             self._was_up = self.up
             if self.up:
@@ -114,7 +114,7 @@ class SimulatedProcess(TaskOwner):
         await asyncio.sleep(seconds)
         self._alive()
         if (share := network.lost_requests.get(self.name)) and chance.random() < share:
-            await self._in_vain(about)
+            await self._lose(about)
         if not self.up:
             raise Unavailable(f"{about}: the connection was lost")
 
@@ -126,15 +126,15 @@ class SimulatedProcess(TaskOwner):
         if not self.up:
             raise Unavailable(f"{about}: the connection was lost")
         if (share := network.lost_answers.get(self.name)) and chance.random() < share:
-            await self._in_vain(about)
+            await self._lose(about)
 
-    async def _in_vain(self, about: str) -> None:
+    async def _lose(self, about: str) -> None:
         await asyncio.sleep(TIMEOUT_SECONDS)
         await self.alive()
         raise Unavailable(f"{about}: no answer in {TIMEOUT_SECONDS:g} s")
 
     def settles(self, word: str, about: str) -> bool:
-        """Whether an acknowledgement, which nobody waits for, arrives."""
+        """Whether an acknowledgement, which no caller waits for, arrives."""
         del word, about
         share = self.simulation.network.lost_acks.get(self.name, 0.0)
         return not share or self._chance.random() >= share

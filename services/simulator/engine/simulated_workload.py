@@ -1,4 +1,4 @@
-"""A workload system that exists for one simulation, and the notifier plugin that speaks to it."""
+"""A simulated workload system, and the notifier plugin that calls it."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class SimulatedWorkload:
     chance: Any = None
 
     def __post_init__(self) -> None:
-        """Draw from the world's seed."""
+        """Draw from the simulation's seed."""
         self.chance = self.simulation.chance("workload")
 
     def cordon(self, node: str, reason: str) -> None:
@@ -88,7 +88,7 @@ class SimulatedMetrics:
         """None: the scenario decides."""
 
     def __init__(self, *, options: Options) -> None:
-        """Find the workload system of this world."""
+        """Find the workload system of this simulation."""
         del options
         self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
 
@@ -107,10 +107,10 @@ class SimulatedNotifier:
     """The notifier plugin: one notifier's way to the workload system."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None: the campaign decides."""
+        """None: faults are injected."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Find the workload system of this world."""
+        """Find the workload system of this simulation."""
         del options, clock
         self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
         process = TASK_OWNER.get()

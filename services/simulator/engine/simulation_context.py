@@ -1,7 +1,7 @@
-"""What everything in one simulation shares: time, chance, the server, the story so far.
+"""What everything in one simulation shares: clock, randomness, server, history.
 
 Plugins of the services (the simulated cloud, the simulated workload system) are made by the
-services themselves and find their world here.
+services themselves and find their simulation here.
 """
 
 import asyncio
@@ -16,8 +16,10 @@ from services.simulator.engine.network_faults import NetworkFaults
 from services.simulator.engine.run_history import RunHistory
 from services.simulator.engine.virtual_time import VirtualClock
 
-CURRENT_SIMULATION: contextvars.ContextVar["SimulationContext"] = contextvars.ContextVar("world")
-"""The world that the present work belongs to."""
+CURRENT_SIMULATION: contextvars.ContextVar["SimulationContext"] = contextvars.ContextVar(
+    "simulation"
+)
+"""The simulation that the current task belongs to."""
 
 FLEET: Final = "simulated"
 
@@ -30,7 +32,7 @@ class SimulationContext:
         self.seed = seed
         self.clock = VirtualClock()
         self.server = MemoryServer(self.clock)
-        self.server.told = self._stored
+        self.server.on_stored = self._stored
         self.history = RunHistory()
         self.network = NetworkFaults()
         self.watchers: list[Callable[[str, Stored], None]] = []

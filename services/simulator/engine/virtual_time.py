@@ -32,7 +32,7 @@ CANCELLED_MIN: Final = 100
 
 
 class StalledError(RuntimeError):
-    """Nothing is ready, no timer runs: the simulation would stand still for ever."""
+    """Nothing is ready, no timer runs: the simulation can never continue."""
 
 
 class TaskOwner:
@@ -114,7 +114,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         """Call at a moment; what lies in the past is called next."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        handle._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - so it tells of its end
+        handle._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - it counts its cancellation
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 

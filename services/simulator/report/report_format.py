@@ -112,7 +112,7 @@ class PoolBudget(msgspec.Struct, frozen=True, kw_only=True):
     begun: int
     full_seconds: float
     breaker_opened: dict[str, int]
-    """Its trouble -> how often."""
+    """Its cause -> how often."""
     breaker_open_seconds: float
 
 
@@ -184,7 +184,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     waiting_seconds_max: float
     """Of those that never ran, the one that waits longest."""
     interrupted: int
-    """Begun anew because their node broke or went."""
+    """Started again because their node broke or was removed."""
     wait_seconds: Spread
     """Of those that ran, from their coming until they first did."""
     idle_share: float

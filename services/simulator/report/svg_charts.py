@@ -101,7 +101,7 @@ def lines(
 def mirrored(
     moments: Sequence[float], up: Sequence[Series], down: Sequence[Series], width: int, name: str
 ) -> Markup:
-    """Columns above the line for what fails, below it for what is mended.
+    """Columns above the line for what fails, below it for what is repaired.
 
     Heights grow with the square root: single failures are seen beside an outage of hundreds.
     """

@@ -47,7 +47,7 @@ NODES_A_CONNECTION: Final = 50
 CONNECTIONS_MAX: Final = 64
 CONNECT_SECONDS_MAX: Final = 10.0
 READY_SECONDS_MAX: Final = 60.0
-TELL_SECONDS: Final = 5.0
+REPORT_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.2
 BOOT_SPREAD: Final = 5.0
 """The quickest machine boots so many times as quickly as the slowest."""
@@ -68,7 +68,7 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     faults_per_hour: float = 0.0
     boot_seconds: float = 15.0
     minutes: float = 0.0
-    """0: until it is told to stop."""
+    """0: until it is interrupted."""
     seed: str = "1"
 
 
@@ -91,7 +91,7 @@ class FleetSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def play(order: FleetOptions) -> int:
-    """Play until told to stop; the exit code is 1 where not every node ever was in service."""
+    """Run until interrupted; exit code 1: not every node came into service."""
     try:
         summary = uvloop.run(_play(order))
     except KeyboardInterrupt:
@@ -135,10 +135,10 @@ async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, s
         file = directory / "services.log"
         with file.open("a", encoding="utf-8", buffering=1) as log, locked(data):
 
-            def tell(name: str, line: str) -> None:
+            def print_line(name: str, line: str) -> None:
                 log.write(f"{name} {line}\n")
 
-            async with Serving(settings, config, environment, tell) as serving:
+            async with Serving(settings, config, environment, print_line) as serving:
                 url = serving.supervisor.url
                 console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
                 async with asyncio.timeout(READY_SECONDS_MAX):
@@ -223,7 +223,7 @@ class Live:
         self._nodes = BucketView(self._bus, NODES, NodeRecord)
         self._faults: dict[str, float] = {}
         """Fault -> when it was stored."""
-        self._sick: dict[str, float] = {}
+        self._unhealthy: dict[str, float] = {}
         """Node -> when the fault was stored that makes it unfit, until it is cordoned."""
         self._cordons: list[float] = []
         self._replaced = self._lost = 0
@@ -276,23 +276,25 @@ class Live:
         return sum(node.state == "active" for node in self._nodes.of(pool))
 
     async def _until_active(self, pool: str, wanted: int, began: float) -> float:
-        """How long it took; -1 where it was told to stop before."""
-        told = began
+        """How long it took; -1 where it was interrupted before."""
+        printed = began
         while (active := self._active(pool)) < wanted:
             if await self._stopped(LOOK_SECONDS):
                 return -1.0
-            if time.monotonic() - told > TELL_SECONDS:
-                told = time.monotonic()
-                console.write(f"{told - began:6.1f} s: {active} of {wanted} nodes in service")
+            if time.monotonic() - printed > REPORT_SECONDS:
+                printed = time.monotonic()
+                console.write(f"{printed - began:6.1f} s: {active} of {wanted} nodes in service")
         took = time.monotonic() - began
         console.write(f"{took:6.1f} s: all {wanted} nodes in service")
         return round(took, 2)
 
     async def _live(self, pool: str, wanted: int, began: float) -> None:
-        """Say how it goes until told to stop, or until the time is up."""
+        """Print the counts until interrupted, or until the time is up."""
         until = time.monotonic() + self._order.minutes * 60 if self._order.minutes else None
         while until is None or time.monotonic() < until:
-            left = TELL_SECONDS if until is None else min(TELL_SECONDS, until - time.monotonic())
+            left = (
+                REPORT_SECONDS if until is None else min(REPORT_SECONDS, until - time.monotonic())
+            )
             if await self._stopped(max(left, LOOK_SECONDS)):
                 return
             counts = self._fleet.counts
@@ -333,8 +335,8 @@ class Live:
                 case Fault() if len(self._faults) < FAULTS_KEPT_MAX:
                     self._faults[event.id] = at
                 case Verdict(status="unhealthy") if event.fault in self._faults:
-                    self._sick[event.node] = self._faults.pop(event.fault)
-                case Cordoned() if (since := self._sick.pop(event.node, None)) is not None:
+                    self._unhealthy[event.node] = self._faults.pop(event.fault)
+                case Cordoned() if (since := self._unhealthy.pop(event.node, None)) is not None:
                     self._cordons.append((at - since) * 1_000)
                 case NodeReplaced():
                     self._replaced += 1

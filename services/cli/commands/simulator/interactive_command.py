@@ -1,6 +1,6 @@
-"""`navarch simulator interactive`: a fleet in virtual time that somebody plays with by hand.
+"""`navarch simulator interactive`: a fleet in virtual time that an operator drives by hand.
 
-Time stands still while nothing is typed. It works on a terminal, and from a pipe: one command a
+Time passes only with commands. It works on a terminal, and from a pipe: one command a
 line, the end of the input is the end.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PROMPT: Final = "navarch> "
 WAITING: Final = frozenset({"wait", "wait_for_status", "assert", "log", "set_load"})
 AFTER_SECONDS: Final = 1.0
-"""Pass after anything else, so that what follows at once is told at once."""
+"""Pass after any other command, so that its first effects are shown with it."""
 STEP: Final = "step 10s"
 OWN: Final = """
 name: interactive
@@ -55,7 +55,7 @@ class Session:
         self._player = ScenarioRunner(scenario, seed)
         self._pools = frozenset(scenario.configuration.pools)
         self._ids = frozenset(node.id for node in scenario.fleet)
-        self._told = 0
+        self._shown = 0
         self._steps = 0
 
     async def run(self) -> int:
@@ -122,13 +122,13 @@ class Session:
             return
         await self._player.play(event)
         await asyncio.sleep(SETTLE_SECONDS if event.action in WAITING else AFTER_SECONDS)
-        for text in scenario_commands.story(self._result(self._told, self._steps), colour=colour):
+        for text in scenario_commands.story(self._result(self._shown, self._steps), colour=colour):
             console.write(text)
         if (violation := self._player.fleet.invariants.violation) is not None:
             console.write(f"! an invariant is violated: {violation}")
-        self._told, self._steps = len(self._player.story), len(self._player.steps)
+        self._shown, self._steps = len(self._player.story), len(self._player.steps)
 
-    def _result(self, told: int, steps: int) -> ScenarioResult:
+    def _result(self, shown: int, steps: int) -> ScenarioResult:
         """What happened since."""
         fleet = self._player.fleet
         return ScenarioResult(
@@ -137,7 +137,7 @@ class Session:
             seconds=fleet.simulation.now(),
             digest="",
             steps=tuple(self._player.steps[steps:]),
-            story=tuple(self._player.story[told:]),
+            story=tuple(self._player.story[shown:]),
         )
 
     async def _say_why(self, name: str) -> None:

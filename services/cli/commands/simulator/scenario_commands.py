@@ -1,4 +1,4 @@
-"""`navarch simulator run` and `validate`: scenarios from files, told to people and to programs."""
+"""`navarch simulator run` and `validate`: scenarios from files, for people and for programs."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -35,17 +35,19 @@ def run(
     """Play every file; the exit code is 1 where something does not hold."""
     scenarios = [_read(file) for file in files]
     failed = 0
-    told: list[dict[str, Any]] = []
+    documents: list[dict[str, Any]] = []
     for scenario in scenarios:
         if scenario.stress is not None:
-            failed += not stress_output.run(scenario, seed, output, told, only=only, quiet=quiet)
+            failed += not stress_output.run(
+                scenario, seed, output, documents, only=only, quiet=quiet
+            )
             continue
         began = time.monotonic()
         outcome = _play(scenario, seed)
         wall = time.monotonic() - began
         failed += not outcome.ok
         if output is Format.JSON:
-            told.append({"file": scenario.file, **as_json(outcome)})
+            documents.append({"file": scenario.file, **as_json(outcome)})
             continue
         for line in lines(scenario, outcome, colour=console.colour(), quiet=quiet):
             console.write(line)
@@ -55,7 +57,7 @@ def run(
                 console.write(line)
         console.write(_verdict(outcome, wall, colour=console.colour()))
     if output is Format.JSON:
-        console.write_json(told[0] if len(told) == 1 else told)
+        console.write_json(documents[0] if len(documents) == 1 else documents)
     elif len(scenarios) > 1:
         console.write(f"scenarios={len(scenarios)} failed={failed}")
     return 1 if failed else 0
@@ -142,7 +144,7 @@ def as_json(outcome: "ScenarioResult") -> dict[str, Any]:
 def lines(
     scenario: "Scenario", outcome: "ScenarioResult", *, colour: bool, quiet: bool
 ) -> Iterator[str]:
-    """What happened when, how the nodes stand, and what does not hold."""
+    """What happened when, the status of the nodes, and what does not hold."""
     if quiet:
         yield from _wrong(outcome)
         return
@@ -164,21 +166,21 @@ def lines(
 
 def story(outcome: "ScenarioResult", *, colour: bool) -> Iterator[str]:
     """Events and facts in the order of virtual time."""
-    told: list[tuple[float, int, str]] = []
+    found: list[tuple[float, int, str]] = []
     for step in outcome.steps:
         mark = "" if step.ok else "   FAILS"
         more = f": {step.detail}" if step.detail else ""
-        told.append((step.at, 0, _bold(f"▶ {step.text}{more}{mark}", colour=colour)))
+        found.append((step.at, 0, _bold(f"▶ {step.text}{more}{mark}", colour=colour)))
         if step.seconds >= 1 and step.text.startswith("wait"):
             text = f"▶ {step.text.split(' ')[0]} took {step.seconds:.1f} s"
-            told.append((step.at + step.seconds, 2, _bold(text, colour=colour)))
+            found.append((step.at + step.seconds, 2, _bold(text, colour=colour)))
     for at, message in outcome.story:
         event = describe(message)
         paint = tables.COLOURS[event.tone] if colour else ""
         end = tables.RESET if paint else ""
         line = f"  {event.name:<24} {paint}{event.title:<14}{end} {event.summary}"
-        told.append((at, 1, line.rstrip()))
-    for at, _, text in sorted(told, key=lambda each: each[:2]):
+        found.append((at, 1, line.rstrip()))
+    for at, _, text in sorted(found, key=lambda each: each[:2]):
         yield f"{clock(at):>9} {text}"
 
 
@@ -190,7 +192,7 @@ def _wrong(outcome: "ScenarioResult") -> Iterator[str]:
 
 
 def _found(each: "AssertionResult") -> str:
-    """What was found instead, where it fits on a line; below it is told whole."""
+    """What was found instead, where it fits on a line; it is shown whole below."""
     return f"found: {each.found}" if len(each.found) <= FOUND_CHARS_MAX else "found: see below"
 
 

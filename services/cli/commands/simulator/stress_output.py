@@ -27,7 +27,7 @@ def run(
     scenario: "Scenario",
     seed: str,
     output: Format,
-    told: list[dict[str, Any]],
+    documents: list[dict[str, Any]],
     *,
     only: tuple[int, ...] | None,
     quiet: bool,
@@ -44,7 +44,7 @@ def run(
             raise typer.BadParameter(f"{scenario.file}: with this seed stress.{key}: {text}")
     _writable(spec.report_file, spec.html_report_file, spec.log_file)
     began = time.monotonic()
-    with _bar(float(spec.duration), tells=output is not Format.JSON and not quiet) as watcher:
+    with _bar(float(spec.duration), shows_words=output is not Format.JSON and not quiet) as watcher:
         result = stress_entry.run_scenario(
             msgspec.structs.replace(scenario, stress=spec),
             only=only,
@@ -64,7 +64,7 @@ def run(
         Path(spec.html_report_file).write_text(html_report.render(found), encoding="utf-8")
         written.append(("page", spec.html_report_file))
     if output is Format.JSON:
-        told.append({"file": scenario.file, "ok": result.ok, **msgspec.to_builtins(found)})
+        documents.append({"file": scenario.file, "ok": result.ok, **msgspec.to_builtins(found)})
         return result.ok
     if not quiet:
         for line in lines(found):
@@ -122,7 +122,7 @@ def _of_demand(found: "StressReport") -> Iterator[tuple[str, str]]:
         wait = demand.wait_seconds
         left = f"; {demand.waiting:,} wait at the end" if demand.waiting else ""
         came = f"{demand.arrived:,} came, {demand.finished:,} have ended"
-        yield "jobs", f"{came}, {demand.interrupted:,} begun anew{left}"
+        yield "jobs", f"{came}, {demand.interrupted:,} started again{left}"
         yield (
             "jobs waited",
             f"p50 {wait.p50:.0f} s, p99 {wait.p99:.0f} s, longest {wait.max:.0f} s",
@@ -132,19 +132,19 @@ def _of_demand(found: "StressReport") -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Watcher:
-    """Who is told how far a run is, and what the file itself has to say meanwhile."""
+    """Shows the progress of a run, and the words of its file."""
 
     passed: Callable[[float], None]
     heard: Callable[[float, str], None]
 
 
 @contextmanager
-def _bar(seconds: float, *, tells: bool) -> Iterator[_Watcher]:
-    """Show how far it is, where somebody watches; on stderr, so that stdout stays the answer."""
+def _bar(seconds: float, *, shows_words: bool) -> Iterator[_Watcher]:
+    """Show the progress on a terminal; on stderr, so that stdout holds the result alone."""
     if not sys.stderr.isatty():
 
         def heard(at: float, text: str) -> None:
-            if tells:
+            if shows_words:
                 console.write(f"{_clock(at):>9} {text}")
 
         yield _Watcher(lambda _: None, heard)
@@ -166,7 +166,7 @@ def _bar(seconds: float, *, tells: bool) -> Iterator[_Watcher]:
             progress.update(task, completed=now, clock=_clock(now), refresh=True)
 
         def said(at: float, text: str) -> None:
-            if tells:
+            if shows_words:
                 progress.console.print(Text(f"{_clock(at):>9} {text}"))
 
         yield _Watcher(passed, said)

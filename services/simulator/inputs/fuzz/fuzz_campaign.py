@@ -131,7 +131,9 @@ def _launch_error(chance: Random) -> InjectedFault:
     # Only an error that leaves the effect in doubt may have an effect: a cloud that answers "over
     # quota" and launches all the same breaks its contract.
     effect = chance.choice(("before", "after", "after", "hang", "hang-after"))
-    kinds = ("TRANSIENT", "NETWORK") if "after" in effect else ("TRANSIENT", "THROTTLE", "QUOTA")
+    kinds = (
+        ("TRANSIENT", "NETWORK") if effect.endswith("after") else ("TRANSIENT", "THROTTLE", "QUOTA")
+    )
     return _fault("launch_error", CLOUD, error=chance.choice(kinds), effect=effect)
 
 

@@ -1,4 +1,4 @@
-"""Many seeds, one line at the end; a violation is told with all that it takes to see it again."""
+"""Many seeds, one line at the end; a violation is printed with what it takes to replay it."""
 
 import gc
 import os

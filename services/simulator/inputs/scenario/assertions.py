@@ -82,10 +82,10 @@ def judged(each: f.Assertion, view: FleetView) -> AssertionResult:
 
 
 def answered_why(each: f.Assertion, answer: str) -> AssertionResult:
-    """Whether what people are told has these words in it."""
-    text = each.message or f"why {each.target} tells: {each.contains}"
-    told = " ".join(answer.split())
-    return AssertionResult(text=text, ok=each.contains in told, found=told)
+    """Whether the answer of `navarch why` has these words in it."""
+    text = each.message or f"why {each.target} answers: {each.contains}"
+    found = " ".join(answer.split())
+    return AssertionResult(text=text, ok=each.contains in found, found=found)
 
 
 def _counted(each: f.Assertion, count: float) -> AssertionResult:

@@ -1,4 +1,4 @@
-"""What a scenario begins with: which pool has which nodes, and where those stand. Pure.
+"""What a scenario begins with: which pool has which nodes, and where they are. Pure.
 
 The nodes of a scenario have the names that its file gives them. For that a pool begins with a
 record in which the launches of these nodes are decided already; everything after that decision is

@@ -1,6 +1,6 @@
-"""How a node and a pool stand, in a scenario's words. Pure.
+"""The status and health of a node, in a scenario's words. Pure.
 
-A node's status is what Navarch has decided: unhealthy stands until it is uncordoned or replaced.
+A node's status is what Navarch has decided: unhealthy holds until it is uncordoned or replaced.
 Its health is what the hardware is like now, so it may be healthy again while the status is not.
 """
 
@@ -14,7 +14,7 @@ from services.simulator.inputs.scenario.scenario_format import NodeStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
-    """How a node stands."""
+    """The status and health of a node."""
 
     node: str
     pool: str
@@ -24,7 +24,7 @@ class ObservedNode:
 
 
 def observe(record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | None) -> ObservedNode:
-    """How a node stands; `unfit`: whether its hardware is broken now, None where it has none."""
+    """Observe a node; `unfit`: whether its hardware is broken now, None where it has none."""
     return ObservedNode(
         node=record.node,
         pool=record.pool,
@@ -35,7 +35,7 @@ def observe(record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | No
 
 
 def status_of(record: NodeRecord) -> NodeStatus:
-    """Name what is most of all true of a node."""
+    """Name the most important state of a node."""
     if record.state == "terminated" or record.provider_state == "gone":
         return "terminated"
     if record.state in ("launching", "registered"):
@@ -52,7 +52,7 @@ def status_of(record: NodeRecord) -> NodeStatus:
 
 
 def health_of(judged: HealthRecord | None, *, unfit: bool | None) -> HealthStatus:
-    """What the hardware is like now, as far as the policy minds it."""
+    """The state of the hardware now, as far as the policy considers it."""
     if unfit is None or judged is None:
         return "unknown"
     return judged.status if unfit else "healthy"

@@ -1,4 +1,4 @@
-"""Words that somebody types become a scenario's events: `inject node-1 xid_error`. Pure.
+"""Typed commands become a scenario's events: `inject node-1 xid_error`. Pure.
 
 The same actions, parameters and checks as in a file; only the spelling is shorter.
 """
@@ -114,6 +114,6 @@ command node-1 drain timeout=1m       {", ".join((*VERBS, "run_diagnostic"))}
 request training scale nodes=5        what an operator asks of a pool
 load training utilization=95          how a pool is used: pending_jobs=3 queue_depth=12 too
 wait node-1 active timeout=1m         let time pass until it is so
-nodes, pools, story, why node-1       how things stand, why, and what has happened so far
+nodes, pools, story, why node-1       the current state, why, and what has happened
 stop                                  every agent of the fleet falls silent
 quit                                  end"""

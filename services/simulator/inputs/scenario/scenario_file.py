@@ -1,4 +1,4 @@
-"""Reads a scenario file; whatever is wrong with it is told at once, with file, line and key.
+"""Reads a scenario file; all that is wrong is reported at once, with file, line and key.
 
 Nothing is run here: references to nodes, pools, actions and requests are checked against what the
 file itself says, so that a scenario that is found right can be played.
@@ -104,7 +104,7 @@ class _Reading:
             stress=self._stress(raw.get("stress")),
         )
         if raw.get("stress") is not None and scenario.stress is None:
-            self._raise()  # what stands beside it cannot be judged
+            self._raise()  # what is beside it cannot be judged
         self._refer(scenario, raw)
         self._raise()
         return scenario
@@ -158,7 +158,7 @@ class _Reading:
                 text = "a pool in a list needs a `name`; add it"
                 self._wrong.append(self._error(("pools", number), text))
             elif name in pools:
-                text = f"pool {name!r} stands twice; rename one"
+                text = f"pool {name!r} is there twice; rename one"
                 self._wrong.append(self._error(("pools", number), text))
             else:
                 places[number] = name
@@ -198,7 +198,7 @@ class _Reading:
                 self._wrong.append(self._error(path, f"{node.id!r} means something else; rename"))
             if node.id in seen:
                 first = seen[node.id] + 1
-                text = f"{node.id!r} stands twice (it is node {first} of the fleet); rename one"
+                text = f"{node.id!r} is there twice (it is node {first} of the fleet); rename one"
                 self._wrong.append(self._error(path, text))
             seen[node.id] = number
             yield node
@@ -362,24 +362,24 @@ def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Eve
 def _check_params(
     document: Document, text: f.EventText, params: dict[str, Any], path: Path_
 ) -> None:
-    """Refuse what says nothing where it stands: its writer means something by it."""
+    """Refuse parameters without effect: their author expects one."""
     action = text.action
     if action == "assert" and "timeout" in params:
-        told = "an assert looks once; write `action: wait_for_status`, or take it out"
-        raise document.error((*path, "params", "timeout"), told)
+        problem = "an assert looks once; write `action: wait_for_status`, or take it out"
+        raise document.error((*path, "params", "timeout"), problem)
     if action != "inject_failure":
         return
     for key, failures in f.PARAM_OF.items():
         if key in params and params["failure_type"] not in failures:
-            told = f"says nothing about {params['failure_type']}, but about "
-            raise document.error((*path, "params", key), told + ", ".join(sorted(failures)))
+            problem = f"says nothing about {params['failure_type']}, but about "
+            raise document.error((*path, "params", key), problem + ", ".join(sorted(failures)))
     of_cloud = (*f.PLACE_KEYS, "count") if params["failure_type"] == "preemption" else f.PLACE_KEYS
     for key in of_cloud:
         if key in params and text.target != fault_kinds.CLOUD:
-            told = (
+            problem = (
                 f"says nothing about {text.target or 'no target'}, but about {fault_kinds.CLOUD!r}"
             )
-            raise document.error((*path, "params", key), told)
+            raise document.error((*path, "params", key), problem)
 
 
 def _line(problem: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""What a scenario file may say: its sections, its actions and their parameters. Pure data.
+"""What a scenario file may contain: sections, actions and their parameters. Pure data.
 
 The words are those of the original Navarch's scenarios, and a few more of our own; `reading` turns
 a file into these structs and says what is wrong with it.
@@ -78,7 +78,7 @@ NodeStatus = Literal[
     "lost",
     "terminated",
 ]
-"""Of a node that several are true of, the last of this list is told."""
+"""Where several apply, the last of this list is the status."""
 
 
 class FleetNode(Setting, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class FleetNode(Setting, frozen=True, kw_only=True):
 
     id: str
     pool: str = ""
-    """One of `pools`; empty: the scenario's own, in which sick nodes are left alone."""
+    """One of `pools`; empty: the scenario's own, in which unhealthy nodes are left alone."""
     provider: str = "fake"
     region: str = ""
     zone: str = ""
@@ -125,7 +125,7 @@ class FailureParams(Placed, frozen=True, kw_only=True):
     gpu_index: Annotated[int, msgspec.Meta(ge=0, le=63)] = 0
     message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)] = ""
     job: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """Whose process the kernel's line names: what befalls one job on several nodes is the job's."""
+    """Whose process the kernel's line names: faults of one job on several nodes are the job's."""
     temperature: Annotated[int, msgspec.Meta(ge=0, le=200)] = 96
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     """Of what is counted: errors, the cloud's calls that fail, the machines that it takes."""
@@ -254,7 +254,7 @@ PARAM_ALIASES: Final[dict[str, str]] = {"log_message": "message"}
 
 
 class EventText(Setting, frozen=True, kw_only=True):
-    """An event as it stands in the file; its params are read by its action."""
+    """An event as written in the file; its params are read by its action."""
 
     action: Action
     at: Duration | None = None
@@ -264,7 +264,7 @@ class EventText(Setting, frozen=True, kw_only=True):
 
 
 class Event(Setting, frozen=True, kw_only=True):
-    """Something that happens, or is waited or looked for."""
+    """A fault, a request, a wait or a check."""
 
     at: Duration
     action: Action
@@ -347,7 +347,7 @@ class Scenario(Setting, frozen=True, kw_only=True):
     duration: Duration | None = None
     """So long it lasts at least, before the assertions; absent: until its last event."""
     replace_fatal: bool = False
-    """Whether sick nodes of the scenario's own fleet are replaced."""
+    """Whether unhealthy nodes of the scenario's own fleet are replaced."""
     fleet: tuple[FleetNode, ...] = ()
     own_pools: tuple[str, ...] = ()
     """Names of the pools that hold the nodes which name none."""

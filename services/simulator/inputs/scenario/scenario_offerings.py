@@ -12,7 +12,7 @@ from services.simulator.inputs.scenario import scenario_format as f
 
 
 def offered(configuration: Settings, fleet: Iterable[f.FleetNode]) -> tuple[Offering, ...]:
-    """Every offering of a pool, and where the fleet's own nodes stand.
+    """Every offering of a pool, and those of the fleet's own nodes.
 
     ConfigurationError where an added type does not fit the catalogue.
     """

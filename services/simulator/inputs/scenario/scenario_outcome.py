@@ -1,4 +1,4 @@
-"""What came of a scenario: what was done, what held and what did not, how the nodes stand."""
+"""The result of a scenario: its events, its assertions, the status of the nodes."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ POOL_DEFAULTS: Final[dict[str, Any]] = {
 
 
 def pool_text(spec: dict[str, Any]) -> dict[str, Any]:
-    """A pool as it stands in the file, with what a simulation adds. Pure."""
+    """A pool as written in the file, with what a simulation adds. Pure."""
     asks = "autoscaling" in spec or "autoscaler" in spec or "scaling" in spec
     defaults = dict(POOL_DEFAULTS)
     if "providers" in spec:

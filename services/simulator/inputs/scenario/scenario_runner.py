@@ -353,5 +353,5 @@ def words(event: f.Event) -> str:
 
 
 def _short(value: Duration) -> str:
-    """A duration as somebody would write it: `1m30s`, `1.5s`."""
+    """A duration as people write it: `1m30s`, `1.5s`."""
     return format_duration(value) if value < 1 or value.is_integer() else f"{value:g}s"

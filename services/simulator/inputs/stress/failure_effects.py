@@ -1,7 +1,7 @@
 """What a failure of the plan is on a machine, and whether the policy takes a node for it. Pure.
 
-The policy is asked about the very fault that the machine's agent, or the watch over levels, would
-tell: so what is called fatal here is what the services will make of it.
+The policy judges the very fault that the machine's agent, or a telemetry level, would report: so
+what is fatal here is fatal to the services too.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from services.health_monitor.rules.health_state import TELEMETRY_SOURCE
 from services.health_monitor.rules.xid_catalogues import XidCatalog
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine import hardware_failures
-from services.simulator.engine.failure_reports import reporter_of, tell
+from services.simulator.engine.failure_reports import report_failure, reporter_of
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_format import FailureType
@@ -38,7 +38,7 @@ REMEDIES_OF_TYPES: Final[dict[str, str]] = {
 PROBED_AT: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-class _StandingClock:
+class _FixedClock:
     """A clock for what happens at one moment."""
 
     def now(self) -> datetime:
@@ -50,7 +50,7 @@ class _StandingClock:
         return 0.0
 
     async def sleep(self, seconds: float) -> None:
-        """Nobody waits here."""
+        """Nothing waits here."""
         raise NotImplementedError(seconds)
 
 
@@ -82,21 +82,21 @@ def judged_fatal(policy: Policy, type_: FailureType, xid: int) -> bool:
         faults = _of_levels(policy)
     else:
         planned = ScheduledFailure(number=1, at=0.0, slot=0, type=type_, xid=xid)
-        faults = _told(on_machine(planned, 0, 0.0, PROBED_AT, {}))
+        faults = _reported(on_machine(planned, 0, 0.0, PROBED_AT, {}))
     return any(policy.judge(each, {}, PROBED_AT).result == "unhealthy" for each in faults)
 
 
-def _told(failure: hardware_failures.HardwareFailure) -> list[Fault]:
+def _reported(failure: hardware_failures.HardwareFailure) -> list[Fault]:
     """The faults that an agent makes of it."""
-    nobody: Any = None
+    no_process: Any = None
     instance = Instance(name="probe", provider_id="probe", pool="probe")
-    machine = SimulatedMachine(instance, nobody, ready=1.0)
-    tell(reporter_of(machine, _StandingClock()), machine, failure)
-    told = []
+    machine = SimulatedMachine(instance, no_process, ready=1.0)
+    report_failure(reporter_of(machine, _FixedClock()), machine, failure)
+    faults = []
     while not machine.outbox.empty():
         message = node_codec.decode(machine.outbox.get_nowait().data)
-        told += [message] if isinstance(message, Fault) else []
-    return told
+        faults += [message] if isinstance(message, Fault) else []
+    return faults
 
 
 def _of_levels(policy: Policy) -> list[Fault]:

@@ -1,7 +1,7 @@
-"""What befalls a stress run's fleet, from its seed: every failure, what it brings about. Pure.
+"""Every failure of a stress run, drawn from its seed, with its consequences. Pure.
 
 The timeline is a list of values, drawn whole before the run begins; nothing that the services do
-changes it. A failure names a slot: it strikes the machine that stands there at that moment.
+changes it. A failure names a slot: it hits the machine that is there at that moment.
 """
 
 from bisect import bisect_right
@@ -206,13 +206,13 @@ class _Drawing:
         left = self._most(root)
         waiting = deque([(root, frozenset[str]())])
         while waiting:
-            failure, told = waiting.popleft()
+            failure, names = waiting.popleft()
             for follower in self._cascade(failure, struck, left, chance):
                 left -= 1
-                waiting.append((follower, told))
+                waiting.append((follower, names))
                 yield follower
-            for name, follower in self._correlated(failure, told, chance):
-                waiting.append((follower, told | {name}))
+            for name, follower in self._correlated(failure, names, chance):
+                waiting.append((follower, names | {name}))
                 yield follower
 
     def _most(self, root: ScheduledFailure) -> int:
@@ -244,11 +244,11 @@ class _Drawing:
             yield self._make(at, slot, kind, chance, cause="cascade", parent=failure)
 
     def _correlated(
-        self, failure: ScheduledFailure, told: frozenset[str], chance: Random
+        self, failure: ScheduledFailure, names: frozenset[str], chance: Random
     ) -> Iterator[tuple[str, ScheduledFailure]]:
         for each in self._chaos.correlated_failures:
             # Once in a chain's line: else two that trigger each other never end.
-            if each.name in told or not _triggers(each, failure):
+            if each.name in names or not _triggers(each, failure):
                 continue
             at = failure.at + each.delay
             if chance.random() >= each.probability or at >= self._seconds:

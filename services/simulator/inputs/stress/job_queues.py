@@ -1,8 +1,8 @@
 """The workload system of a stress run: jobs wait in a queue for each pool, and run on its nodes.
 
 It keeps the notifier's contract: nothing new is placed on a cordoned node, and a node is drained
-when its last job has ended. What runs on a machine that breaks or goes is interrupted, and begins
-anew from the head of the queue.
+when its last job has ended. What runs on a machine that breaks or goes is interrupted, and starts
+again from the head of the queue.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class JobQueues(SimulatedWorkload):
         for pool in pools:
             self.loads[pool] = Load(pending_jobs=0, queue_depth=0)
 
-    # --- how things stand -----------------------------------------------------------------------
+    # --- the current state ----------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
@@ -142,7 +142,7 @@ class JobQueues(SimulatedWorkload):
                 heapq.heappop(queue.room)
                 continue
             self._start(seat, queue.waiting.popleft())
-        self._tell(pool)
+        self._publish_load(pool)
 
     def _takes(self, seat: _Seat) -> bool:
         free = len(seat.running) < self._places
@@ -168,7 +168,7 @@ class JobQueues(SimulatedWorkload):
         heapq.heappush(self._queues[seat.pool].room, (seat.number, seat.node))
         self._place(seat.pool)
 
-    def _tell(self, pool: str) -> None:
+    def _publish_load(self, pool: str) -> None:
         queue = self._queues[pool]
         waiting = len(queue.waiting)
         self.loads[pool] = Load(pending_jobs=waiting, queue_depth=waiting + queue.running)
@@ -193,7 +193,7 @@ class JobQueues(SimulatedWorkload):
         self._seats.pop(node, None)
 
     def interrupt(self, node: str) -> None:
-        """A machine broke: what ran on it begins anew elsewhere, and it has no work any more."""
+        """A machine broke: its jobs start again elsewhere, and it gets none."""
         seat = self._seats.get(node)
         if seat is None:
             return
@@ -210,7 +210,7 @@ class JobQueues(SimulatedWorkload):
     # --- what Navarch asks ----------------------------------------------------------------------
 
     def uncordon(self, node: str) -> None:
-        """Use a node again: whatever was wrong with it is mended."""
+        """Use a node again: it is repaired."""
         super().uncordon(node)
         seat = self._seats.get(node)
         if seat is not None:

@@ -25,8 +25,8 @@ class Repair:
     """Moment, step, status."""
 
     @property
-    def ill_since(self) -> float:
-        """From when on its place was empty, or ill."""
+    def unhealthy_since(self) -> float:
+        """From when on its place was empty, or its node unhealthy."""
         known = [each for each in (self.failed_at, self.noticed_at) if each is not None]
         return min((*known, self.began_at))
 
@@ -35,7 +35,7 @@ class Repair:
         """From the failure until its place was filled again; None: it is not."""
         if self.ended_at is None or self.outcome != "done":
             return None
-        return self.ended_at - self.ill_since
+        return self.ended_at - self.unhealthy_since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,6 @@ class BudgetUse:
     """How long nothing more could be taken out."""
     begun: int = 0
     opened: Counter[str] = field(default_factory=Counter)
-    """How often the breaker opened, by its trouble."""
+    """How often the breaker opened, by its cause."""
     open_seconds: float = 0.0
     opened_at: float | None = None

@@ -127,7 +127,7 @@ def _summary(fleet: GeneratedFleet, recording: StressRecorder, machines: int) ->
         min(each.healthy + each.degraded, nodes) if scales else each.healthy + each.degraded
         for each, nodes in zip(steady, wanted, strict=True)
     ]
-    paid = _dollars(fleet, recording.standing_seconds)
+    paid = _dollars(fleet, recording.machine_seconds)
     outcomes = Counter(each.outcome for each in recording.repairs)
     last = samples[-1] if samples else None
     return RunSummary(
@@ -298,7 +298,7 @@ def _slowest(recording: StressRecorder, end: float) -> list[RepairStory]:
 
     def lasted(repair: Repair) -> float:
         until = repair.ended_at if repair.ended_at is not None else end
-        return until - repair.ill_since
+        return until - repair.unhealthy_since
 
     ranked = sorted(recording.repairs, key=lambda each: (-lasted(each), each.saga))
     return [_story(each, lasted(each), end) for each in ranked[:SLOWEST_MAX]]
@@ -324,7 +324,7 @@ def _story(repair: Repair, lasted: float, end: float) -> RepairStory:
         pool=repair.pool,
         fault_signature=repair.fault_signature,
         reason=repair.reason,
-        at=_round(repair.ill_since),
+        at=_round(repair.unhealthy_since),
         seconds=_round(lasted),
         outcome=repair.outcome,
         stages=stages(repair, end),

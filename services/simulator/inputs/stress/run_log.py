@@ -18,7 +18,7 @@ class Logbook(logging.Handler):
         super().__init__(logging.INFO)
         self._file = file
 
-    def told(self, at: float, what: str) -> None:
+    def write(self, at: float, what: str) -> None:
         """Write a line of the story."""
         self._file.write(f"{at:10.3f}  {what}\n")
 
@@ -29,7 +29,7 @@ class Logbook(logging.Handler):
         except RuntimeError:
             at = 0.0
         level = record.levelname.lower()
-        self.told(at, f"{level} {record.name}: {record.getMessage()}")
+        self.write(at, f"{level} {record.name}: {record.getMessage()}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ class Scaling:
     """What kept its autoscaler from being followed -> for how long."""
 
     def sample(self, record: PoolRecord, passed: float) -> None:
-        """Note how the pool stands; so many seconds have passed since the last time."""
+        """Sample the pool; so many seconds have passed since the last sample."""
         self.least = record.desired if self.least is None else min(self.least, record.desired)
         self.most = max(self.most, record.desired)
         if record.advice is not None:

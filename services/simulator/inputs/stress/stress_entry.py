@@ -53,7 +53,7 @@ class StressPlan:
 
 
 def plan(spec: StressSpec, health_policy: str = "") -> StressPlan:
-    """Make the fleet and all that befalls it, from the specification's seed."""
+    """Draw the fleet and its failures from the specification's seed."""
     policy = load_policy(policy_path(health_policy, None))
 
     @cache
@@ -130,11 +130,11 @@ def simulate(
         planned = plan(spec, base.health_policy if base is not None else "")
 
         async def live() -> StressReport:
-            told = book.told if book is not None else None
+            on_line = book.write if book is not None else None
             failures = tuple(
                 each for each in planned.failures if only is None or each.number in only
             )
-            run = StressRun(spec, planned.fleet, failures, str(spec.seed), told, base)
+            run = StressRun(spec, planned.fleet, failures, str(spec.seed), on_line, base)
             run.log_at(says, heard)
             violation = await run.run(passed)
             return report_composer.compose(

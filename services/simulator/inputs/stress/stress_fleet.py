@@ -1,7 +1,7 @@
-"""The fleet of a stress run: which nodes stand where, and when each is wanted. Pure.
+"""The fleet of a stress run: which nodes exist where, and when each is wanted. Pure.
 
-A slot is a place for one machine: its pool, provider, zone and rack stay, whichever machine stands
-in it. Weights are met exactly, to the node; who gets what is drawn from the seed.
+A slot is a place for one machine: its pool, provider, zone and rack stay, whichever machine is in
+it. Weights are met exactly, to the node; who gets what is drawn from the seed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The machines of a stress run: those of any simulation, thousands of them, each in its place.
 
 Hardware, failures and agents come from `services.simulator.engine.agent_machines`. Here
-is what a fleet of thousands needs besides: the plan says where each stands and how long it boots,
+is what a fleet of thousands needs besides: the plan says where each is and how long it boots,
 connections take no time, and beats and samples of all agents run off one timer, because a task for
 each would be half of the whole work.
 """
@@ -43,7 +43,7 @@ TICK_SECONDS: Final = 1.0
 """Agents speak at most so often, and at whole multiples of it."""
 UTILIZATION_PERCENT: Final = 70
 SAMPLES_KEPT: Final = 1
-"""Of each node: nobody in a stress run reads older ones, and all would be half of its memory."""
+"""Of each node: no service reads older ones, and all would be half of the memory."""
 
 
 @dataclass(slots=True)
@@ -54,9 +54,9 @@ class _AgentMessages:
     sample_subject: str
     gpus: msgspec.Raw
     hot: dict[int, int]
-    """Of which GPUs `gpus` tells that they are hot."""
+    """The hot GPUs that `gpus` reports."""
     used: int
-    """How busy it tells that they are, in percent."""
+    """The utilization that `gpus` reports, in percent."""
 
 
 class InstantProcess(SimulatedProcess):
@@ -126,9 +126,9 @@ class SlotMachines(AgentMachines):
         self._placed: dict[str, Slot] = {}
         """Instance name -> its slot, from the launch on."""
         self._over: dict[str, list[SimulatedMachine]] = {}
-        """Machines that stand beside the plan: they came before the one that they replace left."""
+        """Machines without a slot: they came before the one that they replace left."""
         self.at: dict[int, SimulatedMachine] = {}
-        """Slot -> the machine that stands there."""
+        """Slot -> its machine."""
         self.booting = self._cold_start
         self._beats = TurnBuckets(agent.heartbeat_interval)
         self._samples = TurnBuckets(agent.telemetry_interval)
@@ -203,7 +203,7 @@ class SlotMachines(AgentMachines):
                 heapq.heappush(self._free[instance.pool], slot.number)
 
     def restart(self, machine: SimulatedMachine) -> None:
-        """Boot a machine that is out, or anew; until its agent is up it says nothing."""
+        """Boot a machine; until its agent is up it is silent."""
         self._silence(machine)
         super().restart(machine)
 

@@ -1,7 +1,7 @@
 """Follows a stress run: what is stored becomes counts, samples and the story of each repair.
 
-Everything is told twice here: what is true (machines struck, machines that mended themselves) and
-what the services make of it. Nothing is kept but what the report needs, so that memory stays flat.
+Both are recorded: what is true (failures, and their end) and what the services make of
+it. Nothing is kept but what the report needs, so that memory stays flat.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ SERVING: Final = frozenset({"healthy", "degraded"})
 
 
 class _Node(msgspec.Struct, frozen=True, gc=False):
-    """Of a node's record, what says how it stands; the decoder skips the rest."""
+    """Of a node's record, what its state depends on; the decoder skips the rest."""
 
     node: str
     pool: str = ""
@@ -74,7 +74,7 @@ class _Params(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
-    """Of a saga's entry, what its story tells."""
+    """Of a saga's entry, what the report shows."""
 
     saga: str
     kind: SagaKind | Literal[""] = ""
@@ -84,7 +84,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
-    """Of a fact, what the report tells."""
+    """Of a fact, what the report shows."""
 
     node: str = ""
     status: str = ""
@@ -127,8 +127,8 @@ class StressRecorder:
         self.repairs: list[Repair] = []
         self.samples: list[Sample] = []
         self.budgets = {name: BudgetUse(name, nodes=size) for name, size in pools.items()}
-        self.standing_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
-        """Pool -> for how long machines of it stood, all together."""
+        self.machine_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
+        """Pool -> for how long its machines existed, all together."""
         self.serving_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
         """Pool -> for how long machines of it were in service, all together."""
         self.idle_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
@@ -142,7 +142,7 @@ class StressRecorder:
         """Open saga that counts against the budget -> its pool."""
         self._states: dict[str, str] = {}
         self._seen: dict[str, set[str]] = {}
-        self._ill: dict[str, tuple[int, float]] = {}
+        self._failed: dict[str, tuple[int, float]] = {}
         """Node -> how grave the gravest is that has struck its machine, and when that was."""
         self._noticed: dict[str, float] = {}
         self._since = Counter[str]()
@@ -157,10 +157,10 @@ class StressRecorder:
         if failure.xid:
             self.xids[failure.xid] += 1
         grave = _gravity(failure)
-        known = self._ill.get(node, (-1, 0.0))[0]
+        known = self._failed.get(node, (-1, 0.0))[0]
         # Of what is light the last one may have been the one too many.
         if node not in self._noticed and (grave > known or grave == known == 0):
-            self._ill[node] = grave, at
+            self._failed[node] = grave, at
         self._since["failures"] += 1
 
     def miss(self, failure: ScheduledFailure) -> None:
@@ -172,7 +172,7 @@ class StressRecorder:
         self.recovered[failure.type] += 1
         self._since["recoveries"] += 1
         if well:
-            self._ill.pop(node, None)
+            self._failed.pop(node, None)
             self._noticed.pop(node, None)
 
     # --- what the services make of it ---------------------------------------------------------
@@ -270,7 +270,7 @@ class StressRecorder:
                 new_node=params.new_node,
                 fault_signature=params.fault_signature,
                 reason=params.reason[:REASON_CHARS_MAX],
-                failed_at=self._ill[params.node][1] if params.node in self._ill else None,
+                failed_at=self._failed[params.node][1] if params.node in self._failed else None,
                 noticed_at=self._noticed.get(params.node),
                 began_at=at,
             )
@@ -285,7 +285,7 @@ class StressRecorder:
         repair.outcome, repair.ended_at = status, at
         if status == "done":
             self._since["repaired"] += 1
-            self._ill.pop(repair.node, None)
+            self._failed.pop(repair.node, None)
             self._noticed.pop(repair.node, None)
 
     def _out(self, pool: str) -> int:
@@ -301,13 +301,13 @@ class StressRecorder:
         records: Sequence[PoolRecord] = (),
         jobs: JobQueues | None = None,
     ) -> None:
-        """Note how the fleet stands; of each pool `wanted` was asked for and `machines` stand.
+        """Sample the fleet; `wanted` and `machines`: of each pool, the nodes wanted and existing.
 
         `records`: of pools with an autoscaler.
         """
         passed = at - (self.samples[-1].at if self.samples else 0.0)
         for pool, count in machines.items():
-            self.standing_seconds[pool] += count * passed
+            self.machine_seconds[pool] += count * passed
             self.serving_seconds[pool] += min(self._serving[pool], count) * passed
         for pool, budget in self.budgets.items():
             budget.limit = limit(self._specs[pool].max_unavailable, wanted.get(pool, 0))

@@ -1,4 +1,4 @@
-"""What no decoder sees in a `stress:` section, and in what stands beside it. Pure.
+"""What no decoder sees in a `stress:` section, and in the keys beside it. Pure.
 
 References to what is not there, times that do not fit, keys that would mean nothing: each with its
 place in the file and with what to write instead. A file that is found right here can be run.
@@ -61,7 +61,7 @@ Problem = tuple[Path_, str]
 
 
 def read(document: Document, value: Any, path: Path_ = ()) -> StressSpec:
-    """Read a `stress:` section that stands at `path`; ConfigurationError says what is wrong."""
+    """Read a `stress:` section at `path`; ConfigurationError says what is wrong."""
     spec: StressSpec = convert(document, value, StressSpec, path)
     if found := errors(document, spec, path):
         raise ConfigurationError("\n".join(map(str, found)))
@@ -96,7 +96,7 @@ def errors(document: Document, spec: StressSpec, path: Path_) -> list[Configurat
 def _of_autoscaler(
     document: Document, spec: StressSpec, path: Path_
 ) -> Iterator[ConfigurationError]:
-    """What is wrong with the pools' autoscaler, or with what stands beside it."""
+    """What is wrong with the pools' autoscaler, or with the keys beside it."""
     here = (*path, "fleet_gen")
     written = next(key for key in AUTOSCALING if key in spec.fleet_gen.pool)
     for key in ("pattern", "duration", "batch_size", "jitter_percent"):
@@ -151,7 +151,7 @@ def _renamed(value: Any) -> Any:
 
 
 def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
-    """What stands beside `stress` and would mean nothing there; `raw` is the file as it is."""
+    """Keys beside `stress` that would mean nothing there; `raw` is the file as it is."""
     for key, there in MOVED.items():
         if raw.get(key):
             yield (key,), f"means nothing beside `stress`; write it as {there}"
@@ -271,13 +271,13 @@ def _of_fleet(fleet: FleetSpec) -> Iterator[Problem]:
 
 
 def _of_zones(fleet: FleetSpec) -> Iterator[Problem]:
-    """Zones are told apart by their names alone."""
+    """Only its name identifies a zone."""
     homes: dict[str, str] = {}
     for region in fleet.regions:
         for zone in zones_of(fleet, region):
             if zone in homes:
                 where = "twice" if homes[zone] == region else f"in {homes[zone]}, too"
-                yield ("zones", region), f"{zone!r} stands {where}; a zone is of one region, once"
+                yield ("zones", region), f"{zone!r} is {where}; a zone is of one region, once"
             homes[zone] = region
 
 
@@ -349,7 +349,7 @@ def _twice(key: str, names: Iterable[str]) -> Iterator[Problem]:
     for number, name in enumerate(names):
         seen[name] += 1
         if seen[name] > 1:
-            yield (key, number, "name"), f"{name!r} stands twice; rename one"
+            yield (key, number, "name"), f"{name!r} is there twice; rename one"
 
 
 def _is_xid(text: str) -> bool:
