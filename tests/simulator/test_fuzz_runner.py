@@ -9,7 +9,7 @@ import pytest
 
 from services.simulator.inputs.fuzz.fuzz_campaign import draw, keep
 from services.simulator.inputs.fuzz.fuzz_runner import FuzzOptions, Tally, fuzz, one
-from tests.simulator.planted import BUGS
+from tests.simulator.planted_bugs import BUGS
 
 pytestmark = pytest.mark.slow
 
