@@ -26,7 +26,7 @@ WRONG = {
     "an unnamed pool": (HEAD + "pools:\n- {min_nodes: 1}", "a.yaml:4: pools.0: a pool in a list"),
     "a pool listed twice": (
         HEAD + "pools:\n- {name: p}\n- {name: p}",
-        "a.yaml:5: pools.1: pool 'p' stands twice; rename one",
+        "a.yaml:5: pools.1: pool 'p' is there twice; rename one",
     ),
     "a key of a listed pool": (
         HEAD + "pools:\n- name: p\n  min_node: 1",
