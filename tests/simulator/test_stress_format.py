@@ -156,7 +156,11 @@ def test_the_affected_percentage_may_be_a_share(written: str, share: float) -> N
         ("us-central1-b]", "us-central1-a]", "zones.us-central1: 'us-central1-a' is there twice"),
         ("us-central1-b]", "europe-west1-a]", "'europe-west1-a' is in us-central1, too"),
         ("duration: 3m", "duration: 0s", "scheduled_outages.0.duration: must be more than 0s"),
-        ("name: heat, start", "name: partition, start", "1.name: 'partition' is there twice; rename"),
+        (
+            "name: heat, start",
+            "name: partition, start",
+            "1.name: 'partition' is there twice; rename",
+        ),
         (
             "name: heat, trig",
             "name: nvlink, trig",
