@@ -92,7 +92,7 @@ class BucketView(Generic[R]):
         self._reached(self._seen)
 
     def _reached(self, revision: int) -> None:
-        """Note how far the view goes: as the watch tells, and on as long as all is our own."""
+        """Advance to what the watch delivered, and past revisions that this process wrote."""
         self._seen = max(self._seen, revision)
         while self._seen + 1 in self._own:
             self._seen += 1
@@ -103,7 +103,7 @@ class BucketView(Generic[R]):
     async def caught_up(self) -> None:
         """Wait until the view holds everything that was written before this call."""
         name = self._bucket.name
-        # Of what stands: a watch never brings what has been removed without a marker.
+        # The last entry that is still stored: one removed without a marker is never delivered.
         target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
         async with self._moved:
             await self._moved.wait_for(lambda: self._seen >= target)

@@ -99,7 +99,7 @@ class Delivery(Protocol):
         ...
 
     async def progress(self) -> None:
-        """Still at it: start the acknowledgement wait anew."""
+        """Still being processed: restart the acknowledgement wait."""
         ...
 
 
@@ -202,7 +202,7 @@ class Bus(Protocol):
         ...
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of what stands under it."""
+        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
         ...
 
     def watch(self, bucket: BucketSpec, filter_: str = ">") -> AsyncIterator[Entry]:
@@ -228,7 +228,7 @@ class Bus(Protocol):
         ...
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
-        """Ask whoever serves the subject; Unavailable where nobody does."""
+        """Send a request; Unavailable where no responder serves the subject."""
         ...
 
     async def serve(

@@ -85,7 +85,7 @@ async def _set_up_durable(bus: Bus, spec: DurableSpec, replicas: int) -> None:
                 f"consumer {spec.name} can have as many replicas only then; look at nats stream "
                 f"report {spec.stream} and start again when every replica is current"
             ) from error
-        # Some options are fixed at creation; what stands there then says which.
+        # Some options are fixed at creation; the existing configuration says which.
         try:
             answer = await bus.admin(f"CONSUMER.INFO.{place}", {})
         except Refused:

@@ -1,6 +1,6 @@
 """Work that many ask for at once, done once for all of them: begun after each of them asked.
 
-Whoever asks while it is under way may know of something that it began too early to see; so those
+Callers that come while it is under way may know of something that it began too early to see; they
 wait for the next one, and share that.
 """
 
@@ -30,7 +30,7 @@ class Joined(Generic[T]):
         return await asyncio.shield(task)
 
     def waited_for(self, key: str) -> bool:
-        """Whether somebody waits for the run after this one."""
+        """Whether a caller waits for the run after this one."""
         return key in self._next
 
     async def close(self) -> None:

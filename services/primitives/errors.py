@@ -3,7 +3,7 @@
 NavarchError
 ├── BusError                    the bus did not do it
 │   ├── Unavailable             not now: no connection, no leader, no answer in time; try again
-│   ├── Conflict                somebody else wrote first; read again and decide again
+│   ├── Conflict                another writer was faster; read again and decide again
 │   └── Refused                 never: the server says the request itself is wrong
 ├── Retry                       a handler asks for its message again, after a while
 ├── Reject                      a handler cannot use its message; it is dead-lettered
@@ -25,7 +25,7 @@ class Unavailable(BusError):  # noqa: N818 - reads as the state it names
 
 
 class Conflict(BusError):  # noqa: N818
-    """The guard did not hold: somebody else wrote first."""
+    """The guard did not hold: another writer was faster."""
 
 
 class Refused(BusError):  # noqa: N818
@@ -41,7 +41,7 @@ class Retry(NavarchError):  # noqa: N818
     """Deliver this message again after `after_seconds` (None: the loop's back-off)."""
 
     def __init__(self, reason: str, after_seconds: float | None = None) -> None:
-        """Say why; the reason stands in the log and in the dead letter, should it come to that."""
+        """Say why; the reason goes to the log, and to the dead letter if there is one."""
         super().__init__(reason)
         self.after_seconds = after_seconds
 

@@ -1,6 +1,6 @@
 """Ends a process with the one that started it, however that ended; by the kernel, on Linux alone.
 
-Run as a program this is the launcher, which becomes the command. The kernel keeps what it was told
+Run as a program this is the launcher, which becomes the command. The kernel keeps the setting
 over an exec, so any program can be started so, and there is no moment at which it would be missed:
 a parent that has ended before is seen by its number.
 """
@@ -28,14 +28,14 @@ def ending_with_us(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def become(parent: int, command: Sequence[str]) -> None:
-    """Tell the kernel, and become the command, unless the parent has ended already."""
+    """Set the death signal, and become the command unless the parent has ended already."""
     import ctypes  # noqa: PLC0415 - the launcher's alone
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         reason = os.strerror(ctypes.get_errno())
         sys.stderr.write(f"{command[0]} will outlive a killed parent: prctl: {reason}\n")
-    # After it: who ends from here on is told of by the kernel.
+    # Checked afterwards: from here on the kernel reports the parent's end.
     if os.getppid() == parent:
         os.execvp(command[0], tuple(command))  # noqa: S606
 

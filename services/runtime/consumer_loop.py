@@ -62,7 +62,7 @@ class Consumer:
 
 @dataclass(slots=True)
 class ConsumerLoop:
-    """Runs one consumer until told to stop."""
+    """Runs one consumer until cancelled."""
 
     bus: Bus
     consumer: Consumer
@@ -194,7 +194,7 @@ class ConsumerLoop:
         return outcome
 
     async def _keep_alive(self) -> None:
-        """Tell the server, thrice per acknowledgement wait, what is still being worked on."""
+        """Report progress on held messages, three times per acknowledgement wait."""
         interval = self.consumer.durable.ack_wait_seconds / 3
         while True:
             await self._holding.wait()

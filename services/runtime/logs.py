@@ -12,7 +12,7 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 
 
 class JsonFormatter(logging.Formatter):
-    """`{"time", "level", "service", "msg", …}`; what is passed as `extra` stands beside them."""
+    """`{"time", "level", "service", "msg", …}`; what is passed as `extra` is added."""
 
     def __init__(self, service: str) -> None:
         """Name the service in every line."""

@@ -162,7 +162,7 @@ async def _serve(context: Context, service: Service, stopping: asyncio.Event) ->
             {waiting, serving, *consuming, *tasks}, return_when=asyncio.FIRST_COMPLETED
         )
         if waiting not in done:
-            # A loop that ends is a defect; ending the process lets its supervisor start it anew.
+            # A loop that ends is a defect; ending the process lets its supervisor restart it.
             for task in done:
                 task.result()
             raise NavarchError("a loop of the service ended by itself")

@@ -41,7 +41,7 @@ class ServerClock:
         self._epoch = own.now() - timedelta(seconds=own.monotonic())
         """The moment at which `monotonic` showed nought."""
         self._known = False
-        self._told = False
+        self._reported = False
 
     def now(self) -> datetime:
         """The moment at the server, in UTC."""
@@ -83,17 +83,17 @@ class ServerClock:
             return True
         self._known = True
         self._epoch = entry.time - timedelta(seconds=asked)
-        self._tell()
+        self._report()
         return True
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         ahead = (self._own.now() - self.now()).total_seconds()
         self._instruments.clock_ahead_seconds.set(ahead)
         wrong = abs(ahead) >= TOLD_SECONDS
-        if wrong and not self._told:
+        if wrong and not self._reported:
             log.warning(
                 "this host's clock is %.1f s %s the server's; Navarch goes by the server's",
                 abs(ahead),
                 "ahead of" if ahead > 0 else "behind",
             )
-        self._told = wrong
+        self._reported = wrong

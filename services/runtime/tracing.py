@@ -1,7 +1,7 @@
 """Traces: one replacement is one trace, carried from message to message in `traceparent`.
 
 Spans are made by opentelemetry-sdk and exported over OTLP where an endpoint is configured. Without
-one nobody would read what a span records, so only its ids are made: they travel on the bus and in
+one a span's record would have no reader, so only its ids are made: they travel on the bus and in
 the logs all the same.
 """
 
@@ -29,7 +29,7 @@ _PARENT: Final = re.compile(
 )
 """What of W3C's `traceparent` we write; one that says more is as good as none."""
 _unrecorded: ContextVar[str] = ContextVar("traceparent", default="")
-"""The traceparent of the span that nobody records."""
+"""The traceparent of a span that is not recorded."""
 
 
 class Tracing:
@@ -42,7 +42,7 @@ class Tracing:
         ids: IdGenerator | None = None,
     ) -> None:
         """Export through `processor`, or nowhere; `ids` None: at random."""
-        # Whoever made it closes it; at the interpreter's exit it would be kept until then.
+        # Its creator closes it; at the interpreter's exit it would be kept until then.
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": service}),
             id_generator=ids,

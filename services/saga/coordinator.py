@@ -120,7 +120,7 @@ class Coordinator:
         """Take one entry in: its effects first, then whatever the log calls for next."""
         entry = received.message
         if entry.saga != saga_of(received.stored):
-            raise Reject(f"says it is of {entry.saga}, but stands in another saga's log")
+            raise Reject(f"says it is of {entry.saga}, but is in another saga's log")
         state = await self._state_with(entry, received.stored)
         if received.stored.sequence in state.skipped:
             raise Reject(f"{entry.saga}: does not follow from the log before it")
@@ -173,7 +173,7 @@ class Coordinator:
             now = max(now, at) if at is not None else now
             definition = self._definitions[state.kind]
             # Looked at after the step's own start was appended, and the node's record is written
-            # before this log is read by whoever changes it: one of the two sees the other.
+            # before this log is read by its writer: one of the two sees the other.
             node = await self._look(state) if waits_for_node(definition, state) else None
             entry = next_entry(definition, state, node, now)
             if entry is None or isinstance(entry, Waiting):
@@ -182,7 +182,7 @@ class Coordinator:
             try:
                 sequence = await append(self._bus, entry, state.sequence, headers)
             except Conflict:
-                # Somebody else went on with it, or the cache is old: read again, decide again.
+                # Another replica went on with it, or the cache is old: read again, decide again.
                 self._cache.pop(saga, None)
                 continue
             self._keep(fold(state, entry, sequence, headers))

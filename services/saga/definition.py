@@ -50,20 +50,20 @@ class Step:
     undo: bool = False
     """Whether unwinding takes the action back."""
     overdue_seconds: Seconds | None = None
-    """After how long people are told that it lasts, where it has no deadline."""
+    """After how long operators are notified that it lasts, where it has no deadline."""
     on_deadline: Literal["fail", "proceed"] = "fail"
     cut_short: bool = False
     """Whether its waiting may be ended before the deadline, by a person or by what happens."""
     pivot: bool = False
     """Once it has succeeded there is no way back: a later failure is stuck, not unwound."""
     irrevocable: bool = False
-    """Once begun it cannot be called off: from then on nobody can cancel the saga, and unwinding
-    undoes nothing that stands before it."""
+    """Once begun it cannot be called off: from then on the saga cannot be cancelled, and unwinding
+    undoes no earlier step."""
     superseded: bool = False
     """Unwinding does not wait for an action under way to stop: it harms nothing, or the undo copes
     with it."""
     waits: Condition | None = None
-    """Set where nobody performs the step: it waits for something to be true of the new node."""
+    """Set where no service performs the step: it waits for something to be true of the new node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,7 @@ def _under_way(
                 pass
     if begun.deadline is not None and now >= begun.deadline:
         return StepExpired(id=_id(state, f"{step.name}.expired"), **names)
-    if begun.overdue is not None and not begun.told_overdue and now >= begun.overdue:
+    if begun.overdue is not None and not begun.overdue_reported and now >= begun.overdue:
         return StepOverdue(id=_id(state, f"{step.name}.overdue"), **names)
     return Waiting(step.name, begun.deadline)
 
@@ -142,7 +142,7 @@ def _give_up(
         "reason": reason,
     }
     if stuck:
-        remedy = f"mend what keeps {step} from succeeding; the saga does not go back from here"
+        remedy = f"fix what keeps {step} from succeeding; the saga does not go back from here"
         return SagaStuck(id=_id(state, "stuck"), remedy=remedy, **names)
     return SagaUnwinding(id=_id(state, "unwinding"), **names)
 
@@ -152,7 +152,7 @@ def _backward(definition: Definition, state: SagaState, now: datetime) -> SagaEn
     for step in reversed(definition.steps(state.params)):
         done = state.step(step.name)
         if done.status == "started" and step.waits is None and not step.superseded:
-            # Cancelled under way: whoever performs it must have stopped before anything is undone,
+            # Cancelled under way: its participant must have stopped before anything is undone,
             # or it could come into effect afterwards.
             if done.deadline is None or now < done.deadline:
                 return Waiting(step.name, done.deadline)
@@ -201,7 +201,7 @@ def cancel(
     cause: str,
     then: str = "",
 ) -> SagaUnwinding | Impossible:
-    """Return the entry that unwinds a saga because somebody wants it, or why that cannot be."""
+    """Return the entry that unwinds a saga because it was requested, or why that cannot be."""
     match state.status:
         case "running":
             pass

@@ -7,7 +7,7 @@ the coordinator's next command and not this one's business.
 
 Where a saga is cancelled, `watch` stops the action under way, and its failure is the word that it
 has stopped: unwinding waits for that word, so that nothing comes into effect after its undo. Where
-its step is given up, `watch` stops it too, and nobody waits for a word.
+its step is given up, `watch` stops it too, and no result is expected.
 """
 
 import asyncio
@@ -72,11 +72,11 @@ class DeadlinePassed(Exception):  # noqa: N818 - reads as the state it names
 
 
 class Stopped(Exception):  # noqa: N818 - reads as the state it names
-    """Somebody has cancelled the saga."""
+    """The saga was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _OpenCommand:
     """A command that is not answered yet."""
 
     sequence: int
@@ -149,7 +149,7 @@ class Participant:
         async for stored in self._bus.follow(SAGAS.name, filters, "new", after=since):
             saga = saga_of(stored)
             stop = self._acting.get(saga)
-            # What stands there need not be an entry, nor one that the log before it allows.
+            # It need not be an entry, nor one that the log before it allows.
             if stop is None or not isinstance(decode_entry(stored), SagaUnwinding | StepExpired):
                 continue
             if await self._unwanted(saga):
@@ -205,39 +205,39 @@ class Participant:
     async def _settle(
         self, action: Action, command: Command, sequence: int, stop: asyncio.Event | None
     ) -> None:
-        """Perform a command that still stands, and answer it; `stop` None: it is an undo."""
+        """Perform a command that is still open, and answer it; `stop` None: it is an undo."""
         undo = stop is None
-        standing = await self._standing(command.saga, command.step, sequence, undo=undo)
-        if standing is None:
+        open_command = await self._open_command(command.saga, command.step, sequence, undo=undo)
+        if open_command is None:
             return
-        if standing.stopped and stop is not None:
+        if open_command.stopped and stop is not None:
             stop.set()
         result = await self._perform(action, command, stop)
         if result is not None:
-            await self._answer(result, standing.sequence, undo=undo)
+            await self._answer(result, open_command.sequence, undo=undo)
 
-    async def _standing(
+    async def _open_command(
         self, saga: str, step: str, sequence: int, *, undo: bool
-    ) -> _Standing | None:
-        """How the command stands; None where the saga went on without it.
+    ) -> _OpenCommand | None:
+        """The command if it is open; None where the saga went on without it.
 
         `sequence`: of a command that need not be looked for in the log if it is the last entry.
         """
         last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
         if last is not None and last.sequence == sequence:
-            return _Standing(sequence, stopped=False)
+            return _OpenCommand(sequence, stopped=False)
         state = await read_state(self._bus, saga)
         wanted = "undo-started" if undo else "started"
         if state is None or state.ended or state.step(step).status != wanted:
             return None
-        return _Standing(state.sequence, stopped=state.status == "unwinding")
+        return _OpenCommand(state.sequence, stopped=state.status == "unwinding")
 
     async def _answer(self, result: StepEntry, expected: int, *, undo: bool) -> None:
         for _ in range(APPEND_TRIES_MAX):
             try:
                 await append(self._bus, result, expected, current_headers())
             except Conflict:
-                again = await self._standing(result.saga, result.step, 0, undo=undo)
+                again = await self._open_command(result.saga, result.step, 0, undo=undo)
                 if again is None:
                     log.info("the saga went on without this result", extra={"saga": result.saga})
                     return
@@ -249,7 +249,7 @@ class Participant:
     async def _bounded(
         self, action: Action, command: Command, stop: asyncio.Event | None
     ) -> msgspec.Struct | None:
-        """Perform until told to stop, or until the deadline: what comes next must not wait."""
+        """Perform until stopped, or until the deadline: the next step must not wait."""
         if stop is None:
             return await action(command)
         if stop.is_set():

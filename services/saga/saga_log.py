@@ -1,6 +1,6 @@
 """Reading and appending to a saga's log.
 
-What does not belong in a log (unreadable, or not allowed where it stands) is skipped and logged
+What does not belong in a log (unreadable, or not allowed at its place) is skipped and logged
 loudly: the guard keeps every well-behaved writer out, so it was put there by hand, and it must not
 stop the saga. Skipping depends on the log alone, so all readers agree.
 """

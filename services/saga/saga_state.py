@@ -84,7 +84,7 @@ class StepState:
     started_at: datetime | None = None
     deadline: datetime | None = None
     overdue: datetime | None = None
-    told_overdue: bool = False
+    overdue_reported: bool = False
     ended_at: datetime | None = None
     """When the action succeeded, failed or was given up."""
     remedy: str = ""
@@ -99,7 +99,7 @@ _PENDING = StepState()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaState:
-    """A saga, as its log tells it."""
+    """A saga, folded from its log."""
 
     saga: str
     kind: SagaKind
@@ -120,14 +120,14 @@ class SagaState:
     asked: str = ""
     """Id of the last request that this log has taken in, so that a redelivery is known again."""
     cancelled: bool = False
-    """Whether it is unwound because somebody asked for it."""
+    """Whether it is unwound because it was requested."""
     then: str = ""
     """Id of the uncordon saga that follows; empty: none."""
     unwinding_at: datetime | None = None
     """Since when it is unwound; None: it is not."""
     steps: Mapping[str, StepState] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
-    """Sequences of what stands in the log and does not belong there."""
+    """Sequences of entries that do not belong in the log."""
 
     def step(self, name: str) -> StepState:
         """A step's state; pending where no entry names it."""
@@ -217,7 +217,7 @@ def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
             begun = replace(step, status=status, started_at=entry.time)
             return replace(begun, deadline=deadline, overdue=overdue)
         case StepOverdue():
-            return replace(step, told_overdue=True)
+            return replace(step, overdue_reported=True)
         case StepSucceeded(outputs=outputs):
             return replace(step, status=status, outputs=outputs, ended_at=entry.time)
         case StepFailed(reason=reason, error=error):

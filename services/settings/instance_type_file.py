@@ -55,12 +55,12 @@ def _document(path: Path) -> Document:
 def _check(
     document: Document, path: tuple[str, ...], part: InstanceTypes, whole: InstanceTypes
 ) -> None:
-    """What an abstract name stands for must be in the catalogue, and be the same size there."""
+    """The types of an abstract name must be in the catalogue, and of one size there."""
     for name, meant in part.abstract.items():
         for kind, types in meant.items():
             here = (*path, "abstract", name, kind)
             if not types:
-                raise document.error(here, "stands for nothing; name a type, or take it out")
+                raise document.error(here, "names no type; add one, or remove it")
             known = whole.types.get(kind, {})
             for each in types:
                 if each not in known and OTHERS not in known:
@@ -70,5 +70,5 @@ def _check(
             sizes = {known[each].gpus for each in types if each in known}
             if len(sizes) > 1:
                 raise document.error(
-                    here, f"stands for types of {sorted(sizes)} GPUs; name those of one size"
+                    here, f"names types of {sorted(sizes)} GPUs; name those of one size"
                 )

@@ -1,6 +1,6 @@
 """`{{.Name}}` in what new nodes are given: setup commands and user data. Pure.
 
-Which names there are is known when the configuration is read, what they stand for when a node is
+Which names there are is known when the configuration is read, their values when a node is
 launched; so a name that does not exist is an error of the configuration, with its line.
 """
 

@@ -33,7 +33,7 @@ def pool_problem(spec: PoolSpec) -> Problem | None:
             return (), "`instance_type` is missing; add it"
         return None
     if spec.provider:
-        return ("provider",), "stands beside `providers`; keep one of them"
+        return ("provider",), "excludes `providers`; keep one of them"
     for key in ("region", "zones"):
         if getattr(spec, key):
             return (key,), "means one provider; name regions and zones under each of `providers`"
@@ -96,7 +96,7 @@ def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
 
 
 def says_more(spec: PoolSpec) -> bool:
-    """Whether a launch must be told more than one provider, its type, region and zones."""
+    """Whether a launch needs more than one provider, its type, region and zones."""
     return bool(
         spec.providers
         or spec.strategy.type != "priority"

@@ -154,7 +154,7 @@ def _pools(document: Document, value: Any) -> list[tuple[str, dict[str, Any], Pa
     seen: set[str] = set()
     for name, _, path in found:
         if name in seen:
-            raise document.error(path, f"pool {name!r} stands twice; rename one")
+            raise document.error(path, f"pool {name!r} is there twice; rename one")
         seen.add(name)
     return found
 

@@ -52,13 +52,13 @@ def template_problem(file: Path) -> str:
 
 
 def _yaml_problem(file: Path, text: str) -> str:
-    """Whether it is YAML once it is filled in; two lines stand for what has several."""
+    """Whether it is YAML once it is filled in; values of several lines get two."""
     values = dict.fromkeys(placeholders.USER_DATA_NAMES, "x")
     values |= dict.fromkeys(placeholders.LONG_NAMES, "x\nx")
     try:
-        told = yaml.safe_load(placeholders.fill(text, values))
+        filled = yaml.safe_load(placeholders.fill(text, values))
     except yaml.MarkedYAMLError as error:
         return f"{file}: is not YAML when it is filled in: {error.problem}"
     except yaml.YAMLError as error:
         return f"{file}: is not YAML when it is filled in: {error}"
-    return "" if isinstance(told, dict) else f"{file}: is no mapping; see cloud-init's examples"
+    return "" if isinstance(filled, dict) else f"{file}: is no mapping; see cloud-init's examples"

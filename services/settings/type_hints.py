@@ -16,7 +16,7 @@ def _bare(kind: Any) -> Any:
 
 
 def kind_at(kind: Any, path: Iterable[str | int]) -> Any:
-    """The type of what stands at a path in a struct; None where the struct does not say."""
+    """The type at a path in a struct; None where the struct does not say."""
     for part in path:
         kind = _bare(kind)
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit, in words for whoever wrote the YAML. Pure."""
+"""What msgspec says of a value that does not fit, in words for the author of the YAML. Pure."""
 
 import re
 from typing import Final
@@ -24,7 +24,7 @@ GIVEN: Final = {
     "bytes": "binary",
 }
 QUOTABLE: Final = frozenset({"int", "float", "bool", "date", "datetime"})
-"""What YAML makes of words that somebody may have meant as text."""
+"""What YAML makes of words that may have been meant as text."""
 _TYPE = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`\Z")
 _BOUND = re.compile(r"Expected `(?:int|float)(?: \| null)?` (<=|>=|<|>) (-?[0-9.]+)\Z")
 _LENGTH = re.compile(r"Expected `(str|array|object)(?: \| null)?` of length (<=|>=) ([0-9]+)\Z")

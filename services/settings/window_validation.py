@@ -19,7 +19,7 @@ _ANY: Final = datetime(2026, 1, 1, tzinfo=UTC)
 def window_problem(window: WindowSpec, before: Iterable[WindowSpec]) -> tuple[str, str] | None:
     """Return the key that is wrong, and why; None where all is right. `before`: those above it."""
     if any(other.name == window.name for other in before):
-        return "name", f"{window.name!r} stands twice; rename one"
+        return "name", f"{window.name!r} is there twice; rename one"
     if wrong := _cron_problem(window.start):
         return "start", (
             f"{window.start!r} is not a cron expression ({wrong}); write minute, hour, day, month "

@@ -85,7 +85,7 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
             if key in result:
                 first = document.lines[here]
                 document.lines[here] = key_node.start_mark.line + 1
-                raise document.error(here, f"stands twice (first on line {first}); remove one")
+                raise document.error(here, f"is there twice (first on line {first}); remove one")
             document.lines[here] = key_node.start_mark.line + 1
             result[key] = _plain(document, value_node, here)
         return result

@@ -13,10 +13,10 @@ NOUNS: Final = frozenset({"tracing", "scoring", "incident_matching", "request_or
 CLASSES_LATER: Final = frozenset(
     {
         *("Access", "Alert", "Answer", "Asked", "Change", "Checked", "Choice", "Claim"),
-        *("Connection", "Effects", "Failure", "Finding", "Fleet", "Held", "Inventory", "Jobs"),
-        *("Known", "Line", "Look", "Machine", "Moment", "Order", "Outage", "Outbox", "Outcome"),
-        *("Pace", "Place", "Plan", "Puller", "Report", "Rule", "Seen", "SetupError", "Sighting"),
-        *("Source", "Stage", "Standing", "Step", "Summary", "Trouble", "Wanted", "Watch"),
+        *("Failure", "Finding", "Fleet", "Held", "Inventory", "Jobs"),
+        *("Known", "Line", "Look", "Machine", "Moment", "Order", "Outage", "Outcome"),
+        *("Pace", "Plan", "Report", "Rule", "Seen", "SetupError", "Sighting"),
+        *("Source", "Stage", "Standing", "Step", "Summary", "Trouble", "Wanted"),
         *("Wave", "World"),
     }
 )

@@ -42,9 +42,9 @@ CLEAN_LATER: Final = (
         "README.md",
         "pyproject.toml",
     ),
-    *("services/bus", "services/cli", "services/health_monitor", "services/metrics"),
-    *("services/notifier", "services/pool_manager", "services/primitives", "services/provisioner"),
-    *("services/runtime", "services/saga", "services/settings", "services/simulator"),
+    *("services/cli", "services/health_monitor", "services/metrics"),
+    *("services/notifier", "services/pool_manager", "services/provisioner"),
+    "services/simulator",
     *("tests/agent", "tests/autoscaling", "tests/cli", "tests/cluster", "tests/crash"),
     *(
         "tests/golden",

@@ -7,7 +7,7 @@ import pytest
 from nats.aio.client import Client
 
 from services.bus.nats.nats_bus import QuickClient
-from services.bus.nats.request_mux import Answer, Asker
+from services.bus.nats.request_mux import ClientMessage, RequestMux
 from services.primitives.errors import Unavailable
 
 
@@ -55,18 +55,18 @@ class Line:
         await self._arrived(Message(self.asked[number][1], data, headers))
 
 
-async def listening() -> tuple[Line, Asker]:
+async def listening() -> tuple[Line, RequestMux]:
     """A line, and who asks over it."""
     line = Line()
-    asker = Asker(line)
-    await asker.listen()
-    return line, asker
+    mux = RequestMux(line)
+    await mux.listen()
+    return line, mux
 
 
 async def test_each_question_has_its_own_answer() -> None:
     """Whatever order they come in; what nobody asked, or asks any more, is passed over."""
-    line, asker = await listening()
-    asked = [asyncio.create_task(asker.ask("q", b"", None, 5)) for _ in range(3)]
+    line, mux = await listening()
+    asked = [asyncio.create_task(mux.ask("q", b"", None, 5)) for _ in range(3)]
     await asyncio.sleep(0)
     asked[1].cancel()
     await asyncio.sleep(0)
@@ -79,15 +79,15 @@ async def test_each_question_has_its_own_answer() -> None:
 
 async def test_many_answers_end_with_the_one_that_says_so() -> None:
     """And with an error where that is what it says."""
-    line, asker = await listening()
+    line, mux = await listening()
 
-    def ends(message: Answer) -> bool:
+    def ends(message: ClientMessage) -> bool:
         if message.data == b"bad":
             raise Unavailable("bad")
         return message.data == b"end"
 
-    good = asyncio.create_task(asker.gather("q", b"", ends, 5))
-    bad = asyncio.create_task(asker.gather("q", b"", ends, 5))
+    good = asyncio.create_task(mux.gather("q", b"", ends, 5))
+    bad = asyncio.create_task(mux.gather("q", b"", ends, 5))
     await asyncio.sleep(0)
     for number, data in ((0, b"1"), (1, b"1"), (0, b"2"), (1, b"bad"), (0, b"end"), (0, b"3")):
         await line.answers(number, data)
@@ -99,17 +99,17 @@ async def test_many_answers_end_with_the_one_that_says_so() -> None:
 
 async def test_a_question_that_cannot_be_answered_ends_at_once() -> None:
     """Where nobody serves its subject, where the connection is lost; else after its time."""
-    line, asker = await listening()
-    nobody, lost = (asyncio.create_task(asker.ask("q", b"", None, 5)) for _ in range(2))
+    line, mux = await listening()
+    nobody, lost = (asyncio.create_task(mux.ask("q", b"", None, 5)) for _ in range(2))
     await asyncio.sleep(0)
     await line.answers(0, b"", "503")
-    with pytest.raises(Unavailable, match="q: nobody answers"):
+    with pytest.raises(Unavailable, match="q: no responders"):
         await nobody
-    asker.lost()
+    mux.lost()
     with pytest.raises(Unavailable, match="the connection to the bus was lost"):
         await lost
     with pytest.raises(TimeoutError):
-        await asker.ask("q", b"", None, 0.001)
+        await mux.ask("q", b"", None, 0.001)
 
 
 @pytest.mark.parametrize(

@@ -267,11 +267,11 @@ ERRORS = {
     ),
     "pool twice": (
         "pools:\n  - {name: a}\n  - {name: a}\n",
-        "navarch.yaml:3: pools.1: pool 'a' stands twice; rename one",
+        "navarch.yaml:3: pools.1: pool 'a' is there twice; rename one",
     ),
     "key twice": (
         "fleet: a\nnats: {}\nfleet: b\n",
-        "navarch.yaml:3: fleet: stands twice (first on line 1); remove one",
+        "navarch.yaml:3: fleet: is there twice (first on line 1); remove one",
     ),
     "syntax": ("nats: [\n", "navarch.yaml:2: not valid YAML: "),
     "tab": ("nats:\n\turl: x\n", "navarch.yaml:2: not valid YAML: "),

@@ -157,7 +157,7 @@ async def test_following_begins_where_it_is_told(any_bus):
 
 
 async def test_requests_are_answered_or_fail_in_words(any_bus):
-    """By plain subscribers and by services; where nobody answers that is Unavailable, at once."""
+    """By plain subscribers and by services; where nothing answers that is Unavailable, at once."""
 
     async def echo(data: bytes, headers: object) -> bytes:
         del headers
@@ -172,7 +172,7 @@ async def test_requests_are_answered_or_fail_in_words(any_bus):
     failed = await any_bus.request("test.service", b"bad", timeout_seconds=30)
     assert (plain.data, service.data) == (b"1", b"2")
     assert failed.data == b'{"error":"invalid-request","reason":"that is no question"}'
-    with pytest.raises(Unavailable, match="nobody answers"):
+    with pytest.raises(Unavailable, match="no responders"):
         await any_bus.request("test.nobody", b"", timeout_seconds=30)
 
 

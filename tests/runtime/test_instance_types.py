@@ -47,11 +47,11 @@ CATALOGUE_ERRORS = {
     ),
     "two sizes": (
         "instance_types:\n  abstract:\n    big:\n      aws: [p5.48xlarge, p5.4xlarge]\n",
-        ":5: instance_types.abstract.big.aws: stands for types of [1, 8] GPUs",
+        ":5: instance_types.abstract.big.aws: names types of [1, 8] GPUs",
     ),
     "nothing": (
         "instance_types:\n  abstract:\n    big: {aws: []}\n",
-        ":4: instance_types.abstract.big.aws: stands for nothing",
+        ":4: instance_types.abstract.big.aws: names no type",
     ),
 }
 
@@ -77,7 +77,7 @@ POOL_ERRORS = {
     "no provider": (POOL + "    instance_type: x\n", "n.yaml:3: pools.a: `provider` is missing"),
     "one and several": (
         POOL + "    provider: aws\n    instance_type: x\n    providers: [{name: gcp}]\n",
-        "n.yaml:6: pools.a.provider: stands beside `providers`; keep one of them",
+        "n.yaml:6: pools.a.provider: excludes `providers`; keep one of them",
     ),
     "no type": (
         POOL + "    providers: [{name: gcp}]\n",

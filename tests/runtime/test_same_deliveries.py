@@ -23,7 +23,7 @@ from schemas import headers as h
 from schemas.topology import SECOND_NS
 from services.bus.memory.jetstream import api_calls
 from services.bus.memory.jetstream.consumer_state import Delivered
-from services.bus.memory.jetstream.server_state import Place, ServerState
+from services.bus.memory.jetstream.server_state import ConsumerPlace, ServerState
 from services.bus.nats.pull_consumer import parse_stored
 from services.bus.port import Bus
 from services.bus.protocol.server_protocol import firing
@@ -165,14 +165,14 @@ class Memory:
     def begin(self, consumer: str, count: int) -> None:
         """A pull that stands until `end`."""
         self._pulling = (consumer, [])
-        effects = self.state.take(Place(self.name, consumer), 1, count, self.tick())
+        effects = self.state.take(ConsumerPlace(self.name, consumer), 1, count, self.tick())
         self._take_in([each for _, each in effects.delivered])
 
     def end(self) -> list[tuple[int, int]]:
         """What it was given."""
         self.tick()
         consumer, found = self._pulling
-        self.state.leave(Place(self.name, consumer), 1)
+        self.state.leave(ConsumerPlace(self.name, consumer), 1)
         return found
 
     def _take_in(self, delivered: list[Delivered]) -> None:
@@ -183,7 +183,7 @@ class Memory:
 
     async def settle(self, held: int, word: Any, delay: float) -> None:
         consumer, sequence = self.held[held]
-        place = Place(self.name, consumer)
+        place = ConsumerPlace(self.name, consumer)
         self.state.settle(place, sequence, word, delay, self.tick())
 
     async def read(self, filter_: str) -> list[tuple[int, bytes, Any]]:

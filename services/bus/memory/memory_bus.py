@@ -12,8 +12,12 @@ from typing import Any, Final
 
 from schemas import headers as h
 from schemas.topology import MESSAGE_BYTES_MAX, DurableSpec
-from services.bus.memory.jetstream.server_state import Place
-from services.bus.memory.memory_pull_consumer import MemoryDelivery, Outbox, Puller
+from services.bus.memory.jetstream.server_state import ConsumerPlace
+from services.bus.memory.memory_pull_consumer import (
+    AcknowledgementQueue,
+    MemoryDelivery,
+    MemoryPuller,
+)
 from services.bus.memory.memory_server import MemoryServer, Responder
 from services.bus.memory.transport import Link
 from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
@@ -37,8 +41,8 @@ class MemoryBus(Buckets, Objects):
         self._server = server
         self._link = link
         self.context = contextvars.copy_context()
-        self._pullers: dict[Puller, None] = {}
-        self._outbox = Outbox(server, link)
+        self._pullers: dict[MemoryPuller, None] = {}
+        self._outbox = AcknowledgementQueue(server, link)
         self._closed = False
 
     @property
@@ -85,13 +89,13 @@ class MemoryBus(Buckets, Objects):
         await self._there("read", subject)
         held = self._server.fresh().streams.get(stream)
         if held is None:
-            raise Unavailable(f"{stream}: nobody answers")
+            raise Unavailable(f"{stream}: no responders")
         found = held.last(subject)
         await self._link.back("read", subject)
         return found
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of what stands under it."""
+        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
         if not filter_:
             info = await self._ask(f"STREAM.INFO.{stream}", stream, {})
             return int(info["state"]["last_seq"])
@@ -107,8 +111,8 @@ class MemoryBus(Buckets, Objects):
 
     async def consume(self, durable: DurableSpec) -> AsyncIterator[Delivery]:
         """A durable's messages, for ever."""
-        place = Place(durable.stream, durable.name)
-        puller = Puller(self._server, self._link, place, durable.in_flight_max, self._outbox)
+        place = ConsumerPlace(durable.stream, durable.name)
+        puller = MemoryPuller(self._server, self._link, place, durable.in_flight_max, self._outbox)
         async for delivery in self._pulling(puller):
             yield delivery
 
@@ -144,14 +148,14 @@ class MemoryBus(Buckets, Objects):
             except BusError:
                 # Nor is a stream that is not there an end: it is waited for.
                 await asyncio.sleep(RETRY_SECONDS)
-        puller = Puller(self._server, self._link, Place(stream, name), FOLLOW_BATCH)
+        puller = MemoryPuller(self._server, self._link, ConsumerPlace(stream, name), FOLLOW_BATCH)
         try:
             async for delivery in self._pulling(puller):
                 yield delivery.stored
         finally:
-            self._server.forget(Place(stream, name))
+            self._server.forget(ConsumerPlace(stream, name))
 
-    async def _pulling(self, puller: Puller) -> AsyncIterator[MemoryDelivery]:
+    async def _pulling(self, puller: MemoryPuller) -> AsyncIterator[MemoryDelivery]:
         if self._closed:
             return
         self._pullers[puller] = None
@@ -165,15 +169,15 @@ class MemoryBus(Buckets, Objects):
     # --- requests -----------------------------------------------------------------------------
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
-        """Ask whoever serves the subject; Unavailable where nobody does."""
+        """Send a request; Unavailable where no responder serves the subject."""
         refuse_too_large(subject, data, {}, MESSAGE_BYTES_MAX)
         await self._there("request", subject)
         responders = self._server.responders(subject)
         if not responders:
-            raise Unavailable(f"{subject}: nobody answers")
+            raise Unavailable(f"{subject}: no responders")
         answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         for each in responders:
-            # It works in its own process, and goes on there when nobody waits for it any more.
+            # It runs in the responder's process, and goes on after the requester has given up.
             self._server.work(_answered(each, subject, data, answered), each.context)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -227,7 +231,7 @@ class MemoryBus(Buckets, Objects):
         self._server.silence(self.context)
         for puller in list(self._pullers):
             puller.stop()
-        # Whoever waits for messages hands back what it was not given yet.
+        # Pullers hand back what they have not delivered yet.
         await asyncio.sleep(0)
         self._outbox.close()
 
@@ -235,14 +239,14 @@ class MemoryBus(Buckets, Objects):
 async def _answered(
     responder: Responder, subject: str, data: bytes, answered: "asyncio.Future[Reply]"
 ) -> None:
-    """Answer one request, if the answerer can be heard and nobody was faster."""
+    """Answer one request, if the responder is reachable and no other was faster."""
     headers = {h.SUBJECT: subject} if responder.as_service else {}
     found, kind, text = await answer(responder.endpoint, data, headers)
     if answered.done() or not responder.reachable():
         return
     if kind and responder.as_service:
         line = text.replace("\r", " ").replace("\n", " ")
-        told = {h.SERVICE_ERROR: line, SERVICE_ERROR_CODE: CODES[kind]}
-        answered.set_result(Reply(found, told))
+        headers = {h.SERVICE_ERROR: line, SERVICE_ERROR_CODE: CODES[kind]}
+        answered.set_result(Reply(found, headers))
     else:
         answered.set_result(Reply(found))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.bus.memory.jetstream.consumer_state import Delivered, Word
-from services.bus.memory.jetstream.server_state import Place
+from services.bus.memory.jetstream.server_state import ConsumerPlace
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import Link
 from services.bus.port import Stored
@@ -23,7 +23,7 @@ class MemoryDelivery:
     deliveries: int
     pending: int
     number: int
-    _puller: "Puller"
+    _puller: "MemoryPuller"
     _settled: bool = False
 
     def __hash__(self) -> int:
@@ -31,7 +31,7 @@ class MemoryDelivery:
         return self.number
 
     def __eq__(self, other: object) -> bool:
-        """Tell deliveries apart by what they are, not by what they say."""
+        """Compare by identity, not by content."""
         return self is other
 
     async def _settle(self, word: Word, delay_seconds: float = 0.0) -> None:
@@ -52,24 +52,24 @@ class MemoryDelivery:
         await self._settle("term")
 
     async def progress(self) -> None:
-        """Still at it: start the acknowledgement wait anew."""
+        """Still being processed: restart the acknowledgement wait."""
         if not self._settled:
-            self._puller.tell(self, "progress", 0.0)
+            self._puller.acknowledge(self, "progress", 0.0)
 
 
-class Outbox:
+class AcknowledgementQueue:
     """Sends acknowledgements; what is given while the connection is lost waits for its return."""
 
     def __init__(self, server: MemoryServer, link: Link) -> None:
         """Send to `server` over `link`."""
         self._server = server
         self._link = link
-        self._kept: dict[tuple[int, Word], tuple[Place, MemoryDelivery, float]] = {}
+        self._kept: dict[tuple[int, Word], tuple[ConsumerPlace, MemoryDelivery, float]] = {}
         """Delivery and word; a sign of progress is worth no more for being repeated."""
         self._closed = False
 
     def send(
-        self, place: Place, delivery: MemoryDelivery, word: Word, delay_seconds: float
+        self, place: ConsumerPlace, delivery: MemoryDelivery, word: Word, delay_seconds: float
     ) -> None:
         """Send an acknowledgement, as far as the link carries it."""
         if self._closed:
@@ -80,7 +80,7 @@ class Outbox:
             self._server.settle(place, delivery.stored.sequence, word, delay_seconds)
 
     def flush(self) -> None:
-        """The connection stands again."""
+        """The connection is back."""
         kept, self._kept = self._kept, {}
         for (_, word), (place, delivery, delay_seconds) in kept.items():
             self.send(place, delivery, word, delay_seconds)
@@ -91,16 +91,16 @@ class Outbox:
         self._kept.clear()
 
 
-class Puller:
+class MemoryPuller:
     """Takes messages as long as it has room for more."""
 
     def __init__(
         self,
         server: MemoryServer,
         link: Link,
-        place: Place,
+        place: ConsumerPlace,
         room: int,
-        outbox: Outbox | None = None,
+        outbox: AcknowledgementQueue | None = None,
     ) -> None:
         """Take from `place`, up to `room` at once; no `outbox`: nothing need be acknowledged."""
         self._server = server
@@ -110,7 +110,7 @@ class Puller:
         self._outbox = outbox
         self._held = 0
         self._freed = 0
-        """Room of a follower that the server has not been told of."""
+        """Room of a follower that the server does not know of yet."""
         self._coming = 0
         """How many are on their way."""
         self._number = server.begin(self)
@@ -124,7 +124,7 @@ class Puller:
         return self._number
 
     def __eq__(self, other: object) -> bool:
-        """Tell pullers apart by what they are."""
+        """Compare by identity."""
         return self is other
 
     def hand(self, delivered: Delivered) -> None:
@@ -152,7 +152,7 @@ class Puller:
     def settle(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
         """Send an acknowledgement, and make room for another message."""
         self._held -= 1
-        self.tell(delivery, word, delay_seconds)
+        self.acknowledge(delivery, word, delay_seconds)
         if self._stopped or not self._link.up:
             return
         self._freed += 1
@@ -160,7 +160,7 @@ class Puller:
             self._server.take(self._place, self._number, self._freed)
             self._freed = 0
 
-    def tell(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
+    def acknowledge(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
         """Send an acknowledgement, where one is wanted."""
         if self._outbox is not None:
             self._outbox.send(self._place, delivery, word, delay_seconds)
@@ -173,7 +173,7 @@ class Puller:
         self._server.leave(self._place, self._number)
 
     def resume(self) -> None:
-        """Take again: the connection stands again."""
+        """Take again: the connection is back."""
         if not self._stopped:
             self._freed = 0
             room = self._room - self._held - self._coming
@@ -203,8 +203,8 @@ class Puller:
             self._arrived.put_nowait(None)
 
     def _hand_back(self) -> None:
-        """Give up what arrived and nobody took, so that another has it without waiting for it."""
+        """Hand back what arrived and was not taken: another replica gets it at once."""
         while not self._arrived.empty():
             delivery = self._arrived.get_nowait()
             if delivery is not None:
-                self.tell(delivery, "nak", 0.0)
+                self.acknowledge(delivery, "nak", 0.0)

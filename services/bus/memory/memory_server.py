@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 from services.bus.memory.jetstream import api_calls
 from services.bus.memory.jetstream.consumer_state import Delivered, Word
-from services.bus.memory.jetstream.server_state import Effects, Place, ServerState
+from services.bus.memory.jetstream.server_state import ConsumerPlace, ServerEffects, ServerState
 from services.bus.memory.jetstream.subject_index import ANY, REST, matches
 from services.bus.port import Endpoint, Stored
 from services.primitives.clock import Clock
 
 
 class Receiver(Protocol):
-    """Whoever takes a consumer's messages."""
+    """Takes a consumer's messages."""
 
     def hand(self, delivered: Delivered) -> None:
         """Take one."""
@@ -30,7 +30,7 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Responder:
-    """Whoever answers a subject."""
+    """Answers a subject."""
 
     name: str
     """Of its service: those of one name take turns."""
@@ -78,7 +78,7 @@ class MemoryServer:
         self._carry_out(effects)
         return sequence
 
-    def settle(self, place: Place, sequence: int, word: Word, delay_seconds: float) -> None:
+    def settle(self, place: ConsumerPlace, sequence: int, word: Word, delay_seconds: float) -> None:
         """Take an acknowledgement in."""
         self._carry_out(self.state.settle(place, sequence, word, delay_seconds, self.clock.now()))
 
@@ -103,27 +103,27 @@ class MemoryServer:
         self._receivers[number] = receiver
         return number
 
-    def take(self, place: Place, puller: int, room: int) -> None:
+    def take(self, place: ConsumerPlace, puller: int, room: int) -> None:
         """A receiver takes so many more messages."""
         self._carry_out(self.state.take(place, puller, room, self.clock.now()))
 
-    def end(self, place: Place, puller: int) -> None:
+    def end(self, place: ConsumerPlace, puller: int) -> None:
         """A receiver takes no more."""
         self.state.leave(place, puller)
         self._receivers.pop(puller, None)
 
-    def leave(self, place: Place, puller: int) -> None:
+    def leave(self, place: ConsumerPlace, puller: int) -> None:
         """A receiver takes nothing for a while."""
         self.state.leave(place, puller)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: ConsumerPlace) -> None:
         """A consumer whose only receiver is gone."""
         self.state.drop_consumer(place)
         self._wake()
 
     # --- what follows -------------------------------------------------------------------------
 
-    def _carry_out(self, effects: Effects) -> None:
+    def _carry_out(self, effects: ServerEffects) -> None:
         if self.on_stored is not None:
             for stream, stored in effects.stored:
                 self.on_stored(stream, stored)
@@ -158,14 +158,14 @@ class MemoryServer:
     # --- questions ----------------------------------------------------------------------------
 
     def respond(self, subject: str, responder: Responder) -> None:
-        """Let somebody answer a subject."""
+        """Register a responder."""
         if ANY in subject or REST in subject:
             self._wildcards[subject] = None
         self._responders.setdefault(subject, []).append(responder)
         self._answered.setdefault(id(responder.context), []).append(subject)
 
     def silence(self, context: contextvars.Context) -> None:
-        """Forget whoever answered in a context."""
+        """Remove the responders of a context."""
         for subject in dict.fromkeys(self._answered.pop(id(context), ())):
             left = [each for each in self._responders[subject] if each.context is not context]
             if left:
@@ -175,7 +175,7 @@ class MemoryServer:
                 self._wildcards.pop(subject, None)
 
     def responders(self, subject: str) -> list[Responder]:
-        """Whoever hears a question: everybody who answers plainly, and of each service one."""
+        """The responders of one request: every plain one, and one of each service."""
         found: list[Responder] = []
         for asked in (subject, *(each for each in self._wildcards if matches(each, subject))):
             known = self._responders.get(asked, [])
@@ -188,7 +188,7 @@ class MemoryServer:
         return found
 
     def work(self, work: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
-        """Do work as whoever answers, to its end."""
+        """Run work in a responder's context, to its end."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._working[task] = None
         task.add_done_callback(lambda done: self._working.pop(done, None))

@@ -27,7 +27,7 @@ class Link(Protocol):
         ...
 
     def settles(self, word: str, about: str) -> bool:
-        """Whether an acknowledgement, which nobody waits for, arrives."""
+        """Whether an acknowledgement, which has no reply, arrives."""
         ...
 
     def arrives(self, about: str, hand_over: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ class ConnectOptions:
     name: str
     inbox_prefix: str = "_INBOX"
     role: str = ""
-    """What `{service}` in the settings' paths stands for; empty: the name."""
+    """What `{service}` in the settings' paths is replaced with; empty: the name."""
     ping_seconds: int = 10
     """Between two signs of life; a server that owes three is left for another."""
 

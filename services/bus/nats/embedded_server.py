@@ -75,8 +75,8 @@ class EmbeddedServer:
                         f"see {self._directory / 'nats-server.log'}"
                     )
                 await asyncio.sleep(LOOK_SECONDS)
-        told = json.loads(found[0].read_text())
-        self.url = str(told["nats"][0])
+        ports = json.loads(found[0].read_text())
+        self.url = str(ports["nats"][0])
         self._port = int(self.url.rsplit(":", 1)[1])
         return self.url
 

@@ -1,6 +1,6 @@
 """Credentials and the server's accounts, as signed tokens (JWT): who may say what, kept by keys.
 
-One operator, one account for the fleet, one signing key for each role: what a role may do stands in
+One operator, one account for the fleet, one signing key for each role: what a role may do is in
 the account's token, which is part of the server's configuration, and a user's token names nothing
 but its role and its node. So credentials outlive an upgrade that changes what roles may do, and the
 provisioner, which holds the agents' signing key, makes credentials for each new node that can do
@@ -81,8 +81,8 @@ class Key:
         digest = hashlib.sha256(msgspec.json.encode(body)).digest()
         body["jti"] = base64.b32encode(digest).decode().rstrip("=")
         head = _base64(msgspec.json.encode({"typ": "JWT", "alg": "ed25519-nkey"}))
-        told = f"{head}.{_base64(msgspec.json.encode(body))}"
-        return f"{told}.{_base64(self._pair.sign(told.encode()))}"
+        signed = f"{head}.{_base64(msgspec.json.encode(body))}"
+        return f"{signed}.{_base64(self._pair.sign(signed.encode()))}"
 
 
 def new_seed(kind: str, randomness: bytes = b"") -> str:
@@ -156,10 +156,10 @@ def bootstrap_credentials(
     """Make the credentials with which a new node may ask for its agent's, `until` then.
 
     The same for the same launch (`secret` names it), so that asking a provider again for the same
-    machine asks with the same words; nobody without the signing key can tell them beforehand.
+    machine asks with the same words; without the signing key they cannot be predicted.
     """
-    told = f"{pool}/{node}/{secret}/{at.timestamp()}".encode()
-    randomness = hmac.new(keys.bootstrap_seed.encode(), told, hashlib.sha256).digest()
+    seed = f"{pool}/{node}/{secret}/{at.timestamp()}".encode()
+    randomness = hmac.new(keys.bootstrap_seed.encode(), seed, hashlib.sha256).digest()
     user = Key(new_seed("user", randomness))
     signer = msgspec.structs.replace(keys, seed=keys.bootstrap_seed)
     token = _user_token(

@@ -1,6 +1,6 @@
 """The bus on nats-py: the one module that imports `nats`.
 
-The connection, storing, timers and requests stand here; pulling messages out of consumers is in
+The connection, storing, timers and requests are here; pulling messages out of consumers is in
 `pulling`, buckets in `buckets`. Storing and reading go over plain requests in the server's own
 JSON, because every guard, TTL and batch read is then a header or a field that can be read in the
 server's documents.
@@ -22,11 +22,12 @@ from nats.micro.service import Service as MicroService
 from nats.micro.service import ServiceConfig
 
 from schemas.topology import DurableSpec
+from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.pull_consumer import Durable, Ephemeral, Puller
 from services.bus.nats.replica_reads import Replicas
-from services.bus.nats.request_mux import Answer, Asker
+from services.bus.nats.request_mux import RequestMux
 from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
 from services.bus.protocol.endpoint_replies import answer, service_handler
 from services.bus.protocol.kv_buckets import Buckets
@@ -74,7 +75,7 @@ class NatsBus(Replicas, Buckets, Objects):
     def __init__(self, client: Client, name: str, *, replicas: int = 1) -> None:
         """Wrap a client that is connected; `replicas`: of streams and buckets."""
         self._client = client
-        self._asker = Asker(client)
+        self._requests = RequestMux(client)
         self._name = name
         self._replicated = replicas > 1
         self._last_error = ""
@@ -106,7 +107,7 @@ class NatsBus(Replicas, Buckets, Objects):
         except SetupError:
             await client.close()
             raise
-        await bus._asker.listen()
+        await bus._requests.listen()
         return bus
 
     # --- the connection -----------------------------------------------------------------------
@@ -127,9 +128,9 @@ class NatsBus(Replicas, Buckets, Objects):
     async def _on_disconnected(self) -> None:
         if not self._client.is_closed:
             log.warning("bus disconnected; reconnecting for ever")
-        # Answers to what was asked over the lost connection can never come: whoever waits for one
+        # Answers to what was asked over the lost connection can never come: a caller that waits
         # learns it now and not after the time-out.
-        self._asker.lost()
+        self._requests.lost()
         for future in list(self._reading):
             if not future.done():
                 future.set_exception(nats.errors.ConnectionClosedError())
@@ -156,14 +157,14 @@ class NatsBus(Replicas, Buckets, Objects):
 
     async def _ask(
         self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
-    ) -> Answer:
+    ) -> ClientMessage:
         # A publish while disconnected would be buffered and sent much later, after the caller has
-        # been told that it failed; so it is refused at once.
+        # learned that it failed; so it is refused at once.
         if not self._client.is_connected:
             raise Unavailable(f"{subject}: not connected to the bus")
         refuse_too_large(subject, data, headers, self._client.max_payload)
         try:
-            return await self._asker.ask(subject, data, headers, timeout_seconds)
+            return await self._requests.ask(subject, data, headers, timeout_seconds)
         except TimeoutError as error:
             why = f": {self._last_error}" if f'"{subject.lower()}"' in self._last_error else ""
             raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s{why}") from error
@@ -178,26 +179,26 @@ class NatsBus(Replicas, Buckets, Objects):
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def _direct(self, stream: str, query: dict[str, Any]) -> list[Answer]:
+    async def _direct(self, stream: str, query: dict[str, Any]) -> list[ClientMessage]:
         """Ask for many messages at once; the answers end with a status."""
         if not self._client.is_connected:
             raise Unavailable(f"{stream}: not connected to the bus")
 
-        def ends(message: Answer) -> bool:
+        def ends(message: ClientMessage) -> bool:
             status = (message.headers or {}).get("Status")
             if status not in (None, "204", "404"):
                 raise Unavailable(f"{stream}: reading ended with status {status}")
             return status is not None
 
         try:
-            return await self._asker.gather(
+            return await self._requests.gather(
                 f"$JS.API.DIRECT.GET.{stream}", _json.encode(query), ends, PAGE_TIMEOUT_SECONDS
             )
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise Unavailable(f"{stream}: cannot be read: {error or 'no answer'}") from error
 
     async def _read(self, stream: str, filter_: str, after: int) -> list[Stored]:
-        """Everything under a filter that whoever answers has."""
+        """Everything under a filter that the answering server has."""
         stored: list[Stored] = []
         while True:
             page = await self._direct(
@@ -210,7 +211,7 @@ class NatsBus(Replicas, Buckets, Objects):
             after = stored[-1].sequence
 
     async def _last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject that whoever answers has."""
+        """The last message under a subject that the answering server has."""
         # Where the subject is a whole one the request names it, so that permissions can, too.
         place, body = f"$JS.API.DIRECT.GET.{stream}.{subject}", b""
         if "*" in subject or ">" in subject:
@@ -259,7 +260,7 @@ class NatsBus(Replicas, Buckets, Objects):
     # --- requests -----------------------------------------------------------------------------
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
-        """Ask whoever serves the subject; Unavailable where nobody does."""
+        """Send a request; Unavailable where no responder serves the subject."""
         answer = await self._ask(subject, data, None, timeout_seconds)
         return Reply(answer.data, dict(answer.headers or {}))
 
@@ -278,7 +279,7 @@ class NatsBus(Replicas, Buckets, Objects):
             try:
                 await self._connected(self._answer_as(service, endpoints))
             except (nats.errors.Error, Unavailable) as error:
-                # The server went away in the middle of it; nothing of it may stand twice.
+                # The server went away in the middle of it; no part of it may be returned twice.
                 log.warning("cannot serve yet: %s", error or type(error).__name__)
                 with suppress(Exception):
                     await service.stop()
@@ -295,7 +296,7 @@ class NatsBus(Replicas, Buckets, Objects):
                 subject=subject,
                 handler=service_handler(endpoint),
             )
-        # Whoever asks next, on whatever connection, is to find it.
+        # The next request, on any connection, must find it.
         await self._barrier()
 
     async def _connected(self, work: Coroutine[Any, Any, None]) -> None:

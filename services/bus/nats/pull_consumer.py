@@ -1,15 +1,15 @@
 """Pulling messages out of a consumer, continuously and without polling.
 
-A pull request stands at the server until messages come; a new one is sent when half of what may be
-held is free. Idle heartbeats tell a dead request from a quiet stream; after a reconnection, a lost
-leader or a missed heartbeat the request is simply made again. What was delivered and not
-acknowledged comes back by itself (durables), or from the last sequence seen (ephemerals).
+A pull request stays open at the server until messages come; a new one is sent when half of what
+may be held is free. Idle heartbeats distinguish a dead request from a quiet stream; after a
+reconnection, a lost leader or a missed heartbeat the request is made again. What was delivered and
+not acknowledged comes back by itself (durables), or from the last sequence seen (ephemerals).
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from schemas.topology import SECOND_NS, DurableSpec
+from services.bus.nats.client_protocol import ClientMessage, NatsClient
 from services.bus.port import Bus, Delivery, Start, Stored
 from services.primitives.errors import BusError, Refused
 
@@ -38,44 +39,7 @@ CONSUMER_GONE: Final = frozenset({10014, 10059})
 _numbers = itertools.count(1)
 
 
-class Raw(Protocol):
-    """A message as the client gives it."""
-
-    subject: str
-    reply: str
-    data: bytes
-    headers: dict[str, str] | None
-
-
-class Connection(Protocol):
-    """The few calls of the client that pulling needs."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether a server is there now."""
-        ...
-
-    def new_inbox(self) -> str:
-        """A fresh reply subject."""
-        ...
-
-    def subscribe(
-        self,
-        subject: str,
-        *,
-        cb: Any,
-        pending_msgs_limit: int,
-        pending_bytes_limit: int,
-    ) -> Awaitable[Any]:
-        """Subscribe with a callback."""
-        ...
-
-    async def publish(self, subject: str, payload: bytes = b"", reply: str = "") -> None:
-        """Publish plainly."""
-        ...
-
-
-def parse_stored(message: Raw) -> tuple[Stored, int, int]:
+def parse_stored(message: ClientMessage) -> tuple[Stored, int, int]:
     """Read what the server says in a delivery's reply subject.
 
     Returns the message, how often it was delivered, and how many wait behind it. The subject is
@@ -104,7 +68,7 @@ class PulledDelivery:
     deliveries: int
     pending: int
     _reply: str
-    _connection: Connection
+    _connection: NatsClient
     _puller: "Puller"
     _settled: bool = False
 
@@ -133,7 +97,7 @@ class PulledDelivery:
         await self._settle(b"+TERM")
 
     async def progress(self) -> None:
-        """Still at it: start the acknowledgement wait anew."""
+        """Still being processed: restart the acknowledgement wait."""
         if not self._settled:
             await self._send(b"+WPI")
 
@@ -165,7 +129,7 @@ class Durable:
         self.in_flight_max = spec.in_flight_max
 
     async def prepare(self) -> str:
-        """The durable stands already."""
+        """The durable exists already."""
         return f"{self._spec.stream}.{self._spec.name}"
 
     def saw(self, stored: Stored) -> bool:  # noqa: ARG002
@@ -174,7 +138,7 @@ class Durable:
 
 
 class Ephemeral:
-    """A consumer of our own, made anew from the last sequence seen whenever it is lost."""
+    """A consumer of our own, created again from the last sequence seen whenever it is lost."""
 
     acks = False
     in_flight_max = EPHEMERAL_BATCH
@@ -237,13 +201,13 @@ class Ephemeral:
 
 
 class Puller:
-    """Keeps pull requests standing and hands out what arrives."""
+    """Keeps a pull request open and yields what arrives."""
 
-    def __init__(self, connection: Connection, source: Source) -> None:
+    def __init__(self, connection: NatsClient, source: Source) -> None:
         """Pull from `source` over `connection`."""
         self._connection = connection
         self._source = source
-        self._arrived: asyncio.Queue[Raw | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[ClientMessage | None] = asyncio.Queue()
         self._held = 0
         self._asked = 0
         self._changed = asyncio.Event()
@@ -252,7 +216,7 @@ class Puller:
         self._last_sign = 0.0
 
     def restart(self) -> None:
-        """Forget standing requests: the connection they stood on is gone."""
+        """Forget open requests: their connection is gone."""
         self._stale = True
         self._changed.set()
 
@@ -288,23 +252,23 @@ class Puller:
             await self._hand_back()
 
     async def _hand_back(self) -> None:
-        """Give up what arrived and nobody took, so that another has it without waiting for it."""
+        """Hand back what arrived and was not taken: another replica gets it at once."""
         while not self._arrived.empty():
             message = self._arrived.get_nowait()
             if message is not None and self._source.acks:
                 await self._delivery(message).nak(0)
 
-    def _delivery(self, message: Raw) -> PulledDelivery:
+    def _delivery(self, message: ClientMessage) -> PulledDelivery:
         stored, deliveries, pending = parse_stored(message)
         return PulledDelivery(stored, deliveries, pending, message.reply, self._connection, self)
 
     async def _keep_asking(self) -> None:
-        """Hold the standing request; made anew whenever it may have been lost."""
+        """Keep a request open; make it again whenever it may have been lost."""
         while not self._stopped:
             if not self._connection.is_connected:
-                # The client keeps what it is told meanwhile, but not that a subscription has ended:
-                # requests made now would stand at the server beside the one that counts, and each
-                # would be given messages that nobody takes.
+                # The client buffers publishes meanwhile, but not the end of a subscription:
+                # requests made now would stay open at the server beside the current one, and each
+                # would receive messages that are never taken.
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:
@@ -321,7 +285,7 @@ class Puller:
         loop = asyncio.get_running_loop()
         self._asked, self._stale, self._last_sign = 0, False, loop.time()
 
-        async def arrived(message: Raw) -> None:
+        async def arrived(message: ClientMessage) -> None:
             self._last_sign = loop.time()
             headers = message.headers
             if headers and "Status" in headers and not message.reply.startswith("$JS.ACK"):
@@ -360,7 +324,7 @@ class Puller:
             "expires": int(REQUEST_EXPIRES_SECONDS * SECOND_NS),
             "idle_heartbeat": int(IDLE_HEARTBEAT_SECONDS * SECOND_NS),
         }
-        with suppress(Exception):  # a dead connection is told by the silence that follows
+        with suppress(Exception):  # a dead connection shows by the silence that follows
             await self._connection.publish(
                 f"$JS.API.CONSUMER.MSG.NEXT.{consumer}", msgspec.json.encode(request), reply=inbox
             )

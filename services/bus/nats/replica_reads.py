@@ -1,8 +1,8 @@
 """Reading what is stored, wherever it is replicated: by any replica, or as its leader has it.
 
 Any replica answers a direct read, from what it has by then; and the one that answers is the one we
-are connected to. Whoever acts on what is stored must see what he was just told of: a command whose
-log is read a millisecond too early looks like one that nobody gave. So where a stream has several
+are connected to. A service must see what it was just notified of: a command whose
+log is read a millisecond too early looks like one never given. So where a stream has several
 replicas its leader says how far a read must reach.
 """
 
@@ -32,11 +32,11 @@ class Replicas:
 
     @abstractmethod
     async def _read(self, stream: str, filter_: str, after: int) -> list[Stored]:
-        """Everything under a filter that whoever answers has."""
+        """Everything under a filter that the answering server has."""
 
     @abstractmethod
     async def _last(self, stream: str, subject: str) -> Stored | None:
-        """The last message under a subject that whoever answers has."""
+        """The last message under a subject that the answering server has."""
 
     async def read(self, stream: str, filter_: str, *, after: int = 0) -> list[Stored]:
         """Everything stored under a filter, oldest first, after a sequence."""
@@ -59,7 +59,7 @@ class Replicas:
         return await self._last(stream, subject)
 
     async def last_sequence(self, stream: str, filter_: str = "") -> int:
-        """The stream's last sequence, from its leader; with a filter, of what stands under it."""
+        """The stream's last sequence, from its leader; with a filter, of the last one under it."""
         if filter_:
             last = await self._last_of_leader(stream, filter_)
             return last.sequence if last else 0

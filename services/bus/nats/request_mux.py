@@ -3,69 +3,33 @@
 The client can ask too. For each question it makes an id, waits in a way that costs as much again as
 the sending, and loses a cancellation that meets the answer (`asyncio.wait_for` up to Python 3.11);
 and a question with many answers takes a subscription made and taken back. A service asks tens of
-times for each thing that befalls a node, so it has its own, over the client's plain calls.
+times for each event of a node, so it has its own, over the client's plain calls.
 """
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
+from services.bus.nats.client_protocol import ClientMessage, NatsClient
 from services.primitives.errors import Unavailable
 
 NO_RESPONDERS: Final = "503"
 
 
-class Answer(Protocol):
-    """A message as the client gives it."""
-
-    subject: str
-    data: bytes
-    headers: dict[str, str] | None
-
-
-class Connection(Protocol):
-    """The few calls of the client that asking needs."""
-
-    def new_inbox(self) -> str:
-        """A fresh reply subject."""
-        ...
-
-    def subscribe(
-        self,
-        subject: str,
-        *,
-        cb: Any,
-        pending_msgs_limit: int,
-        pending_bytes_limit: int,
-    ) -> Awaitable[Any]:
-        """Subscribe with a callback."""
-        ...
-
-    async def publish(
-        self,
-        subject: str,
-        payload: bytes = b"",
-        reply: str = "",
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        """Publish plainly."""
-        ...
-
-
-class Asker:
+class RequestMux:
     """Questions that are under way over one connection."""
 
-    def __init__(self, client: Connection) -> None:
+    def __init__(self, client: NatsClient) -> None:
         """Ask over `client`, once `listen` was called."""
         self._client = client
         self._inbox = ""
         self._numbers = itertools.count(1)
-        self._waiting: dict[str, Callable[[Answer], None]] = {}
+        self._waiting: dict[str, Callable[[ClientMessage], None]] = {}
         self._futures: set[asyncio.Future[Any]] = set()
 
     async def listen(self) -> None:
-        """Subscribe to the inbox; the client makes it anew whenever it connects again."""
+        """Subscribe to the inbox; the client restores it whenever it reconnects."""
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(
             f"{self._inbox}.*", cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=-1
@@ -79,15 +43,15 @@ class Asker:
 
     async def ask(
         self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
-    ) -> Answer:
+    ) -> ClientMessage:
         """The one answer; TimeoutError or Unavailable where none comes."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ClientMessage] = asyncio.get_running_loop().create_future()
 
-        def arrived(message: Answer) -> None:
+        def arrived(message: ClientMessage) -> None:
             if future.done():
                 return
             if (message.headers or {}).get("Status") == NO_RESPONDERS:
-                future.set_exception(Unavailable(f"{subject}: nobody answers"))
+                future.set_exception(Unavailable(f"{subject}: no responders"))
             else:
                 future.set_result(message)
 
@@ -98,14 +62,14 @@ class Asker:
         self,
         subject: str,
         data: bytes,
-        ends: Callable[[Answer], bool],
+        ends: Callable[[ClientMessage], bool],
         timeout_seconds: float,
-    ) -> list[Answer]:
+    ) -> list[ClientMessage]:
         """Many answers, up to one that `ends` them, or raises what came of it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        found: list[Answer] = []
+        found: list[ClientMessage] = []
 
-        def arrived(message: Answer) -> None:
+        def arrived(message: ClientMessage) -> None:
             if future.done():
                 return
             try:
@@ -113,7 +77,7 @@ class Asker:
                     future.set_result(None)
                 else:
                     found.append(message)
-            except Exception as error:  # noqa: BLE001 - it is raised to whoever asked
+            except Exception as error:  # noqa: BLE001 - it is raised to the caller
                 future.set_exception(error)
 
         await self._settled(subject, data, None, arrived, future, timeout_seconds)
@@ -124,7 +88,7 @@ class Asker:
         subject: str,
         data: bytes,
         headers: dict[str, str] | None,
-        arrived: Callable[[Answer], None],
+        arrived: Callable[[ClientMessage], None],
         future: "asyncio.Future[Any]",
         timeout_seconds: float,
     ) -> None:
@@ -145,7 +109,7 @@ class Asker:
             del self._waiting[word]
             self._futures.discard(future)
 
-    async def _arrived(self, message: Answer) -> None:
+    async def _arrived(self, message: ClientMessage) -> None:
         arrived = self._waiting.get(message.subject.rpartition(".")[2])
         if arrived is not None:
             arrived(message)

@@ -1,6 +1,6 @@
 """Buckets over a stream's own calls: a key is a subject, its entry the last message under it.
 
-What a bucket does follows from storing, reading and following alone, so it stands here once for
+What a bucket does follows from storing, reading and following alone, so it is here once for
 every bus.
 """
 
@@ -60,7 +60,7 @@ class Buckets(Storing):
         try:
             return await self._write(bucket, key, value, guard)
         except Conflict:
-            # The key may stand removed: its marker has a revision, which then is the guard.
+            # The key may have been removed: its marker has a revision, which then is the guard.
             stored = await self.last(f"KV_{bucket.name}", f"$KV.{bucket.name}.{key}")
             if stored is None or not to_entry(bucket, stored).removed:
                 raise

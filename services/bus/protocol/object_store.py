@@ -81,7 +81,7 @@ class Objects:
         """Write an object if `revision` is still its last (0: there is none), else Conflict."""
         stored = await self.last(bucket.stream_name, _subject(bucket, name))
         if (stored.sequence if stored else 0) != revision:
-            raise Conflict(f"{bucket.name} {name}: written by somebody else meanwhile")
+            raise Conflict(f"{bucket.name} {name}: another writer was faster")
         nuid = secrets.token_hex(11)
         chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         for chunk in chunks:
@@ -143,7 +143,7 @@ def _digest(data: bytes) -> str:
 
 
 def _info(stored: Stored) -> ObjectInfo | None:
-    """What stands about an object; None where it was removed, or is not an object's."""
+    """What is stored about an object; None where it was removed, or is not an object's."""
     try:
         meta = _decoder.decode(stored.data)
     except msgspec.DecodeError:

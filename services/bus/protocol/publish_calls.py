@@ -1,6 +1,6 @@
 """Storing messages, in three forms of one call: what a bus publishes, appends and schedules.
 
-Each is the call that stores one message with its headers, and stands here once for every bus.
+Each is the call that stores one message with its headers, and is here once for every bus.
 """
 
 from abc import abstractmethod

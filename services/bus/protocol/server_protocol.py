@@ -67,7 +67,7 @@ def raise_api_error(error: ApiError, what: str) -> None:
 
 
 def read_direct(data: bytes, given: Mapping[str, str] | None) -> Stored:
-    """A message that was read directly; the server tells its place in headers."""
+    """A message that was read directly; the server puts its place in headers."""
     headers = dict(given or {})
     return Stored(
         subject=headers.pop("Nats-Subject"),

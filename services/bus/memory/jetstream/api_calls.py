@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from services.bus.memory.jetstream.consumer_state import ConsumerConfig, ConsumerState, read_config
-from services.bus.memory.jetstream.server_state import Place, ServerState
+from services.bus.memory.jetstream.server_state import ConsumerPlace, ServerState
 from services.bus.memory.jetstream.stream_state import StreamConfig, StreamState
 from services.bus.memory.jetstream.subject_index import overlaps
 from services.primitives.errors import Refused, Unavailable
@@ -175,7 +175,7 @@ def _consumer_create(state: ServerState, tokens: list[str], body: Json, now: dat
         found = ConsumerState(config=config, asked=asked, created=now)
         state.add_consumer(stream, found)
     else:
-        state.reconfigure_consumer(Place(stream, name), config, asked, now)
+        state.reconfigure_consumer(ConsumerPlace(stream, name), config, asked, now)
     return found.info(held)
 
 
@@ -201,7 +201,7 @@ def _consumer_info(state: ServerState, tokens: list[str], body: Json, now: datet
 def _consumer_delete(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
     del body, now
     _consumer(state, tokens[0], tokens[1])
-    state.drop_consumer(Place(tokens[0], tokens[1]))
+    state.drop_consumer(ConsumerPlace(tokens[0], tokens[1]))
     return {"success": True}
 
 

@@ -1,7 +1,7 @@
 """One consumer: what it has delivered to whom, what is owed an acknowledgement until when. Pure.
 
 Pullers say how many messages they take; `pump` deals out what is there, redeliveries first, in turn
-to whoever has room. Nothing here knows how a message reaches a puller.
+to a puller with room. Nothing here knows how a message reaches a puller.
 """
 
 import heapq
@@ -77,7 +77,7 @@ class ConsumerState:
     pending: dict[int, datetime] = field(default_factory=dict)
     """Sequence -> when its acknowledgement is overdue."""
     free: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
-    """Puller -> how many more it takes; whose turn is next stands first."""
+    """MemoryPuller -> how many more it takes; the next one to be served comes first."""
     delivered: int = 0
     """The newest sequence that was delivered."""
     passed: int = 0
@@ -129,7 +129,7 @@ class ConsumerState:
     def reconfigure(
         self, config: ConsumerConfig, asked: dict[str, Any], stream: StreamState, now: datetime
     ) -> None:
-        """Change what may be changed of a consumer that stands: what comes next, and the waits."""
+        """Change what may be changed of an existing consumer: what comes next, and the waits."""
         longer = timedelta(microseconds=(config.ack_wait - self.config.ack_wait) // 1000)
         filters = self.config.filters
         self.config, self.asked = config, asked
@@ -158,7 +158,7 @@ class ConsumerState:
     # --- dealing out --------------------------------------------------------------------------
 
     def pump(self, stream: StreamState, now: datetime) -> list[Delivered]:
-        """Deal out what is there to whoever takes more."""
+        """Deal out what is there to the pullers that take more."""
         found: list[Delivered] = []
         while (puller := self._turn()) is not None:
             stored = self._next(stream)

@@ -1,6 +1,6 @@
 """What a message's headers ask of a stream, and what the server says to what it will not do. Pure.
 
-The checks stand in the server's own order: what is wrong with a message itself is told before its
+The checks follow the server's own order: a fault of the message itself is reported before its
 guard is looked at, and only then is it asked whether it is a repetition.
 """
 
@@ -60,7 +60,7 @@ class Allowed(Protocol):
 
 
 def check_itself(stream: Allowed, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-    """Refuse a message for what it is, whatever stands in the stream."""
+    """Refuse a message for what it is, whatever the stream holds."""
     if 0 <= stream.max_msg_size < len(data) + header_bytes(headers):
         raise refused(subject, "message size exceeds maximum allowed", MESSAGE_TOO_LARGE)
     if h.TTL in headers:

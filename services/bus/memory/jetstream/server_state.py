@@ -1,6 +1,6 @@
 """The server as a whole: streams, consumers, and what one change leads to. Pure.
 
-Every change is a method that is told `now` and returns its effects; `tick` does what is due by
+Every change is a method that takes `now` and returns its effects; `tick` does what is due by
 itself. The shell around it (`memory_bus`) carries the effects out and sees to it that `tick` is
 called when `next_moment` says so.
 """
@@ -32,7 +32,7 @@ HOMES_MAX: Final = 20_000
 """Subjects whose stream is remembered; sagas' logs bring new ones all the time."""
 
 
-class Place(NamedTuple):
+class ConsumerPlace(NamedTuple):
     """A consumer's place: its stream and its name."""
 
     stream: str
@@ -40,10 +40,10 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class Effects:
+class ServerEffects:
     """What a change leads to."""
 
-    delivered: list[tuple[Place, Delivered]] = field(default_factory=list)
+    delivered: list[tuple[ConsumerPlace, Delivered]] = field(default_factory=list)
     stored: list[tuple[str, Stored]] = field(default_factory=list)
     """Stream, and what was stored there: what was asked for and what followed from it."""
 
@@ -55,7 +55,7 @@ class ServerState:
     streams: dict[str, StreamState] = field(default_factory=dict)
     consumers: dict[str, dict[str, ConsumerState]] = field(default_factory=dict)
     """Stream -> name -> consumer."""
-    _waiting: dict[Place, dict[int, int]] = field(default_factory=dict)
+    _waiting: dict[ConsumerPlace, dict[int, int]] = field(default_factory=dict)
     """Consumers that are not there (yet, or any more) -> who would take how many messages."""
     _homes: dict[str, str] = field(default_factory=dict)
     """Subject -> its stream; forgotten whenever a stream comes or goes."""
@@ -70,13 +70,13 @@ class ServerState:
 
     def publish(
         self, subject: str, data: bytes, headers: Mapping[str, str], now: datetime
-    ) -> tuple[int, Effects]:
+    ) -> tuple[int, ServerEffects]:
         """Store a message where its subject belongs; return its sequence."""
         home = self.home(subject)
         if not home:
-            raise Unavailable(f"{subject}: nobody answers")
+            raise Unavailable(f"{subject}: no responders")
         stream = self.streams[home]
-        effects = Effects()
+        effects = ServerEffects()
         self._changed(home)
         # What is due at this very moment comes first: a guard must not hold for what is over.
         self._tick_stream(home, now, effects)
@@ -87,10 +87,10 @@ class ServerState:
         return sequence, effects
 
     def settle(
-        self, place: Place, sequence: int, word: Word, delay_seconds: float, now: datetime
-    ) -> Effects:
+        self, place: ConsumerPlace, sequence: int, word: Word, delay_seconds: float, now: datetime
+    ) -> ServerEffects:
         """Take an acknowledgement in; a work queue lets go of what is done."""
-        effects = Effects()
+        effects = ServerEffects()
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is None:
             return effects
@@ -104,9 +104,9 @@ class ServerState:
         self._deal(place, consumer, now, effects)
         return effects
 
-    def take(self, place: Place, puller: int, room: int, now: datetime) -> Effects:
+    def take(self, place: ConsumerPlace, puller: int, room: int, now: datetime) -> ServerEffects:
         """A puller takes so many more messages."""
-        effects = Effects()
+        effects = ServerEffects()
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is None:
             waiting = self._waiting.setdefault(place, {})
@@ -117,7 +117,7 @@ class ServerState:
         self._deal(place, consumer, now, effects)
         return effects
 
-    def leave(self, place: Place, puller: int) -> None:
+    def leave(self, place: ConsumerPlace, puller: int) -> None:
         """A puller takes no more."""
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is not None:
@@ -137,29 +137,29 @@ class ServerState:
     def drop_stream(self, name: str) -> None:
         """Forget a stream, its messages and its consumers."""
         for consumer in list(self.consumers[name]):
-            self.drop_consumer(Place(name, consumer))
+            self.drop_consumer(ConsumerPlace(name, consumer))
         del self.streams[name]
         del self.consumers[name]
         self._changed(name)
         self._homes.clear()
 
     def add_consumer(self, stream: str, consumer: ConsumerState) -> None:
-        """Begin a consumer; whoever waits for it has its messages."""
+        """Create a consumer; pullers that wait for it get its messages."""
         self._changed(stream)
         consumer.begin(self.streams[stream])
-        place = Place(stream, consumer.config.name)
+        place = ConsumerPlace(stream, consumer.config.name)
         consumer.free.update(self._waiting.pop(place, {}))
         self.consumers[stream][consumer.config.name] = consumer
 
-    def drop_consumer(self, place: Place) -> None:
-        """Forget a consumer; whoever takes its messages waits for its return."""
+    def drop_consumer(self, place: ConsumerPlace) -> None:
+        """Delete a consumer; its pullers wait for its return."""
         self._changed(place.stream)
         consumer = self.consumers.get(place.stream, {}).pop(place.consumer, None)
         if consumer is not None and consumer.free:
             self._waiting[place] = dict(consumer.free)
 
     def reconfigure_consumer(
-        self, place: Place, config: ConsumerConfig, asked: dict[str, Any], now: datetime
+        self, place: ConsumerPlace, config: ConsumerConfig, asked: dict[str, Any], now: datetime
     ) -> None:
         """Change what may be changed of a consumer."""
         self._changed(place.stream)
@@ -171,9 +171,9 @@ class ServerState:
         self._changed(stream)
         return self.streams[stream].purge(filter_, keep=keep, before=before)
 
-    def settled(self, now: datetime) -> Effects:
+    def settled(self, now: datetime) -> ServerEffects:
         """What follows from a call of the server's own API: consumers take what they may now."""
-        effects = Effects()
+        effects = ServerEffects()
         for name in list(self._stale):
             if name in self.streams:
                 self._took(name, [], now, effects)
@@ -217,9 +217,9 @@ class ServerState:
         first = self.next_moment()
         return first is not None and first <= now
 
-    def tick(self, now: datetime) -> Effects:
+    def tick(self, now: datetime) -> ServerEffects:
         """Do what is due."""
-        effects = Effects()
+        effects = ServerEffects()
         if not self.is_due(now):
             return effects
         for name in list(self.streams):
@@ -231,22 +231,24 @@ class ServerState:
             self._changed(name)
             self._tick_stream(name, now, effects)
             for consumer in self.consumers[name]:
-                self._tick_consumer(Place(name, consumer), now, effects)
+                self._tick_consumer(ConsumerPlace(name, consumer), now, effects)
             self._pump(name, now, effects)
         return effects
 
-    def _tick_stream(self, name: str, now: datetime, effects: Effects) -> None:
+    def _tick_stream(self, name: str, now: datetime, effects: ServerEffects) -> None:
         stream = self.streams[name]
         made = stream.tick(now)
         if made or stream.removed:
             self._took(name, made, now, effects)
 
-    def _tick_consumer(self, place: Place, now: datetime, effects: Effects) -> None:
+    def _tick_consumer(self, place: ConsumerPlace, now: datetime, effects: ServerEffects) -> None:
         consumer = self.consumers[place.stream][place.consumer]
         for each in consumer.tick(now):
             self._advise(place, each, now, effects)
 
-    def _advise(self, place: Place, exceeded: Exceeded, now: datetime, effects: Effects) -> None:
+    def _advise(
+        self, place: ConsumerPlace, exceeded: Exceeded, now: datetime, effects: ServerEffects
+    ) -> None:
         subject = f"{MAX_DELIVERIES.removesuffix('>')}{place.stream}.{place.consumer}"
         if not self.home(subject):
             return
@@ -265,7 +267,9 @@ class ServerState:
 
     # --- what follows -------------------------------------------------------------------------
 
-    def _took(self, name: str, stored: Iterable[Stored], now: datetime, effects: Effects) -> None:
+    def _took(
+        self, name: str, stored: Iterable[Stored], now: datetime, effects: ServerEffects
+    ) -> None:
         """Offer what was stored to every consumer, and deal it out where it is wanted."""
         stream = self.streams[name]
         consumers = self.consumers[name]
@@ -278,13 +282,15 @@ class ServerState:
             removed, stream.removed = stream.removed, []
             changed |= {at: c for at, c in consumers.items() if c.gone(removed)}
         for at, consumer in changed.items():
-            self._deal(Place(name, at), consumer, now, effects)
+            self._deal(ConsumerPlace(name, at), consumer, now, effects)
 
-    def _pump(self, name: str, now: datetime, effects: Effects) -> None:
+    def _pump(self, name: str, now: datetime, effects: ServerEffects) -> None:
         for consumer_name, consumer in self.consumers[name].items():
-            self._deal(Place(name, consumer_name), consumer, now, effects)
+            self._deal(ConsumerPlace(name, consumer_name), consumer, now, effects)
 
-    def _deal(self, place: Place, consumer: ConsumerState, now: datetime, effects: Effects) -> None:
+    def _deal(
+        self, place: ConsumerPlace, consumer: ConsumerState, now: datetime, effects: ServerEffects
+    ) -> None:
         found = consumer.pump(self.streams[place.stream], now)
         effects.delivered += ((place, each) for each in found)
 

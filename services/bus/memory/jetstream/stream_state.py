@@ -1,7 +1,7 @@
 """One stream: what it takes in, under which guards, and what it lets go of when. Pure.
 
 `now` is an argument of everything that depends on it. Whatever a call stores or removes of the
-server's own accord (markers, fired timers) it returns, so that consumers can be told.
+server's own accord (markers, fired timers) it returns, so that consumers get it.
 """
 
 import heapq
@@ -74,7 +74,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Watch:
+class WakeTime:
     """When the server looks at what is due: not at every moment, and then at all of it.
 
     What comes due soon after it was set, or soon after the last look, waits for the next one.
@@ -105,7 +105,7 @@ class StreamState:
     stored_bytes: int = 0
     messages: "OrderedDict[int, Stored]" = field(default_factory=OrderedDict)
     removed: list[int] = field(default_factory=list)
-    """What is gone and its consumers have not been told of yet."""
+    """Removed messages that the consumers do not know of yet."""
     index: SubjectIndex = field(default_factory=SubjectIndex)
     _ids: "OrderedDict[str, tuple[datetime, int]]" = field(default_factory=OrderedDict)
     """Message id -> until when a repetition is dropped, and what it was stored as."""
@@ -113,9 +113,9 @@ class StreamState:
     """When a message's own time to live is over."""
     _timers: list[tuple[datetime, int]] = field(default_factory=list)
     """When a scheduled message fires."""
-    _expires: Watch = field(default_factory=Watch)
+    _expires: WakeTime = field(default_factory=WakeTime)
     """When the server looks for what is over."""
-    _fires: Watch = field(default_factory=Watch)
+    _fires: WakeTime = field(default_factory=WakeTime)
     """When it looks for timers that are due."""
 
     # --- taking in ----------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class StreamState:
         return stored
 
     def reconfigure(self, config: StreamConfig, asked: dict[str, Any], now: datetime) -> None:
-        """Change what may be changed of a stream that stands; what is over its limits goes."""
+        """Change what may be changed of an existing stream; what is over its limits goes."""
         self.config, self.asked = config, asked
         for same in list(self.index.of(REST)):
             self._keep_limits(same)
@@ -245,7 +245,7 @@ class StreamState:
         return min(fires, ends)
 
     def _next_timer(self) -> datetime | None:
-        while self._timers and not self._stands(self._timers[0][1]):
+        while self._timers and not self._is_current(self._timers[0][1]):
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
@@ -258,7 +258,7 @@ class StreamState:
         aged = self._aged(next(iter(self.messages.values())))
         return min(aged, end) if end else aged
 
-    def _stands(self, timer: int) -> bool:
+    def _is_current(self, timer: int) -> bool:
         """Whether a timer is to fire still: whatever else comes under its subject ends it."""
         stored = self.messages.get(timer)
         return stored is not None and self.index.last(stored.subject) == timer
@@ -271,7 +271,7 @@ class StreamState:
         made: list[Stored] = []
         if self._next_timer() is not None and self._fires.at is not None and self._fires.at <= now:
             due = self._due(self._timers, now)
-            made += [self._fire(each, now) for each in due if self._stands(each)]
+            made += [self._fire(each, now) for each in due if self._is_current(each)]
             self._fires.looked(self._next_timer(), now)
         if (
             self._next_end() is not None
@@ -348,5 +348,5 @@ def _span(nanoseconds: int) -> timedelta:
 
 
 def _size(subject: str, data: bytes, headers: Mapping[str, str]) -> int:
-    told = HEADERS_BYTES + header_bytes(headers) if headers else 0
-    return RECORD_BYTES + len(subject) + len(data) + told
+    header_size = HEADERS_BYTES + header_bytes(headers) if headers else 0
+    return RECORD_BYTES + len(subject) + len(data) + header_size

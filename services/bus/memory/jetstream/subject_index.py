@@ -47,7 +47,7 @@ def pattern(filters: tuple[str, ...]) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class _Branch:
-    """What stands under one token."""
+    """What is stored under one token."""
 
     under: dict[str, "_Branch"] = field(default_factory=dict)
     sequences: dict[int, None] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class _Branch:
     """The newest sequence here and below; None: it was removed, and must be looked for."""
 
     def last(self) -> int:
-        """The newest sequence here and below; 0: nothing stands here."""
+        """The newest sequence here and below; 0: none."""
         if self.newest is None:
             here = next(reversed(self.sequences), 0)
             self.newest = max(here, *(each.last() for each in self.under.values()))
@@ -64,7 +64,7 @@ class _Branch:
 
 
 class SubjectIndex:
-    """Which sequences stand under which subject."""
+    """The sequences stored under each subject."""
 
     def __init__(self) -> None:
         """Begin empty."""
