@@ -20,7 +20,7 @@ MEASURE_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
 ROUND_TRIP_SECONDS_MAX: Final = 0.5
 """What took longer says too little about when the server stamped it, unless nothing is known."""
-TOLD_SECONDS: Final = 1.0
+REPORTED_SECONDS: Final = 1.0
 """A host's clock that is further off is worth a word."""
 
 
@@ -89,7 +89,7 @@ class ServerClock:
     def _report(self) -> None:
         ahead = (self._own.now() - self.now()).total_seconds()
         self._instruments.clock_ahead_seconds.set(ahead)
-        wrong = abs(ahead) >= TOLD_SECONDS
+        wrong = abs(ahead) >= REPORTED_SECONDS
         if wrong and not self._reported:
             log.warning(
                 "this host's clock is %.1f s %s the server's; Navarch goes by the server's",

@@ -22,7 +22,7 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
     async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
         names = await eventually(settled(bus, 3))
         opened = await navarch("breaker", "open", "training", "--reason", "rack move", url=url)
-        await peers.sicken("training", names[0])
+        await peers.make_unhealthy("training", names[0])
         _, shown, _ = await navarch("breaker", "show", url=url)
         _, told, _ = await navarch("why", names[0], url=url)
         code, data, _ = await navarch("breaker", "show", "training", "-o", "json", url=url)

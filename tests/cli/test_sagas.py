@@ -26,7 +26,7 @@ async def test_people_cancel_retry_and_uncordon_from_the_command_line(
         _, cancelled, _ = await navarch("saga", "cancel", f"drain-{first}-1", url=url)
         await eventually(lambda: events(bus, "saga-cancelled"))
         await eventually(settled(bus, 3))
-        await peers.sicken("training", second)
+        await peers.make_unhealthy("training", second)
         wildcard = subjects.saga_step_wildcard("drain", "started")
 
         async def draining() -> bool:

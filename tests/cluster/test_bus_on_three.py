@@ -35,7 +35,7 @@ async def test_everything_that_matters_has_three_replicas(cluster: Cluster) -> N
 async def test_what_was_stored_through_one_server_is_read_through_every_other(
     cluster: Cluster,
 ) -> None:
-    """At once: whoever is told of an entry finds it in the log, a whole log and its end alike."""
+    """At once: a reader notified of an entry finds it in the log, a whole log and its end alike."""
     async with AsyncExitStack() as open_buses:
         buses = [
             await open_buses.enter_async_context(connected(each.url)) for each in cluster.servers
@@ -95,6 +95,6 @@ async def test_a_killed_leader_costs_no_entry(cluster: Cluster) -> None:
                 await asyncio.sleep(0.01)  # between two tries
             await leader.start()
             while not await replicas_current(bus, SAGAS.name):
-                await asyncio.sleep(0.01)  # nothing tells that a replica has caught up
+                await asyncio.sleep(0.01)  # no event when a replica has caught up
         log = await bus.read(SAGAS.name, subjects.saga_tree("s2"))
     assert [guard, stored] == [each.sequence for each in log]

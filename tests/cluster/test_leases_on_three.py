@@ -53,17 +53,17 @@ async def holding(url: str, name: str) -> asyncio.subprocess.Process:
 async def held(lease: Lease) -> float:
     """When it was ours."""
     while not lease.held:
-        await asyncio.sleep(0.01)  # a lease tells nobody
+        await asyncio.sleep(0.01)  # a lease has no events
     return time.monotonic()
 
 
 async def test_a_lease_goes_over_within_five_seconds_of_its_holders_death(
     cluster: Cluster,
 ) -> None:
-    """`kill -9`: its time runs out at the server, and whoever contends has it."""
+    """`kill -9`: its time runs out at the server, and a contender gets it."""
     holder = await holding(cluster.url, "lease-1")
     async with connected(cluster.url) as bus:
-        lease = Lease(bus, SystemClock(), "lease-1", "the heir")
+        lease = Lease(bus, SystemClock(), "lease-1", "the successor")
         keeping = asyncio.create_task(lease.keep())
         holder.kill()
         await holder.wait()
@@ -79,7 +79,7 @@ async def test_a_lease_goes_over_within_five_seconds_of_a_new_leader(cluster: Cl
     """Holder and leading server killed at once: the rest is counted from the election."""
     holder = await holding(cluster.url, "lease-2")
     async with connected(cluster.url) as bus:
-        lease = Lease(bus, SystemClock(), "lease-2", "the heir")
+        lease = Lease(bus, SystemClock(), "lease-2", "the successor")
         keeping = asyncio.create_task(lease.keep())
         leader = await cluster.leader(bus, f"KV_{LEASES.name}")
         holder.kill()

@@ -45,7 +45,7 @@ CLEAN_LATER: Final = (
     *("services/cli", "services/health_monitor", "services/metrics"),
     *("services/notifier", "services/pool_manager", "services/provisioner"),
     "services/simulator",
-    *("tests/agent", "tests/autoscaling", "tests/cli", "tests/cluster", "tests/crash"),
+    *("tests/agent", "tests/autoscaling", "tests/cli", "tests/crash"),
     *(
         "tests/golden",
         "tests/health_monitor",
@@ -53,8 +53,8 @@ CLEAN_LATER: Final = (
         "tests/metrics",
         "tests/notifier",
     ),
-    *("tests/plugins", "tests/pool_manager", "tests/provisioner", "tests/real", "tests/runtime"),
-    *("tests/saga", "tests/whole_fleet", "tests/schemas", "tests/simulator", "tests/support"),
+    *("tests/plugins", "tests/pool_manager", "tests/provisioner", "tests/real"),
+    *("tests/whole_fleet", "tests/schemas", "tests/simulator"),
 )
 """Folders and files that still use banned words. The list only ever gets shorter."""
 

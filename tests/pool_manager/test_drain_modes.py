@@ -189,7 +189,7 @@ async def test_a_saga_that_waits_tells_people_and_goes_on_when_asked(
     configured = settings(drain="wait", drain_timeout=Duration(0.2))
     async with Running(server.url, "pool-manager", build, configured):
         before = await eventually(settled(bus, 3))
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
         [overdue] = await eventually(lambda: events(bus, "saga-overdue"))
         saga = f"replace-{before[0]}-1"
         assert not peers.count("terminate")
@@ -216,7 +216,7 @@ async def test_there_is_nothing_to_proceed_with_where_nothing_drains(
     peers.hold["cordon"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
         await eventually(under_way(peers, "cordon"))
         await ask(bus, "proceed", saga=f"replace-{before[0]}-1")
         [refused] = await eventually(lambda: events(bus, "request-refused"))

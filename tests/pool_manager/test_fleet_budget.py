@@ -224,7 +224,7 @@ def test_no_interleaving_spends_more_than_the_budget_and_nothing_is_claimed_for_
     """
     bus = Bus()
     for number in range(6):
-        bus.sicken(POOLS[number % 2], number // 2)
+        bus.make_unhealthy(POOLS[number % 2], number // 2)
     under_way: dict[int, Iterator[None]] = {}
     for moment, (what, number) in enumerate(actions):
         pool = POOLS[number % 2]
@@ -239,7 +239,7 @@ def test_no_interleaving_spends_more_than_the_budget_and_nothing_is_claimed_for_
             case "die":
                 under_way.pop(number, None)
             case "sicken":
-                bus.sicken(pool, number // 2)
+                bus.make_unhealthy(pool, number // 2)
             case "heal":
                 bus.heal(pool, number // 2)
             case "done" | "failed":
@@ -275,16 +275,16 @@ def settle(bus: Bus) -> None:
 def test_who_claimed_and_was_slow_can_write_no_more_once_others_have_what_it_claimed() -> None:
     """Claimed for two nodes that are well by the time the pool's record is to be written."""
     bus = Bus()
-    bus.sicken("a", 0)
-    bus.sicken("a", 1)
+    bus.make_unhealthy("a", 0)
+    bus.make_unhealthy("a", 1)
     slow = decision(bus, "a")
     for _ in range(4):
         next(slow)
     assert 2 == bus.claims[0].claims["a"].unavailable
     bus.heal("a", 0)
     bus.heal("a", 1)
-    bus.sicken("b", 0)
-    bus.sicken("b", 1)
+    bus.make_unhealthy("b", 0)
+    bus.make_unhealthy("b", 1)
     for pool in ("b", "a", "a", "b", "b"):
         for _ in decision(bus, pool):
             pass

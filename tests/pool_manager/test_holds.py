@@ -30,7 +30,7 @@ async def test_a_held_node_is_not_replaced_until_it_is_released(
         [name, *_] = await eventually(settled(bus, 3))
         await ask(bus, "hold", node=name, reason="bisecting", **{"for": "2h"})
         [accepted] = await eventually(lambda: events(bus, "request-accepted"))
-        await peers.sicken("training", name)
+        await peers.make_unhealthy("training", name)
         await dealt_with(bus, "EVENTS", "pool-node-events")
         [view] = [each for each in await nodes(bus) if each.id == name]
 
@@ -54,7 +54,7 @@ async def test_a_hold_that_is_over_is_told_and_the_node_is_replaced(
         [name, *_] = await eventually(settled(bus, 3))
         await ask(bus, "hold", node=name, reason="a second", **{"for": "1s"})
         await eventually(lambda: events(bus, "request-accepted"))
-        await peers.sicken("training", name)
+        await peers.make_unhealthy("training", name)
         await eventually(lambda: events(bus, "node-replaced"))
         [released] = await eventually(lambda: facts(bus, "released"))
 
@@ -95,7 +95,7 @@ async def test_a_fleet_that_observes_touches_nothing(
     peers.calls.clear()
     observing = msgspec.structs.replace(settings(), mode="observe")
     async with Running(server.url, "pool-manager", build, observing):
-        await peers.sicken("training", name)
+        await peers.make_unhealthy("training", name)
         [told] = await eventually(lambda: events(bus, "would-start"))
         await ask(bus, "cordon", node=name)
         [refused] = await eventually(lambda: events(bus, "request-refused"))

@@ -142,13 +142,13 @@ async def test_a_drain_of_a_sick_node_is_cut_short_by_a_notice_only_when_its_mom
     async with Running(server.url, "pool-manager", build, wide):
         before = await eventually(settled(bus, 3))
         await peers.publish(spot(before[0], 86_400))
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
         await eventually(lambda: draining(1))
         [first] = drains
         assert first.deadline is not None
         assert wide.pools["training"].drain_timeout == (first.deadline - first.time).total_seconds()
         peers.hold["cordon"] = asyncio.Event()
-        await peers.sicken("training", before[1])
+        await peers.make_unhealthy("training", before[1])
 
         async def cordoning() -> bool:
             return peers.count("cordon")[before[1]] == 1
@@ -182,7 +182,7 @@ async def test_a_node_that_falls_ill_ahead_of_a_notice_has_its_time_back_when_th
             return {each for step, each in peers.calls if step == "drain"} == set(before[:2])
 
         await eventually(draining)
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
         await peers.publish(spot(before[0], 0, withdrawn=True))
         await eventually(lambda: events(bus, "node-replaced"))
         ended = await bus.read("SAGAS", subjects.saga_step_wildcard("drain", "expired"))

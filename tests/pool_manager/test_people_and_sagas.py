@@ -252,7 +252,7 @@ async def test_uncordoning_a_node_that_is_being_replaced_gives_it_back(
     ):
         before = await eventually(settled(bus, 3))
         peers.calls.clear()
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
         await eventually(under_way(peers, step))
         await ask(bus, "uncordon", node=before[0], by="ops")
         [cancelled] = await eventually(lambda: events(bus, "saga-cancelled"))
@@ -274,7 +274,7 @@ async def test_a_replacement_that_has_begun_to_terminate_cannot_be_cancelled(
     peers.hold["terminate"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
         await eventually(under_way(peers, "terminate"))
         await ask(bus, "cancel", saga=f"replace-{before[0]}-1")
         [refused] = await eventually(lambda: events(bus, "request-refused"))
@@ -313,7 +313,7 @@ async def test_a_stuck_saga_goes_on_when_its_reason_is_mended(
         server.url, "pool-manager", build, settings(replace_order="provision_first")
     ):
         before = await eventually(settled(bus, 3))
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
         await eventually(lambda: events(bus, "saga-stuck"))
         await ask(bus, "retry", saga=f"replace-{before[0]}-1")
 

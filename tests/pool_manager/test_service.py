@@ -52,7 +52,7 @@ async def test_an_unhealthy_node_is_replaced_in_the_pools_order(
     async with Running(server.url, "pool-manager", build, settings(replace_order=order)):
         before = await eventually(settled(bus, 3))
         peers.calls.clear()
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
 
         async def replaced() -> list[dict[str, Any]]:
             return await events(bus, "node-replaced")
@@ -74,7 +74,7 @@ async def test_a_repeated_verdict_starts_no_second_replacement(
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         for i in range(5):
-            await peers.sicken("training", before[0], fault=f"f{i}")
+            await peers.make_unhealthy("training", before[0], fault=f"f{i}")
         await eventually(settled(bus, 3))
         found = await eventually(lambda: events(bus, "node-replaced"))
 
@@ -89,8 +89,8 @@ async def test_the_budget_holds_back_a_second_replacement(
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
-        await peers.sicken("training", before[0])
-        await peers.sicken("training", before[1])
+        await peers.make_unhealthy("training", before[0])
+        await peers.make_unhealthy("training", before[1])
         [opened] = await eventually(lambda: events(bus, "breaker-opened"))
 
         async def one() -> bool:
@@ -240,7 +240,7 @@ async def test_two_replicas_make_one_replacement(
         Running(server.url, "pool-manager", build, settings(), replica=2),
     ):
         before = await eventually(settled(bus, 3))
-        await peers.sicken("training", before[1])
+        await peers.make_unhealthy("training", before[1])
         await eventually(lambda: events(bus, "node-replaced"))
         await eventually(settled(bus, 3))
 
@@ -256,7 +256,7 @@ async def test_a_restarted_server_loses_no_saga(
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
-        await peers.sicken("training", before[0])
+        await peers.make_unhealthy("training", before[0])
 
         await eventually(under_way(peers, "drain"))
         await server.restart()
@@ -292,7 +292,7 @@ async def test_the_log_of_an_ended_saga_ages_out_and_an_open_one_does_not(
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1, max_nodes=1)):
         [name] = await eventually(settled(bus, 1))
         peers.hold["drain"] = asyncio.Event()
-        await peers.sicken("training", name)
+        await peers.make_unhealthy("training", name)
         await eventually(lambda: bus.read("SAGAS", subjects.saga_step_wildcard("drain", "started")))
         for saga in (f"scale-up-{name}", f"replace-{name}-1"):
             over = TimerDue(id=f"over-{saga}", time=datetime.now(UTC), saga=saga, step=WHOLE)

@@ -206,7 +206,7 @@ def test_a_pool_with_spares_keeps_its_bounds_and_returns_to_its_size(
     for what, number in steps:
         most = life.counts()
         if what == "sicken":
-            life.sicken(number)
+            life.make_unhealthy(number)
         elif what == "scale":
             life.record = msgspec.structs.replace(life.record, desired=number)
         elif what == "spares":

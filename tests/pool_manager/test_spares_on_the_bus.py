@@ -55,7 +55,7 @@ async def test_a_spare_is_in_service_seconds_after_the_cordon(
         ill = next(view.id for view in await nodes(bus) if not view.spare)
         peers.hold["drain"] = asyncio.Event()
         peers.calls.clear()
-        await peers.sicken("training", ill)
+        await peers.make_unhealthy("training", ill)
         promoted = await eventually(lambda: stored_at(bus, "promoted", old))
         cordoned = await stored_at(bus, "cordoned", ill)
         active = [view for view in await nodes(bus) if view.status == "active"]
@@ -121,7 +121,7 @@ async def test_a_spare_is_promoted_once_though_the_pool_manager_dies_meanwhile(
         old = await spare(bus)
         ill = next(view.id for view in await nodes(bus) if not view.spare)
         peers.hold["promote"] = asyncio.Event()
-        await peers.sicken("training", ill)
+        await peers.make_unhealthy("training", ill)
         await eventually(lambda: count(peers, "promote"))
     peers.hold["promote"].set()
     async with running[2], running[3]:

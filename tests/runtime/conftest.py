@@ -110,7 +110,7 @@ async def durable(any_bus: Bus) -> Callable[..., Any]:
 
 @dataclass(slots=True)
 class Handler:
-    """Notes what a consumer loop hands it, and fails as it is told."""
+    """Notes what a consumer loop hands it, and fails on demand."""
 
     instruments: Instruments = field(default_factory=Instruments)
     received: list[Received[Any]] = field(default_factory=list)
@@ -123,15 +123,15 @@ class Handler:
 
     async def __call__(self, received: Received[Any]) -> None:
         self.received.append(received)
-        await self._tell()
+        await self._outcome()
         if self.failures:
             raise self.failures.pop(0)
         if hold := self.holds.get(received.message.id):
             await hold.wait()
         self.done.append(received)
-        await self._tell()
+        await self._outcome()
 
-    async def _tell(self) -> None:
+    async def _outcome(self) -> None:
         async with self.moved:
             self.moved.notify_all()
 
@@ -193,7 +193,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 async def cuttable_nats(server: EmbeddedServer, bus: NatsBus) -> AsyncIterator[Cuttable]:
     """A connection to the real server through a proxy."""
     proxy = Proxy(int(server.url.rsplit(":", 1)[1]))
-    await proxy.mend()
+    await proxy.restore()
     options = ConnectOptions(settings=NatsSettings(url=f"nats://127.0.0.1:{proxy.port}"), name="c")
     connected = await NatsBus.connect(options)
     yield Cuttable(connected, proxy, bus)

@@ -64,7 +64,7 @@ async def listening() -> tuple[Line, RequestMux]:
 
 
 async def test_each_question_has_its_own_answer() -> None:
-    """Whatever order they come in; what nobody asked, or asks any more, is passed over."""
+    """Whatever order they come in; unexpected and late replies are ignored."""
     line, mux = await listening()
     asked = [asyncio.create_task(mux.ask("q", b"", None, 5)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -98,13 +98,13 @@ async def test_many_answers_end_with_the_one_that_says_so() -> None:
 
 
 async def test_a_question_that_cannot_be_answered_ends_at_once() -> None:
-    """Where nobody serves its subject, where the connection is lost; else after its time."""
+    """Where nothing serves its subject, where the connection is lost; else after its time."""
     line, mux = await listening()
-    nobody, lost = (asyncio.create_task(mux.ask("q", b"", None, 5)) for _ in range(2))
+    unserved, lost = (asyncio.create_task(mux.ask("q", b"", None, 5)) for _ in range(2))
     await asyncio.sleep(0)
     await line.answers(0, b"", "503")
     with pytest.raises(Unavailable, match="q: no responders"):
-        await nobody
+        await unserved
     mux.lost()
     with pytest.raises(Unavailable, match="the connection to the bus was lost"):
         await lost

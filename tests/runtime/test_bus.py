@@ -159,7 +159,7 @@ async def test_entries_are_those_that_have_a_value(any_bus):
 
 
 async def test_a_key_that_expires_leaves_a_marker(any_bus):
-    """Silence is an event: watchers are told, the value is gone, the key can be created anew."""
+    """Silence is an event: watchers see it, the value is gone, the key can be created again."""
     watching = any_bus.watch(HEARTBEATS)
     seen = asyncio.create_task(collect(watching, 2))
     await any_bus.put(HEARTBEATS, "training.n", b"beat", ttl_seconds=1)
@@ -208,7 +208,7 @@ async def test_watching_begins_with_what_is_there(any_bus):
 @pytest.mark.parametrize(
     ("subject", "size", "error"),
     [
-        ("navarch-nobody.x", 1, Unavailable),
+        ("navarch-unserved.x", 1, Unavailable),
         (FAULT, MESSAGE_BYTES_MAX + 1, Refused),
     ],
 )

@@ -173,7 +173,7 @@ def test_the_notifier_may_stand_in_several_places(text):
 
 
 def test_variables_come_from_the_environment():
-    """Secrets stay out of the file, wherever a value stands."""
+    """Secrets stay out of the file, wherever a value is."""
     settings = parse(
         """
         notifier:
@@ -360,7 +360,7 @@ SHIPPED = [
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
 def test_the_shipped_configurations_load(file):
-    """What the README points at works as it stands."""
+    """What the README points at works unchanged."""
     assert load_settings(file, {}).pools
 
 

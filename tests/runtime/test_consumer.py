@@ -41,7 +41,7 @@ async def letters(bus) -> list[DeadLetter]:
 async def test_messages_of_one_key_are_handled_in_order_and_others_beside_them(
     any_bus, durable, handler, looping
 ):
-    """A node that is slow to handle holds up its own messages and nobody else's."""
+    """A node that is slow to handle holds up its own messages and no others."""
     spec = await durable(NODES, ack_wait_seconds=30)
     handler.holds["lost-0"] = asyncio.Event()
     async with looping(any_bus, spec, handler):
@@ -184,10 +184,10 @@ async def test_a_slow_handler_keeps_its_message(any_bus, durable, handler, loopi
         while asyncio.get_running_loop().time() < until:
             info = await any_bus.admin(f"CONSUMER.INFO.EVENTS.{DURABLE}", {})
             again = max(again, info["num_redelivered"])
-            await asyncio.sleep(0.05)  # nothing tells that it has not come again
+            await asyncio.sleep(0.05)  # no event when a message does not come again
         handler.holds["lost-0"].set()
         await handler.wait_for(lambda: len(handler.done) >= 3)
-    # A machine that stands still cannot say that it is still at it.
+    # A stalled machine cannot report progress.
     if still() < spec.ack_wait_seconds / 4:
         assert (again, [each.deliveries for each in handler.done]) == (0, [1, 1, 1])
 

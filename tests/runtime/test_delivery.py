@@ -60,7 +60,7 @@ async def test_what_is_not_acknowledged_comes_again(any_bus, durable):
 
 
 async def test_progress_keeps_a_message_from_coming_again(any_bus, durable):
-    """Still at it: the wait starts anew."""
+    """A progress report restarts the wait."""
     spec = await durable(FAULT, ack_wait_seconds=0.8)
     await any_bus.publish(FAULT, b"slow")
     deliveries = any_bus.consume(spec)
@@ -74,7 +74,7 @@ async def test_progress_keeps_a_message_from_coming_again(any_bus, durable):
         await slow.ack()
         await any_bus.publish(FAULT, b"next")
         came = (await following).stored.data
-    # A machine that stands still cannot say that it is still at it.
+    # A stalled machine cannot report progress.
     assert still() > spec.ack_wait_seconds / 4 or came == b"next"
 
 
@@ -134,7 +134,7 @@ async def test_no_more_is_held_than_the_durable_allows(any_bus, durable):
     assert (held[0].pending, rest[-1].pending) == (9, 0)
 
 
-async def test_following_begins_where_it_is_told(any_bus):
+async def test_following_begins_at_the_given_position(any_bus):
     """From the beginning, from now, or after a sequence; a filter leaves out the rest."""
     first = await any_bus.publish(FAULT, b"1")
     await any_bus.publish(OTHER, b"other")
@@ -173,10 +173,10 @@ async def test_requests_are_answered_or_fail_in_words(any_bus):
     assert (plain.data, service.data) == (b"1", b"2")
     assert failed.data == b'{"error":"invalid-request","reason":"that is no question"}'
     with pytest.raises(Unavailable, match="no responders"):
-        await any_bus.request("test.nobody", b"", timeout_seconds=30)
+        await any_bus.request("test.unserved", b"", timeout_seconds=30)
 
 
-async def test_a_plain_answer_that_fails_is_told_too(any_bus):
+async def test_a_plain_answer_that_fails_is_reported_too(any_bus):
     """An endpoint that raises does not leave its asker to the time-out."""
 
     async def broken(*_: object) -> bytes:

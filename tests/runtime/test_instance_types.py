@@ -60,7 +60,7 @@ CATALOGUE_ERRORS = {
 def test_an_error_in_the_catalogue_names_file_line_and_key(
     tmp_path: Path, text: str, expected: str
 ) -> None:
-    """Names that stand for nothing are found when a service starts, not when it launches."""
+    """Names without types are found when a service starts, not when it launches."""
     file = tmp_path / "navarch.yaml"
     file.write_text(HEAD + text, encoding="utf-8")
     with pytest.raises(ConfigurationError) as error:
@@ -109,7 +109,7 @@ def test_an_error_in_a_pool_s_providers_names_file_line_and_remedy(
 
 
 def test_providers_are_put_in_order() -> None:
-    """By priority, then as they stand; the first is the pool's provider for all who look."""
+    """By priority, then in their order; the first is the pool's provider for all who look."""
     text = (
         POOL + "    instance_type: h100-8x\n    strategy: cost\n    providers:\n"
         "    - {name: gcp, priority: 2, regions: [us-central1]}\n    - {name: aws, priority: 1}\n"

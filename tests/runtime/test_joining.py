@@ -34,7 +34,7 @@ async def asking(joined: Joined[str], key: str, count: int) -> list[asyncio.Task
     return asked
 
 
-async def test_whoever_comes_too_late_for_one_run_shares_the_next() -> None:
+async def test_a_late_caller_shares_the_next_run() -> None:
     """A run that has begun may not have seen what brought them."""
     work = Work()
     joined = Joined(work)
@@ -66,7 +66,7 @@ async def test_a_failure_is_of_all_who_waited_for_that_run() -> None:
     assert "a2" == await joined("a")
 
 
-async def test_one_who_gives_up_takes_it_from_nobody() -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_run() -> None:
     """The run goes on for the others."""
     work = Work()
     joined = Joined(work)

@@ -42,7 +42,7 @@ async def until(bus, name: str, value: int) -> None:
 
 
 async def test_calls_fail_at_once_and_nothing_is_sent_later(cuttable):
-    """Who was told that it failed can try again without doubling anything."""
+    """A caller that got an error can try again without doubling anything."""
     await cuttable.cut()
     bus = cuttable.bus
     for call in (
@@ -58,7 +58,7 @@ async def test_calls_fail_at_once_and_nothing_is_sent_later(cuttable):
         async with asyncio.timeout(AT_ONCE_SECONDS):
             with pytest.raises(Unavailable):
                 await call
-    await cuttable.mend()
+    await cuttable.restore()
     assert await bus.publish(FAULT, b"2") == 1
     assert await bus.entries(NODES) == []
 
@@ -76,7 +76,7 @@ async def test_what_was_settled_meanwhile_is_settled_when_it_is_back(cuttable):
         await done.ack()
         await back.nak(0)
         await given_up.term()
-        await cuttable.mend()
+        await cuttable.restore()
         (again,) = await some(deliveries, 1)
         await again.ack()
         await until(cuttable.onlooker, "num_ack_pending", 0)
@@ -97,10 +97,10 @@ async def test_what_a_process_leaves_with_is_handed_back_when_it_can(cuttable):
     await cuttable.cut()
     await held.nak(0)
     await deliveries.aclose()
-    await cuttable.mend()
-    heir = cuttable.onlooker.consume(spec)
-    async with aclosing(heir):
-        rest = await some(heir, 3)
+    await cuttable.restore()
+    successor = cuttable.onlooker.consume(spec)
+    async with aclosing(successor):
+        rest = await some(successor, 3)
     found = sorted((each.stored.data, each.deliveries) for each in rest)
     assert found == [(b"0", 2), (b"1", 2), (b"2", 2)]
 
@@ -123,7 +123,7 @@ async def test_what_was_lost_on_its_way_takes_up_no_room(cuttable):
     deliveries = cuttable.bus.consume(spec)
     found = {}
     async with aclosing(deliveries), asyncio.timeout(60):
-        await cuttable.mend()
+        await cuttable.restore()
         while len(found) < 4:
             each = await anext(deliveries)
             found[each.stored.data] = each.deliveries
@@ -151,7 +151,7 @@ async def test_a_consumer_goes_on_with_the_room_it_had(cuttable):
         await cuttable.onlooker.publish(FAULT, b"%d" % number)
     await until(cuttable.onlooker, "num_ack_pending", 2)
     await cuttable.cut()
-    await cuttable.mend()
+    await cuttable.restore()
     async with asyncio.timeout(60):
         await taking
     await deliveries.aclose()
@@ -183,7 +183,7 @@ async def test_a_follower_misses_nothing_and_repeats_nothing(cuttable, begun):
     await cuttable.onlooker.publish(FAULT, b"1")
     await cuttable.cut()
     await cuttable.onlooker.publish(FAULT, b"2")
-    await cuttable.mend()
+    await cuttable.restore()
     await cuttable.onlooker.publish(FAULT, b"3")
     await seen(4)
     task.cancel()
@@ -203,7 +203,7 @@ async def test_a_watcher_learns_what_became_of_each_key(cuttable):
         for number in (b"2", b"3"):
             await other.put(NODES, "a", number)
         await other.delete(NODES, "b")
-        await cuttable.mend()
+        await cuttable.restore()
         rest = await some(watching, 2)
     assert [(each.key, each.value) for each in first] == [("a", b"1"), ("b", b"1")]
     assert [(each.key, each.value, each.removed) for each in rest] == [
@@ -213,7 +213,7 @@ async def test_a_watcher_learns_what_became_of_each_key(cuttable):
 
 
 async def test_who_cannot_be_reached_is_not_asked_until_it_is_back(cuttable):
-    """Its answers need not be announced anew."""
+    """Its endpoints need not be announced again."""
 
     async def echo(data: bytes, headers: object) -> bytes:
         del headers
@@ -226,7 +226,7 @@ async def test_who_cannot_be_reached_is_not_asked_until_it_is_back(cuttable):
     for subject in ("test.service", "test.plain"):
         with pytest.raises(Unavailable, match="no responders"):
             await cuttable.onlooker.request(subject, b"", timeout_seconds=30)
-    await cuttable.mend()
+    await cuttable.restore()
     # Its subscriptions go ahead of what it asks itself.
     await cuttable.bus.request("test.plain", b"", timeout_seconds=30)
     for subject in ("test.service", "test.plain"):
@@ -234,7 +234,7 @@ async def test_who_cannot_be_reached_is_not_asked_until_it_is_back(cuttable):
         assert reply.data == b"1"
 
 
-async def test_an_answer_that_cannot_be_sent_is_waited_for_in_vain(cuttable):
+async def test_an_answer_that_cannot_be_sent_is_lost_and_the_requester_times_out(cuttable):
     """What was asked is done all the same; the asker learns nothing of it."""
     asked, hold, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

@@ -55,7 +55,7 @@ async def test_of_many_writers_at_once_exactly_one_wins(any_bus):
     assert len(await any_bus.read(EVIDENCE.stream_name, CHUNKS)) == 1
 
 
-async def test_what_a_killed_writer_leaves_behind_harms_nobody(any_bus):
+async def test_what_a_killed_writer_leaves_behind_harms_nothing(any_bus):
     """Chunks that nothing names are no object, and the next writer has its way."""
     await any_bus.publish(f"$O.{EVIDENCE.name}.C.0123456789abcdef012345", b"half of it")
     assert await any_bus.objects(EVIDENCE) == []

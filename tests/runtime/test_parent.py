@@ -1,4 +1,4 @@
-"""What is started so that it ends with whoever started it, does; by the kernel's own doing."""
+"""A process started to end with its parent does; the kernel ends it."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ SECONDS_MAX = 10.0
 
 
 async def test_a_server_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
-    """Nobody is there any more to end it, and it handles no signal in a special way."""
+    """No process is left to end it, and it handles no signal in a special way."""
     starter = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", STARTER, str(tmp_path)), stdout=asyncio.subprocess.PIPE
     )
@@ -49,7 +49,7 @@ async def test_a_server_ends_with_a_process_that_is_killed(tmp_path: Path) -> No
 
 
 async def test_who_is_started_when_its_parent_has_gone_never_begins(tmp_path: Path) -> None:
-    """Between the fork and the kernel's being told nobody would see the parent end."""
+    """Between the fork and prctl the parent's end would go unseen."""
     made = tmp_path / "made"
     command = list(ending_with_us(("touch", str(made))))
     launcher = await asyncio.create_subprocess_exec(*command)

@@ -147,7 +147,7 @@ LISTENS: dict[str, tuple[list[str], list[str]]] = {
 async def test_everybody_may_say_what_is_theirs_and_nothing_else(
     secured: Secured, who: str
 ) -> None:
-    """The server refuses each publish that belongs to somebody else, and none that does not."""
+    """The server refuses each publish that belongs to another service, and none that does not."""
     wanted = [("publish", each) for each in (*MAY[who], *MAY_NOT.get(who, ()))]
     may, may_not = LISTENS.get(who, ([], []))
     wanted += [("subscribe", each) for each in (*may, *may_not)]
@@ -205,7 +205,7 @@ async def test_a_node_reads_its_own_record_and_beats(secured: Secured) -> None:
     assert (b"hello", True) == (reply.data, asked.is_set())
 
 
-async def test_who_is_refused_is_told_so(secured: Secured) -> None:
+async def test_a_refusal_is_reported(secured: Secured) -> None:
     """The server says it beside the request; the error that the caller sees says it too."""
     reader = await NatsBus.connect(secured.options("reader"))
     with pytest.raises(Unavailable, match="permissions violation"):
@@ -213,7 +213,7 @@ async def test_who_is_refused_is_told_so(secured: Secured) -> None:
     await reader.close()
 
 
-async def test_without_credentials_nobody_is_let_in(secured: Secured) -> None:
+async def test_without_credentials_no_client_is_let_in(secured: Secured) -> None:
     """Nor with those of another fleet."""
     client = Client()
     with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):

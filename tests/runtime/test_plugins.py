@@ -42,7 +42,7 @@ PLUGINS = {
 
 @pytest.mark.parametrize(("text", "expected"), PLUGINS.values(), ids=PLUGINS.keys())
 def test_a_plugins_error_names_the_line_too(tmp_path, text, expected):
-    """Whoever wrote the plugin, its options are checked like ours."""
+    """For any author's plugin, its options are checked like ours."""
     file = tmp_path / "navarch.yaml"
     file.write_text(text)
     settings = load_settings(file, {})
@@ -52,7 +52,7 @@ def test_a_plugins_error_names_the_line_too(tmp_path, text, expected):
 
 
 def test_a_plugin_may_be_named_by_module_and_class():
-    """Somebody's own class needs no registration."""
+    """An owner's class needs no registration."""
     settings = PluginSettings(type="services.notifier.workload.webhook_notifier:WebhookNotifier")
     kind, options = load_plugin("navarch.notifiers", settings, None)
     assert (kind, options) == (WebhookNotifier, WebhookNotifier.Options())

@@ -38,14 +38,14 @@ async def small_stream(bus, **options: object) -> str:
 
 
 async def until_gone(bus, stream: str, filter_: str) -> None:
-    """Wait until nothing stands under a filter."""
+    """Wait until nothing is stored under a filter."""
     async with asyncio.timeout(60):
         while await bus.read(stream, filter_):
             await asyncio.sleep(0.02)
 
 
 async def test_a_repeated_append_is_refused_by_its_guard(any_bus):
-    """The guard is looked at before the id: whoever lost the answer reads what stands."""
+    """The guard is looked at before the id: a client that lost the answer reads what is stored."""
     tree, entry = (
         subjects.saga_tree("replace-1"),
         subjects.saga_entry("replace-1", "saga", "started"),
@@ -57,8 +57,8 @@ async def test_a_repeated_append_is_refused_by_its_guard(any_bus):
     assert len(await any_bus.read(SAGAS.name, tree)) == 1
 
 
-async def test_a_guard_counts_what_stands_and_not_what_stood(any_bus):
-    """A log that was removed begins anew from nothing."""
+async def test_a_guard_counts_what_is_stored_and_not_what_was(any_bus):
+    """A log that was removed begins again from nothing."""
     tree, entry = (
         subjects.saga_tree("replace-1"),
         subjects.saga_entry("replace-1", "saga", "started"),
@@ -146,7 +146,7 @@ async def test_a_work_queue_lets_go_of_what_is_done(any_bus):
     assert [each.data for each in left] == [b"2"]
 
 
-async def test_what_was_delivered_too_often_is_told_and_left(any_bus, durable):
+async def test_what_was_delivered_too_often_is_reported_and_left(any_bus, durable):
     """The server's word names stream, consumer, sequence and count; it is not delivered again."""
     # The server's own bound lies ten above what the loop gives up at.
     spec = await durable(FAULT, ack_wait_seconds=0.2, deliveries_max=-8)
@@ -155,12 +155,12 @@ async def test_what_was_delivered_too_often_is_told_and_left(any_bus, durable):
     deliveries = any_bus.consume(spec)
     async with aclosing(deliveries), aclosing(following), asyncio.timeout(60):
         counts = [(await anext(deliveries)).deliveries for _ in range(2)]
-        told = await anext(following)
+        advisory = await anext(following)
         await any_bus.publish(FAULT, b"good")
         good = await anext(deliveries)
         await good.ack()
-    about = msgspec.json.decode(told.data)
-    assert told.subject.endswith(".MAX_DELIVERIES.EVENTS.test-durable")
+    about = msgspec.json.decode(advisory.data)
+    assert advisory.subject.endswith(".MAX_DELIVERIES.EVENTS.test-durable")
     assert (counts, good.stored.data) == ([1, 2], b"good")
     assert (about["stream"], about["consumer"]) == ("EVENTS", "test-durable")
     assert (about["stream_seq"], about["deliveries"]) == (sequence, 2)
@@ -193,9 +193,9 @@ async def test_what_a_dead_process_held_comes_to_another(any_bus, durable):
         async with aclosing(dying):
             held = [await anext(dying) for _ in range(2)]
             await held[0].ack()
-        heir = any_bus.consume(spec)
-        async with aclosing(heir):
-            got = [await anext(heir) for _ in range(2)]
+        successor = any_bus.consume(spec)
+        async with aclosing(successor):
+            got = [await anext(successor) for _ in range(2)]
             for each in got:
                 await each.ack()
     assert sorted(each.stored.data for each in got) == [b"1", b"2"]
@@ -213,7 +213,7 @@ async def test_every_durable_gets_everything(any_bus, durable):
 
 
 async def test_what_was_purged_is_not_delivered(any_bus, durable):
-    """And nobody waits for it."""
+    """And nothing waits for it."""
     spec = await durable(FAULT)
     await any_bus.publish(FAULT, b"purged")
     await any_bus.purge(EVENTS.name, FAULT)
@@ -267,7 +267,7 @@ async def test_following_the_last_of_each_subject(any_bus):
     assert [each.data for each in found] == [b"3", b"4", b"5"]
 
 
-async def test_an_expired_key_is_created_anew_and_its_marker_outlasts_nothing(any_bus):
+async def test_an_expired_key_is_created_again_and_its_marker_outlasts_nothing(any_bus):
     """A watcher that begins after the expiry sees the marker, and then the new value."""
     await any_bus.put(HEARTBEATS, "training.n", b"1", ttl_seconds=1)
     async with asyncio.timeout(60):
@@ -280,8 +280,8 @@ async def test_an_expired_key_is_created_anew_and_its_marker_outlasts_nothing(an
     assert [each.value for each in await any_bus.entries(HEARTBEATS)] == [b"2"]
 
 
-async def test_a_removed_key_is_told_to_watchers_that_come_later(any_bus):
-    """Its removal stands where the value stood."""
+async def test_a_removed_key_is_shown_to_later_watchers(any_bus):
+    """Its removal takes the value's place."""
     await any_bus.put(NODES, "a", b"1")
     await any_bus.delete(NODES, "a")
     (entry,) = await collect(any_bus.watch(NODES), 1)

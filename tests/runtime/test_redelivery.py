@@ -49,7 +49,7 @@ async def until(bus, **wanted: int) -> dict:
             await asyncio.sleep(0.01)
 
 
-def told(deliveries: list) -> list[tuple[bytes, int]]:
+def received(deliveries: list) -> list[tuple[bytes, int]]:
     return [(each.stored.data, each.deliveries) for each in deliveries]
 
 
@@ -69,9 +69,9 @@ async def test_what_is_handed_back_at_once_comes_back_in_the_order_of_storing(an
         for each, delay in ((3, 0.15), (0, 0.45), (2, 0.3), (1, 0)):
             await three[each].nak(delay)
         four = await some(deliveries, 4)
-    assert told(two) == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 2)]
-    assert told(three) == [(b"0", 3), (b"1", 3), (b"2", 3), (b"3", 3)]
-    assert told(four) == [(b"1", 4), (b"3", 4), (b"2", 4), (b"0", 4)]
+    assert received(two) == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 2)]
+    assert received(three) == [(b"0", 3), (b"1", 3), (b"2", 3), (b"3", 3)]
+    assert received(four) == [(b"1", 4), (b"3", 4), (b"2", 4), (b"0", 4)]
 
 
 async def test_what_was_given_before_goes_ahead_of_what_was_not(any_bus):
@@ -91,13 +91,13 @@ async def test_what_was_given_before_goes_ahead_of_what_was_not(any_bus):
         await three[0].term()
         five = await some(deliveries, 1)
         info = await until(any_bus, num_ack_pending=2)
-    assert told([*two, *three, *four, *five]) == [(b"1", 2), (b"2", 1), (b"1", 3), (b"3", 1)]
+    assert received([*two, *three, *four, *five]) == [(b"1", 2), (b"2", 1), (b"1", 3), (b"3", 1)]
     assert (info["num_pending"], info["num_redelivered"]) == (0, 1)
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "purged"])
 async def test_what_is_gone_is_owed_no_more(any_bus, replaced):
-    """Messages that were removed while somebody held them make room for others."""
+    """Messages that were removed while held make room for others."""
     await make(any_bus, max_msgs_per_subject=1)
     await fill(any_bus, "s.0", "s.1", "s.2", "s.3")
     deliveries = any_bus.consume(await durable(any_bus, ack_pending_max=2))
@@ -110,11 +110,11 @@ async def test_what_is_gone_is_owed_no_more(any_bus, replaced):
                 await any_bus.purge("S", subject)
         rest = await some(deliveries, 2)
         info = await until(any_bus, num_ack_pending=2)
-    assert told(rest) == [(b"2", 1), (b"3", 1)]
+    assert received(rest) == [(b"2", 1), (b"3", 1)]
     assert info["num_pending"] == (2 if replaced else 0)
 
 
-async def test_an_overdue_message_may_still_be_settled_by_whoever_held_it(any_bus):
+async def test_an_overdue_message_may_still_be_settled_by_its_holder(any_bus):
     """Late is not too late: an acknowledgement is the message's, not the delivery's."""
     await make(any_bus)
     await fill(any_bus, "s.1", "s.1")
@@ -127,11 +127,11 @@ async def test_an_overdue_message_may_still_be_settled_by_whoever_held_it(any_bu
         third = await some(deliveries, 1)
         await again[1].ack()
         info = await until(any_bus, num_ack_pending=0)
-    assert told([*again, *third]) == [(b"0", 2), (b"1", 2), (b"1", 3)]
+    assert received([*again, *third]) == [(b"0", 2), (b"1", 2), (b"1", 3)]
     assert info["ack_floor"]["stream_seq"] == 2
 
 
-async def test_what_was_given_up_stays_until_somebody_settles_it(any_bus):
+async def test_what_was_given_up_stays_until_it_is_settled(any_bus):
     """In a work queue a late acknowledgement lets go of it; handing it back does nothing."""
     await make(any_bus, retention="workqueue")
     await fill(any_bus, "s.1", "s.1", "s.1")
@@ -149,12 +149,12 @@ async def test_what_was_given_up_stays_until_somebody_settles_it(any_bus):
                 await asyncio.sleep(0.01)
         await any_bus.publish("s.1", b"next")
         following = await some(deliveries, 1)
-    assert told(following) == [(b"next", 1)]
+    assert received(following) == [(b"next", 1)]
 
 
 @pytest.mark.parametrize("delay", [0, 0.05])
 async def test_handing_back_counts_as_a_delivery_that_failed(any_bus, delay):
-    """Whoever hands a message back for the last time has it given up, and told, as if it died."""
+    """A last nak gives the message up and reports it, as if the holder had died."""
     await make(any_bus)
     await fill(any_bus, "s.1", "s.2")
     deliveries = any_bus.consume(await durable(any_bus, give_up_after=2))
@@ -169,12 +169,12 @@ async def test_handing_back_counts_as_a_delivery_that_failed(any_bus, delay):
             await anext(following)
         await until(any_bus, num_ack_pending=0)
         await any_bus.publish("s.1", b"next")
-        assert told(await some(deliveries, 1)) == [(b"next", 1)]
+        assert received(await some(deliveries, 1)) == [(b"next", 1)]
     assert len(await any_bus.read(DEAD.name, advised)) == 1
 
 
 async def test_two_who_take_are_given_in_turn(any_bus):
-    """Neither starves, and neither holds more than its room; the rest goes to whoever has some."""
+    """Neither starves, and neither holds more than its room; the rest goes to one that has some."""
     await make(any_bus)
     spec = await durable(any_bus, in_flight_max=2)
     one, other = any_bus.consume(spec), any_bus.consume(spec)
@@ -187,15 +187,15 @@ async def test_two_who_take_are_given_in_turn(any_bus):
         for each in found[0]:
             await each.ack()
         rest = await some(one, 2)
-    assert sorted([told(each) for each in found]) == [
+    assert sorted([received(each) for each in found]) == [
         [(b"0", 1), (b"2", 1)],
         [(b"1", 1), (b"3", 1)],
     ]
-    assert told(rest) == [(b"4", 1), (b"5", 1)]
+    assert received(rest) == [(b"4", 1), (b"5", 1)]
 
 
-async def test_what_nobody_took_is_handed_back(any_bus):
-    """Whoever stops gives up what had come to it already: it is another's at once."""
+async def test_what_was_not_taken_is_handed_back(any_bus):
+    """A puller that stops hands back what had arrived: another gets it at once."""
     await make(any_bus)
     await fill(any_bus, *5 * ["s.1"])
     spec = await durable(any_bus)
@@ -204,12 +204,12 @@ async def test_what_nobody_took_is_handed_back(any_bus):
         held = await some(leaving, 2)
     async with aclosing(staying):
         rest = await some(staying, 3)
-    assert told(held) == [(b"0", 1), (b"1", 1)]
-    assert told(rest) == [(b"2", 2), (b"3", 2), (b"4", 2)]
+    assert received(held) == [(b"0", 1), (b"1", 1)]
+    assert received(rest) == [(b"2", 2), (b"3", 2), (b"4", 2)]
 
 
-async def test_a_durable_that_is_made_anew_is_taken_from_again(any_bus):
-    """Whoever takes its messages waits for it, before it is there and after somebody removed it."""
+async def test_a_durable_that_is_made_again_is_taken_from_again(any_bus):
+    """Its pullers wait for it, before it is created and after it was removed."""
     await make(any_bus)
     await fill(any_bus, "s.1")
     spec = DurableSpec(stream="S", name="d", description="", filters=("s.>",), ack_wait_seconds=30)
@@ -223,7 +223,7 @@ async def test_a_durable_that_is_made_anew_is_taken_from_again(any_bus):
     await durable(any_bus)
     two = await some(deliveries, 1)
     await deliveries.aclose()
-    assert told([*one, *two]) == [(b"0", 1), (b"0", 1)]
+    assert received([*one, *two]) == [(b"0", 1), (b"0", 1)]
 
 
 async def test_other_filters_count_for_what_comes_next(any_bus):
@@ -244,7 +244,7 @@ async def test_other_filters_count_for_what_comes_next(any_bus):
         await three[0].ack()
         four = await some(deliveries, 1)
         assert (await consumer(any_bus))["num_pending"] == 0
-    assert told([*one, *two, *three, *four]) == [(b"0", 1), (b"1", 1), (b"3", 1), (b"4", 1)]
+    assert received([*one, *two, *three, *four]) == [(b"0", 1), (b"1", 1), (b"3", 1), (b"4", 1)]
 
 
 async def test_other_bounds_count_at_once(any_bus):
@@ -259,7 +259,7 @@ async def test_other_bounds_count_at_once(any_bus):
         await two[0].ack()
         await durable(any_bus, ack_pending_max=5, ack_wait_seconds=0.2)
         three = await some(deliveries, 1)
-    assert told([*one, *two, *three]) == [(b"0", 1), (b"1", 1), (b"0", 2)]
+    assert received([*one, *two, *three]) == [(b"0", 1), (b"1", 1), (b"0", 2)]
 
 
 async def test_a_follower_waits_for_a_stream_that_is_not_there(any_bus):

@@ -15,7 +15,7 @@ async def echo(data: bytes, headers: object) -> bytes:
     return data
 
 
-async def test_whoever_answers_goes_on_when_nobody_waits_any_more(any_bus):
+async def test_a_responder_goes_on_after_the_requester_gave_up(any_bus):
     """A node's reboot is not called off because the one who asked for it has given up."""
     hold, done = asyncio.Event(), asyncio.Event()
 
@@ -32,7 +32,7 @@ async def test_whoever_answers_goes_on_when_nobody_waits_any_more(any_bus):
         await done.wait()
 
 
-async def test_a_service_is_told_on_which_subject_it_was_asked(any_bus):
+async def test_a_service_learns_on_which_subject_it_was_asked(any_bus):
     """Also where it answers a whole tree of them; who is asking may be read there alone."""
     asked = []
 
@@ -89,7 +89,7 @@ async def test_an_error_is_one_line_in_the_header_and_whole_in_the_answer(any_bu
     assert rb"first\nsecond: " in reply.data
 
 
-async def test_what_is_too_large_to_be_carried_is_told(any_bus):
+async def test_what_is_too_large_to_be_carried_is_reported(any_bus):
     """The asker learns it at once, of the question as of the answer."""
 
     async def large(*_: object) -> bytes:
@@ -106,7 +106,7 @@ async def test_what_is_too_large_to_be_carried_is_told(any_bus):
 
 
 async def test_who_has_left_is_not_asked(any_bus, another_bus):
-    """Nobody waits for whoever said goodbye."""
+    """No request waits for a service that has left."""
     leaving = await another_bus()
     await leaving.serve("echo", "says it again", {"test.service": echo})
     await leaving.answer("test.plain", echo)

@@ -127,7 +127,7 @@ async def first(stream):
 
 
 async def test_calls_fail_at_once_while_the_broker_is_away(bus, server):
-    """Nothing is buffered and sent much later, after the caller was told that it failed."""
+    """Nothing is buffered and sent much later, after the caller got an error."""
     await server.kill()
     await connected(bus, is_=False)
     for call in (
@@ -176,7 +176,7 @@ async def test_a_lease_has_one_holder_and_passes_on(bus):
 async def test_a_lease_is_not_believed_past_its_time(bus, server):
     """A holder that cannot reach the broker stops holding before anybody else can begin.
 
-    Whoever waits for either is woken, whether or not the broker says anything.
+    A task that waits for either is woken, whether or not the broker says anything.
     """
     lease = Lease(bus, SystemClock(), "sweep", "a")
     keeping = asyncio.create_task(lease.keep())
@@ -198,7 +198,7 @@ async def test_a_lease_is_not_believed_past_its_time(bus, server):
 
 
 async def test_a_broker_that_was_away_for_long_is_asked_once(bus, server, handler, looping):
-    """What was asked meanwhile would stand there beside it, and be given messages for nobody."""
+    """Requests made meanwhile would stay open beside it, and take messages that are lost."""
     event = Lost(
         id="after", time=datetime(2026, 1, 1, tzinfo=UTC), pool="training", node="training-1"
     )

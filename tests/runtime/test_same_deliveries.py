@@ -1,6 +1,6 @@
 """Any series of deliveries goes the same way in the in-memory server as in the real one.
 
-Streams, durables and whatever may happen to them are drawn; both servers are told the same at the
+Streams, durables and whatever may happen to them are drawn; both servers get the same calls at the
 same moments, and asked the same questions. Waits are real, and so short that a stall of the machine
 may fall between the two: a series counts as different when it is so every time.
 """
@@ -30,7 +30,7 @@ from services.bus.protocol.server_protocol import firing
 from services.primitives.errors import BusError, Conflict, Refused, Unavailable
 
 FETCH_SECONDS: Final = 0.04
-"""How long a pull stands: what was handed back at once comes within it."""
+"""How long a pull stays open: what was handed back at once comes within it."""
 ACK_WAITS: Final = (0.1, 0.17, 30.0)
 TRIES: Final = 4
 LOOKS_MAX: Final = 10
@@ -129,7 +129,7 @@ class Real:
             "term": b"+TERM",
             "progress": b"+WPI",
         }[word]
-        # Nobody hears it where the consumer is gone.
+        # It has no effect where the consumer is gone.
         with suppress(NoRespondersError):
             await self.client.request(self.held[held], said, timeout=5)
 
@@ -139,7 +139,7 @@ class Real:
 
 
 class Memory:
-    """The in-memory server's state, told the real time."""
+    """The in-memory server's state, with the real time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -163,7 +163,7 @@ class Memory:
         return found
 
     def begin(self, consumer: str, count: int) -> None:
-        """A pull that stands until `end`."""
+        """A pull that stays open until `end`."""
         self._pulling = (consumer, [])
         effects = self.state.take(ConsumerPlace(self.name, consumer), 1, count, self.tick())
         self._take_in([each for _, each in effects.delivered])

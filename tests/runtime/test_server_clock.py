@@ -62,7 +62,7 @@ async def test_without_a_server_it_is_the_hosts_own_time(memory_bus: MemoryBus) 
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
 
 
-async def test_a_host_whose_clock_is_wrong_is_told_of_once(
+async def test_a_host_whose_clock_is_wrong_is_logged_once(
     memory_bus: MemoryBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the log, and for as long as it is so as a metric."""
@@ -72,7 +72,9 @@ async def test_a_host_whose_clock_is_wrong_is_told_of_once(
         await clock.known()
         await clock.known()
 
-    (told,) = caplog.messages
-    assert "this host's clock is 60.0 s behind the server's; Navarch goes by the server's" == told
+    (message,) = caplog.messages
+    assert (
+        "this host's clock is 60.0 s behind the server's; Navarch goes by the server's" == message
+    )
     ahead = instruments.registry.get_sample_value("navarch_clock_ahead_seconds")
     assert ahead == pytest.approx(-60.0, abs=1.0)

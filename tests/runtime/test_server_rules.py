@@ -76,7 +76,7 @@ async def test_headers_count_where_a_message_may_be_so_large(any_bus, data, head
 
 
 async def test_what_is_too_large_for_the_wire_does_not_end_the_connection(any_bus):
-    """Headers count there, too: the server would hang up on whoever sends more than it takes."""
+    """Headers count there, too: the server closes the connection of a client that sends more."""
     await make(any_bus, max_msg_size=-1)
     assert await any_bus.publish("s.1", b"x" * 1_048_576) == 1
     for size, headers in ((1_048_577, {}), (1_048_576, {"a": "b"})):
@@ -127,7 +127,7 @@ async def test_headers_are_refused_with_their_codes(any_bus):
     assert found == {name: code for name, (_, code) in HEADERS.items()}
 
 
-async def test_what_a_stream_does_not_allow_is_told_in_the_servers_order(any_bus):
+async def test_what_a_stream_does_not_allow_is_reported_in_the_servers_order(any_bus):
     """Size and life first, then the guard, timers, repetitions, and at last the rollup."""
     await make(any_bus)
     await any_bus.publish("s.1", b"", msg_id="a")
@@ -187,7 +187,7 @@ UPDATES = [
 
 
 async def test_some_options_of_a_stream_are_for_ever(any_bus):
-    """Set-up cannot mend them, and says so; it goes by the code."""
+    """Set-up cannot correct them, and says so; it goes by the code."""
     own = {"allow_msg_ttl": True, "allow_msg_schedules": True, "deny_delete": True}
     await make(any_bus, **own, deny_purge=True)
     for change, fixed in UPDATES:
@@ -196,7 +196,7 @@ async def test_some_options_of_a_stream_are_for_ever(any_bus):
         assert (change, fixed) == (change, answer == (Refused, 10052))
 
 
-async def test_what_cannot_stand_side_by_side_is_refused(any_bus):
+async def test_what_cannot_be_combined_is_refused(any_bus):
     """Streams of the same subjects; consumers of a work queue that would share or skip some."""
 
     def consumer(name: str, filter_: str, **more: object) -> object:
@@ -226,8 +226,8 @@ async def test_what_cannot_stand_side_by_side_is_refused(any_bus):
 async def test_every_call_says_what_is_not_there(any_bus):
     """The same kind of error, and the same code, whichever call meets it."""
     calls = {
-        "publish": any_bus.publish("nobody.x", b""),
-        "append": any_bus.append("nobody.x", b"", tree="nobody.>", expected=0),
+        "publish": any_bus.publish("unserved.x", b""),
+        "append": any_bus.append("unserved.x", b"", tree="unserved.>", expected=0),
         "read": any_bus.read("NONE", "s.>"),
         "last": any_bus.last("NONE", "s.1"),
         "last of a tree": any_bus.last("NONE", "s.>"),
@@ -287,7 +287,7 @@ async def test_what_fires_keeps_its_own_headers_alone(any_bus):
 
 
 async def test_only_the_end_of_a_subject_leaves_a_marker(any_bus):
-    """Where something else stands under the subject nobody need be told; the marker ends, too."""
+    """Where the subject has a newer message no marker is needed; the marker ends, too."""
     await make(
         any_bus,
         allow_msg_ttl=True,
@@ -366,7 +366,7 @@ async def test_no_message_ends_before_its_marker_would(any_bus):
     assert lives == [{h.TTL: "60"}, {h.TTL: "30s"}]
 
 
-async def test_a_tree_is_what_stands_under_a_subject_and_not_the_subject(any_bus):
+async def test_a_tree_is_what_is_under_a_subject_and_not_the_subject(any_bus):
     """`>` is one token or more: reading, guarding and looking for the last agree on it."""
     await make(any_bus)
     await any_bus.publish("s.a.b", b"under")

@@ -52,8 +52,8 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(memory_bus, monkeypa
     assert len(refused) == 3
 
 
-async def test_a_drift_that_can_be_mended_is_mended(any_bus):
-    """Somebody's change of an age or a wait is taken back."""
+async def test_a_drift_that_can_be_corrected_is_corrected(any_bus):
+    """An operator's change of an age or a wait is taken back."""
     drifted = EVENTS.config(1) | {"max_age": 3600_000_000_000}
     await any_bus.admin(f"STREAM.UPDATE.{EVENTS.name}", drifted)
     consumer = HEALTH_EVENTS.config(1) | {"ack_wait": 60_000_000_000}
@@ -71,7 +71,7 @@ async def test_a_drift_that_can_be_mended_is_mended(any_bus):
 @pytest.mark.parametrize(
     ("option", "value"), [("storage", "memory"), ("retention", "interest"), ("deny_delete", True)]
 )
-async def test_a_stream_that_cannot_be_mended_is_named(any_bus, option, value):
+async def test_a_stream_that_cannot_be_corrected_is_named(any_bus, option, value):
     """With the option, what it is, what it should be, and what to do; nothing is deleted."""
     await any_bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
     await any_bus.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
@@ -79,7 +79,7 @@ async def test_a_stream_that_cannot_be_mended_is_named(any_bus, option, value):
         await set_up(any_bus, CLOCK, replicas=1)
 
 
-async def test_a_durable_that_cannot_be_mended_is_named(any_bus):
+async def test_a_durable_that_cannot_be_corrected_is_named(any_bus):
     """As for streams."""
     await any_bus.admin(f"CONSUMER.DELETE.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
     await any_bus.admin(

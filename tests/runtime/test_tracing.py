@@ -1,4 +1,4 @@
-"""Traces where nobody records them: ids alone, that travel on."""
+"""Traces that are not recorded: ids alone, that travel on."""
 
 import pytest
 

@@ -30,7 +30,7 @@ async def test_a_view_that_caught_up_holds_what_was_written_before(any_bus):
 
 
 async def test_a_view_catches_up_where_the_newest_entry_is_gone(any_bus):
-    """What vanished without a marker is waited for by nobody."""
+    """What vanished without a marker is not waited for."""
     await any_bus.put(NODES, "training.n-1", record("n-1"))
     await any_bus.put(NODES, "training.n-2", record("n-2"))
     await any_bus.purge(f"KV_{NODES.name}", f"$KV.{NODES.name}.training.n-2")
@@ -42,7 +42,7 @@ async def test_a_view_catches_up_where_the_newest_entry_is_gone(any_bus):
     running.cancel()
 
 
-async def test_an_unreadable_record_is_left_out_and_harms_nobody(any_bus):
+async def test_an_unreadable_record_is_left_out_and_harms_nothing(any_bus):
     """A record written by hand stops neither the view nor its freshness."""
     changes: list[str] = []
     await any_bus.put(NODES, "training.n-1", b"{")
@@ -56,7 +56,7 @@ async def test_an_unreadable_record_is_left_out_and_harms_nobody(any_bus):
 
 
 async def test_what_a_process_wrote_itself_is_not_waited_for(any_bus):
-    """As long as nobody else wrote in between: that has to be brought by the watch."""
+    """As long as no other process wrote in between: that has to be brought by the watch."""
     view = BucketView(any_bus, NODES, NodeRecord)
     for number in (1, 2):
         name = f"n-{number}"

@@ -41,7 +41,7 @@ def test_windows_are_read() -> None:
         (
             "sunday",
             "weekend",
-            "navarch.yaml:11: pools.training.windows.1.name: 'weekend' stands",
+            "navarch.yaml:11: pools.training.windows.1.name: 'weekend' is there",
         ),
         (
             "Europe/Berlin",

@@ -40,7 +40,7 @@ class World:
     cordoned: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     performed: list[str] = field(default_factory=list)
-    mended: set[str] = field(default_factory=set)
+    recovered: set[str] = field(default_factory=set)
     disturbed: list[str] = field(default_factory=list)
     """Nodes that were reset or rebooted with work on them."""
     undrained_terminations: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class World:
             case "reset" | "reboot":
                 if node not in self.cordoned or node not in self.drained:
                     self.disturbed.append(node)
-                self.mended.add(node)
+                self.recovered.add(node)
 
     def undo(self, step: str, inputs: dict[str, Any]) -> None:
         """Take a step back, whether or not it was ever performed."""
@@ -79,7 +79,7 @@ class World:
 
     def snapshot(self) -> tuple[frozenset[str], ...]:
         """What is so now."""
-        return tuple(map(frozenset, (self.instances, self.cordoned, self.drained, self.mended)))
+        return tuple(map(frozenset, (self.instances, self.cordoned, self.drained, self.recovered)))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -106,7 +106,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 
 def waiting(definition: Definition, given: SagaParams) -> list[str]:
-    """Steps that nobody performs: they wait for a node."""
+    """Steps without a participant: they wait for a node."""
     return [step.name for step in definition.steps(given) if step.waits is not None]
 
 
@@ -138,7 +138,7 @@ class Run:
     cut_at: int = -1
     """The append or action before which the process dies, once."""
     cancel_at: int = -1
-    """The append or action before which somebody cancels, once."""
+    """The append or action before which an operator cancels, once."""
     refusal: str = ""
     """Why it could not be cancelled."""
     log: list[SagaEntry] = field(default_factory=list)
@@ -161,7 +161,7 @@ class Run:
             self._cancel()
 
     def _cancel(self) -> None:
-        """Append what somebody asks for; whoever was about to append then reads again."""
+        """Append an operator's entry; the coordinator, about to append, then reads again."""
         state = self.state()
         if state is None:
             self.refusal = "there is no such saga"
@@ -173,12 +173,12 @@ class Run:
         self.log.append(entry)
         raise CutOff
 
-    def mend(self) -> SagaState:
-        """Mend what failed, retry the stuck saga, and run it to its end."""
+    def repair_and_retry(self) -> SagaState:
+        """Repair what failed, retry the stuck saga, and run it to its end."""
         state = self.state()
         assert state is not None
         self.fail = self.fail_undo = ""
-        entry = retry(state, self.now, reason="mended", cause="request-2")
+        entry = retry(state, self.now, reason="repaired", cause="request-2")
         assert not isinstance(entry, Impossible)
         self._append(entry)
         return self.to_end()

@@ -76,7 +76,7 @@ def test_a_failure_at_each_step_ends_it_safely(
 
 @pytest.mark.parametrize(("definition", "order"), CASES)
 def test_unwinding_a_healthy_nodes_saga_gives_it_back(definition: Definition, order: str) -> None:
-    """Where the node was well, the cordon is taken back; a sick one stays cordoned.
+    """Where the node was well, the cordon is taken back; an unhealthy one stays cordoned.
 
     So does one whose end, reset or reboot was begun: it is not what it was any more.
     """
@@ -198,10 +198,10 @@ def test_what_was_cancelled_resumes_after_a_crash(definition: Definition, order:
 
 @pytest.mark.parametrize("step", ["drain", "terminate"])
 def test_what_failed_beyond_the_pivot_is_done_when_it_is_retried(step: str) -> None:
-    """Stuck with the new node in service: once the reason is mended, the old one leaves."""
+    """Stuck with the new node in service: once the reason is gone, the old one leaves."""
     run = fresh(DEFINITIONS["replace"], "provision_first", fail=step)
     stuck = run.to_end()
-    state = run.mend()
+    state = run.repair_and_retry()
 
     assert ("stuck", "done") == (stuck.status, state.status)
     assert {"new"} == run.world.instances
@@ -212,12 +212,12 @@ def test_what_failed_beyond_the_pivot_is_done_when_it_is_retried(step: str) -> N
 
 @pytest.mark.parametrize(("definition", "order"), CASES)
 def test_an_undo_that_failed_is_done_when_it_is_retried(definition: Definition, order: str) -> None:
-    """Stuck on the way back: once the reason is mended, the saga is unwound with nothing left."""
+    """Stuck on the way back: once the reason is gone, the saga is unwound with nothing left."""
     undoable = [each.name for each in definition.steps(params(definition, order)) if each.undo]
     for step in undoable:
         run = fresh(definition, order, fail=step, fail_undo=step)
         stuck = run.to_end()
-        state = run.mend()
+        state = run.repair_and_retry()
 
         assert ("stuck", "unwound") == (stuck.status, state.status), step
         assert "new" not in run.world.instances, step

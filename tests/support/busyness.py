@@ -1,4 +1,4 @@
-"""What a busy machine does to promises made in seconds: they take longer, or it stands still."""
+"""How a busy machine delays promises made in seconds."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ def allowed(seconds: float) -> float:
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[Callable[[], float]]:
-    """Watch for how long at most this process did not get to run; what is yielded tells it."""
+    """Yield a function that returns the longest time for which this process did not run."""
     clock = asyncio.get_running_loop().time
     longest, last = 0.0, clock()
 

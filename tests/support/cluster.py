@@ -1,8 +1,8 @@
 """Three nats-servers that are one: a real JetStream cluster on free ports of this machine.
 
 A store of three replicas goes on while two servers live. What a test must allow for: a server that
-is killed takes the leadership of its streams with it, and the others elect anew only when they have
-heard nothing of it for four to nine seconds, which is nats-server's own bound and no setting.
+is killed takes the leadership of its streams with it, and the others elect again only after they
+have heard nothing of it for four to nine seconds, which is nats-server's own bound and no setting.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ async def led(bus: NatsBus) -> None:
 
 
 async def _answered(bus: NatsBus, call: str) -> None:
-    """Wait until whoever leads what a call is about answers it."""
+    """Wait until the leader that a call needs answers it."""
     async with asyncio.timeout(LED_SECONDS_MAX):
         while True:
             with suppress(BusError):
@@ -136,7 +136,7 @@ async def replicas_current(bus: NatsBus, stream: str) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now; all are held at once, so that they differ."""
+    """Ports that are free now; all are held at once, so that they differ."""
     with ExitStack() as held:
         found = []
         for _ in range(count):

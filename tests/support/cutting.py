@@ -1,4 +1,4 @@
-"""A connection that can be held up, cut and mended, to whichever server a bus is connected to."""
+"""A connection that can be held up, cut and restored, to whichever server a bus is connected to."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,8 +24,8 @@ class Line(Protocol):
         """End the connection; what is on its way is lost, and there is no way to a new one."""
         ...
 
-    async def mend(self) -> None:
-        """Let the connection be made anew."""
+    async def restore(self) -> None:
+        """Let the connection be made again."""
         ...
 
 
@@ -42,9 +42,9 @@ class Cuttable:
         await self.line.cut()
         await self._until(connected=False)
 
-    async def mend(self) -> None:
-        """Mend the line, and wait until the bus is connected again."""
-        await self.line.mend()
+    async def restore(self) -> None:
+        """Restore the line, and wait until the bus is connected again."""
+        await self.line.restore()
         await self._until(connected=True)
 
     async def _until(self, *, connected: bool) -> None:
@@ -55,7 +55,7 @@ class Cuttable:
 
 @dataclass(slots=True)
 class MemoryLine:
-    """The in-memory server's: a link that does as it is told."""
+    """The in-memory server's: a link that the test controls."""
 
     up: bool = True
     bus: MemoryBus = field(init=False)
@@ -66,15 +66,15 @@ class MemoryLine:
         self._held = []
 
     async def cut(self) -> None:
-        """Lose the connection; what was on its way comes to nobody."""
+        """Lose the connection; what was on its way is lost."""
         self.up = False
         self.bus.disconnected()
         held, self._held = self._held or [], None
         for hand_over in held:
             hand_over()
 
-    async def mend(self) -> None:
-        """Stand again."""
+    async def restore(self) -> None:
+        """Carry messages again."""
         self.up = True
         self.bus.reconnected()
 
@@ -104,7 +104,7 @@ class MemoryLine:
 
 
 class Proxy:
-    """A real server's: a port that passes everything on, until it is told otherwise."""
+    """A real server's: a port that passes everything on, until it is cut."""
 
     def __init__(self, port: int) -> None:
         """Pass on to `port` of this machine."""
@@ -115,7 +115,7 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
 
-    async def mend(self) -> None:
+    async def restore(self) -> None:
         """Take connections."""
         self._open.set()
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", self.port)

@@ -82,7 +82,7 @@ async def eventually(
         async with asyncio.timeout(within_seconds):
             began = clock()
             while not (found := await what()):
-                # Between two looks at something that tells nobody.
+                # Between two looks at something without events.
                 await asyncio.sleep(max(every, (clock() - began) * LOOK_SHARE))
                 began = clock()
             return found

@@ -16,10 +16,10 @@ COMMAND_SECONDS_MAX: Final = 60.0
 
 
 class Network:
-    """Enter it and the links stand; leave it and nothing is left of them."""
+    """Enter it and the links exist; leave it and nothing is left of them."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
-        """`places`: process -> the place it is at; whoever is not named is at the host."""
+        """`places`: process -> the place it is at; others are at the host."""
         self._places = dict(places)
         mark = os.getpid() % 0xFFFF
         self._names = {
@@ -29,7 +29,7 @@ class Network:
         self._bridge = f"nv{mark:x}br"
         self._prefix = f"10.{64 + mark % 128}.{mark // 128 % 256}"
         self.host = f"{self._prefix}.1"
-        """The address of whoever is at the host."""
+        """The host's address."""
 
     def address(self, place: str) -> str:
         """The address of a place."""

@@ -23,7 +23,7 @@ from services.saga.participant import Command, Participant, StepFailure
 
 
 class Peers:
-    """Answers every step at once, unless told otherwise."""
+    """Answers every step at once, unless set otherwise."""
 
     def __init__(self, bus: NatsBus, *, gpus: int = 8) -> None:
         """Answer on `bus`; instances come up with `gpus` GPUs."""
@@ -166,7 +166,7 @@ class Peers:
             # A boot lifts no verdict: that the node is well is said when it is uncordoned.
             await self.publish(Verdict(id=f"verdict-registered-{node}", status="healthy", **about))
 
-    async def sicken(self, pool: str, node: str, fault: str = "f1") -> None:
+    async def make_unhealthy(self, pool: str, node: str, fault: str = "f1") -> None:
         """Publish what the health-monitor makes of a fatal fault."""
         await self.publish(
             Verdict(

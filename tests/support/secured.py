@@ -62,10 +62,10 @@ class Secured:
         self, who: str, wanted: list[tuple[str, str]], file: Path | None = None
     ) -> set[tuple[str, str]]:
         """Try to publish or subscribe; return what the server did not let them."""
-        told: list[str] = []
+        errors: list[str] = []
 
         async def error(each: Exception) -> None:
-            told.append(str(each).lower())
+            errors.append(str(each).lower())
 
         options = self.options(who, file)
         client = await nats.connect(
@@ -89,7 +89,7 @@ class Secured:
                 "permissions violation" in each
                 and ("subscription" in each) == (what == "subscribe")
                 and f'"{subject.lower()}"' in each
-                for each in told
+                for each in errors
             )
         }
 

@@ -1,8 +1,8 @@
 """Waiting until a durable has dealt with all that lies in its stream.
 
-A consumer's `num_pending` alone does not tell: the server signals a stored message to its consumers
+A consumer's `num_pending` alone is not enough: the server signals a stored message to its consumers
 after it has acknowledged it to the publisher, so that for a moment nothing seems to wait. What
-tells is the acknowledgement floor, held against the last message that the durable is meant to get.
+decides is the acknowledgement floor, compared with the last message that the durable is to get.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from services.primitives.errors import Refused
 
 NO_MESSAGE = 10037
 LOOK_SECONDS = 0.01
-"""Between two looks: nothing tells that a durable is idle."""
+"""Between two looks: no event says that a durable is idle."""
 
 
 async def settled(bus: Bus, stream: str, durable: str, within_seconds: float = 60) -> None:

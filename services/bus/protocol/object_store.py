@@ -21,7 +21,7 @@ from services.primitives.errors import Conflict, Refused
 
 CHUNK_BYTES: Final = 131_072
 READS_MAX: Final = 3
-"""A read that a writer overtakes finds chunks gone; it begins again with what is there now."""
+"""A read during a write finds chunks gone; it begins again with what is there now."""
 ROLLUP: Final = "Nats-Rollup"
 
 
