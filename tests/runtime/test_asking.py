@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from services.bus.nats.nats_bus import QuickClient
 from services.bus.nats.client_protocol import ClientMessage
+from services.bus.nats.nats_bus import QuickClient
 from services.bus.nats.request_mux import RequestMux
 from services.primitives.errors import Unavailable
 
