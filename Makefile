@@ -1,4 +1,4 @@
-# Every target works in a fresh clone: what it needs is installed into .venv first.
+# Every target works in a fresh clone: dependencies are installed into .venv first.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,9 +9,9 @@ ROUNDS ?= 5
 SEED ?= 1
 CLUSTER ?= 1
 SEEDS ?= 100
-# One more than processors, because tests of whole fleets mostly wait.
+# One more than there are processors, because tests of whole fleets mostly wait.
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
-# A file of tests stays with one worker, so that what it shares is set up once.
+# All tests of a file run on one worker, so that shared fixtures are set up once.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3
 
@@ -48,7 +48,7 @@ test: $(STAMP) ## Run all tests that need Python packages alone
 quick: $(STAMP) ## Run the quick tests: no whole fleets, under two minutes
 	$(PYTEST) -m "not real and not slow"
 
-conformance: $(STAMP) ## What every provider and every health check must keep, on all of ours
+conformance: $(STAMP) ## Run the conformance suites on every provider and health check
 	$(BIN)/python -m pytest tests/provisioner/test_conformance.py \
 		tests/provisioner/test_conformance_suite.py tests/agent/test_conformance.py
 
@@ -57,31 +57,31 @@ test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
 	@$(BIN)/python -m pytest -m real; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
 
-check: $(STAMP) ## Check format, style, types, import rules and the rules of the house
+check: $(STAMP) ## Check format, style, types, import rules and house rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/house
 
-format: $(STAMP) ## Format the code and fix what can be fixed by itself
+format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 crash: $(STAMP) ## Kill services and servers at random: make crash ROUNDS=20 SEED=7 [CLUSTER=3]
 	@$(BIN)/python -m tests.crash $(ROUNDS) $(SEED) --servers $(CLUSTER)
 
-outage: $(STAMP) ## Take the broker from 500 nodes for two minutes; about eight minutes in all
+outage: $(STAMP) ## Stop the broker of 500 nodes for two minutes; about eight minutes in all
 	@$(BIN)/python -m benchmarks.broker_outage
 
-simulate: $(STAMP) ## Fleets in virtual time under faults of every kind: make simulate SEEDS=1000
+simulate: $(STAMP) ## Run fuzz campaigns in virtual time: make simulate SEEDS=1000
 	@$(BIN)/navarch simulator fuzz --seeds $(SEEDS) --minutes $(MINUTES)
 
 crash-matrix: $(STAMP) ## Kill everything at every moment, and large fleets; make test does a part of it
 	CRASH_MATRIX=whole $(BIN)/python -m pytest tests/crash \
 		tests/whole_fleet/test_bootstrap_of_a_hundred.py tests/provisioner/test_drought.py
 
-nightly: $(STAMP) ## What takes too long by day: ten thousand seeds, the whole crash matrix, wider properties
+nightly: $(STAMP) ## What takes too long for every day: ten thousand seeds, the whole crash matrix, wider properties
 	@$(MAKE) --no-print-directory simulate SEEDS=10000
 	@$(MAKE) --no-print-directory crash-matrix
 	HYPOTHESIS_PROFILE=explore $(PYTEST) -m "not real and not slow" --timeout 3600
