@@ -1,4 +1,4 @@
-"""`python -m tests.crash ROUNDS SEED`: kill at random, fault after fault, and count what is left.
+"""`python -m tests.crash ROUNDS SEED`: kill processes at random and check the fleet afterwards.
 
 Its last line is `rounds=n replaced=n lost=0 doubled=0 leaked=0 resume_s_max=…`; its exit code is 0
 only where that line says so, with a resume of at most three seconds (on a busy machine more).
@@ -18,7 +18,7 @@ from tests.crash.rig import Rig, Shape
 
 NODES: Final = 3
 SPAN_SECONDS: Final = {"fake": 0.5, "local": 0.8}
-"""About as long as a replacement takes where nobody is struck."""
+"""About the duration of an undisturbed replacement."""
 BOOT_SECONDS: Final = 0.08
 DRAIN_SECONDS: Final = 0.05
 
@@ -26,14 +26,14 @@ DRAIN_SECONDS: Final = 0.05
 def main() -> int:
     """Run a campaign; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("rounds", type=int, help="how many things to bring about")
-    parser.add_argument("seed", type=int, help="draws the same blows again")
+    parser.add_argument("rounds", type=int, help="how many actions to perform")
+    parser.add_argument("seed", type=int, help="the same seed draws the same strikes")
     parser.add_argument("--order", choices=("terminate_first", "provision_first"))
     parser.add_argument("--provider", choices=tuple(SPAN_SECONDS), default="fake")
     parser.add_argument(
         "--servers", type=int, choices=(1, 3), default=1, help="3: a cluster of nats-servers"
     )
-    parser.add_argument("--spares", type=int, choices=(0, 1), help="nodes in reserve")
+    parser.add_argument("--spares", type=int, choices=(0, 1), help="spare nodes")
     parser.add_argument("--replicas", type=int, help="of every service (default: 1, on three 2)")
     parser.add_argument(
         "--pause", type=float, default=PAUSE_SECONDS, help="longest pause, in seconds"
@@ -55,7 +55,7 @@ def main() -> int:
     )
     directory = Path(tempfile.mkdtemp(prefix="navarch-crash-"))
     say(
-        f"{NODES} nodes, {spares} in reserve, {order}, {given.provider} instances, "
+        f"{NODES} nodes, {spares} spares, {order}, {given.provider} instances, "
         f"{shape.replicas} of every service, {shape.servers} nats-server, in {directory}"
     )
     tally = asyncio.run(_run(directory, shape, chance, given.rounds, given.pause))
@@ -76,13 +76,13 @@ async def _run(
         span = SPAN_SECONDS[shape.provider]
         campaign = Campaign(rig, chance, span, say, pause_seconds=pause_seconds)
         tally = await campaign.run(rounds)
-        for each in rig.unasked:
+        for each in rig.unexpected_ends:
             say(f"note: {each}")
         return tally
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line and flush it."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""Rounds at random: play after play, whoever is struck, whenever; the seed says everything.
+"""A random campaign: actions, and strikes on processes at random moments, drawn from a seed.
 
-What is drawn depends on the seed alone; what it meets depends on the machine. So a seed repeats the
-blows, and a defect shows again with the same one after a few tries.
+The draw depends on the seed only; the timing depends on the machine. So a seed repeats the strikes,
+and a defect usually shows again within a few runs of the same seed.
 """
 
 import asyncio
@@ -13,39 +13,39 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from services.bus.nats.embedded_server import EmbeddedServer
-from tests.crash.evidence import DONE, KINDS, Difference, differences, told
-from tests.crash.plays import PLAYS, REPLACE, Play, moments
-from tests.crash.processes import Replica
+from tests.crash.consistency import DONE, KINDS, Difference, differences, report
+from tests.crash.fleet_actions import FLEET_ACTIONS, REPLACE, FleetAction, moments
+from tests.crash.fleet_shape import Shape
+from tests.crash.replica_process import Replica
 from tests.crash.rig import Moment, Rig, UnsettledError
 from tests.crash.rounds import RESUME_SECONDS_MAX, resume_seconds_allowed
-from tests.crash.shape import Shape
 
 SERVER: Final = "nats-server"
-BLOWS_MAX: Final = 3
+STRIKES_MAX: Final = 3
 AWAY_SECONDS_MAX: Final = 0.3
-"""How long whoever was struck stays away."""
+"""How long a struck process stays away."""
 AIMED_SECONDS_MAX: Final = 0.02
-"""About as long as a step is worked on."""
+"""About the duration of a step."""
 AGAIN_SECONDS_MAX: Final = 0.4
 """A service is ready about half as long after its start: some are killed while they start."""
 PAUSE_SECONDS: Final = 30.0
-"""The longest that somebody is stopped and let go on: he was cut off, and does not know it."""
+"""The longest pause: a paused process does not know that it was cut off."""
 
 How = Literal["kill", "terminate", "pause"]
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
-    """One process struck some time after the play began, or after a moment of its sagas."""
+class Strike:
+    """A strike on one process, some time after the action began or after a moment of its sagas."""
 
     at_seconds: float
     target: str
     how: How
     away_seconds: float
     after: Moment | None = None
-    """None: counted from the fault's own time, wherever the replacement is by then."""
+    """None: counted from the start of the action."""
     again_seconds: float = 0.0
-    """So long after its start it is killed once more; 0: it is left alone."""
+    """How long after its restart it is killed once more; 0: never."""
 
     def __str__(self) -> str:
         """Write `kill provisioner/1 at 120 ms for 80 ms`."""
@@ -61,21 +61,21 @@ def draw(
     aims: Sequence[Moment],
     span_seconds: float,
     pause_seconds: float = PAUSE_SECONDS,
-) -> list[Blow]:
-    """Draw a round's blows: one to three, each on another process; of the servers only one.
+) -> list[Strike]:
+    """Draw a round's strikes: one to three, each on another process; of the servers only one.
 
-    Most of a saga is waiting, so half of the blows are aimed at where something is done.
+    Most of a saga is waiting, so half of the strikes are aimed at moments of its steps.
     """
     services = [each for each in targets if not each.startswith(SERVER)]
     server = chance.choice([each for each in targets if each.startswith(SERVER)])
-    struck = chance.sample([*services, server], k=chance.randint(1, BLOWS_MAX))
-    blows = []
+    struck = chance.sample([*services, server], k=chance.randint(1, STRIKES_MAX))
+    strikes = []
     for target in struck:
         aimed = chance.random() < 1 / 2
         how: How = chance.choice(("kill", "kill", "kill", "kill", "terminate", "pause"))
         again = how != "pause" and chance.random() < 1 / 4
         away = pause_seconds if how == "pause" else AWAY_SECONDS_MAX
-        blow = Blow(
+        strike = Strike(
             at_seconds=chance.uniform(0, AIMED_SECONDS_MAX if aimed else span_seconds),
             target=target,
             how=how,
@@ -83,27 +83,27 @@ def draw(
             after=chance.choice(aims) if aimed else None,
             again_seconds=chance.uniform(0, AGAIN_SECONDS_MAX) if again else 0.0,
         )
-        blows.append(blow)
-    return blows
+        strikes.append(strike)
+    return strikes
 
 
-def choose(chance: random.Random, shape: Shape) -> Play:
-    """Draw what a round is about: one in four times its fault alone."""
-    fitting = [play for play in PLAYS[1:] if play.fits(shape)]
+def choose(chance: random.Random, shape: Shape) -> FleetAction:
+    """Draw the action of a round; in one of four rounds only the fault."""
+    fitting = [play for play in FLEET_ACTIONS[1:] if play.fits(shape)]
     return REPLACE if chance.random() < 1 / 4 else chance.choice(fitting)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a campaign came to."""
+    """The result of a campaign."""
 
     rounds: int = 0
     replaced: int = 0
-    """Nodes that broke, were to be replaced, and were: one a round."""
+    """Nodes that broke and were replaced: one a round."""
     found: list[Difference] = field(default_factory=list)
     resume_seconds_max: float = 0.0
     resume_seconds_allowed: float = RESUME_SECONDS_MAX
-    """More where the machine was busy with something else."""
+    """More on a busy machine."""
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
@@ -143,7 +143,7 @@ class Campaign:
         self._tally = Tally()
 
     async def run(self, rounds: int) -> Tally:
-        """Do so many rounds, fewer where the fleet does not survive one."""
+        """Run the rounds; stop at the first that leaves a difference."""
         tally, rig = self._tally, self._rig
         for number in range(1, rounds + 1):
             tally.rounds = number
@@ -153,16 +153,16 @@ class Campaign:
                 tally.problems += [str(error) for error in group.exceptions]
                 whole = False
             except* TimeoutError:
-                tally.problems.append(await self._told())
+                tally.problems.append(await self._report())
                 whole = False
             if not whole:
                 break
         else:
-            # What was held when its holder died has come back by now, and changes nothing.
+            # Messages that a killed process held are redelivered by now and must change nothing.
             await rig.quiet()
             await self._look()
         seen = await rig.evidence()
-        called_for = {each.node for each in rig.wishes if each.ends == DONE}
+        called_for = {each.node for each in rig.expected_sagas if each.ends == DONE}
         tally.replaced = len({each.old_node for each in seen.replaced} & called_for)
         return tally
 
@@ -173,12 +173,12 @@ class Campaign:
         aims = moments(REPLACE, order, spares=spares)
         if play is not REPLACE:
             aims = [*aims, *moments(play, order, spares=spares)]
-        blows = draw(self._chance, self._targets(), aims, self._span_seconds, self._pause_seconds)
+        strikes = draw(self._chance, self._targets(), aims, self._span_seconds, self._pause_seconds)
         await asyncio.gather(*(each.is_ready() for each in rig.replicas))
         begun = loop.time()
         async with asyncio.TaskGroup() as group:
             playing = group.create_task(_perform(rig, play))
-            back = [group.create_task(self._strike(blow, playing)) for blow in blows]
+            back = [group.create_task(self._strike(strike, playing)) for strike in strikes]
         whole = await self._look()
         rested = loop.time() - begun
         again = max(task.result() for task in back)
@@ -188,7 +188,7 @@ class Campaign:
         tally.resume_seconds_max = max(tally.resume_seconds_max, resumed)
         tally.resume_seconds_allowed = max(tally.resume_seconds_allowed, resume_seconds_allowed())
         self._say(
-            f"{number}: {playing.result()}; {', '.join(map(str, blows))}; "
+            f"{number}: {playing.result()}; {', '.join(map(str, strikes))}; "
             f"at rest after {rested:.2f} s, resumed in {resumed:.2f} s"
         )
         return whole
@@ -197,68 +197,68 @@ class Campaign:
         servers = [f"{SERVER}/{each.name}" for each in self._rig.servers]
         return [*(each.name for each in self._rig.replicas), *servers]
 
-    async def _strike(self, blow: Blow, playing: "asyncio.Task[str]") -> float:
-        """Strike at the blow's time; return when all was there again."""
-        if blow.after is not None:
-            seen = asyncio.create_task(self._rig.arm(blow.after, _nothing).wait())
+    async def _strike(self, strike: Strike, playing: "asyncio.Task[str]") -> float:
+        """Strike at its time; return when the process or server is back."""
+        if strike.after is not None:
+            seen = asyncio.create_task(self._rig.arm(strike.after, _nothing).wait())
             await asyncio.wait({seen, playing}, return_when=asyncio.FIRST_COMPLETED)
             seen.cancel()
-        await asyncio.sleep(blow.at_seconds)
-        if blow.target.startswith(SERVER):
-            name = blow.target.partition("/")[2]
+        await asyncio.sleep(strike.at_seconds)
+        if strike.target.startswith(SERVER):
+            name = strike.target.partition("/")[2]
             return await self._strike_server(
-                next(each for each in self._rig.servers if each.name == name), blow
+                next(each for each in self._rig.servers if each.name == name), strike
             )
-        replica = next(each for each in self._rig.replicas if each.name == blow.target)
-        if blow.how == "pause":
+        replica = next(each for each in self._rig.replicas if each.name == strike.target)
+        if strike.how == "pause":
             replica.freeze()
-            await asyncio.sleep(blow.away_seconds)
+            await asyncio.sleep(strike.away_seconds)
             replica.thaw()
             return asyncio.get_running_loop().time()
-        await self._strike_service(replica, blow)
+        await self._strike_service(replica, strike)
         return replica.started_at
 
-    async def _strike_service(self, replica: Replica, blow: Blow) -> None:
-        if blow.how == "kill":
+    async def _strike_service(self, replica: Replica, strike: Strike) -> None:
+        if strike.how == "kill":
             replica.kill()
         else:
             replica.terminate()
         status = await replica.gone()
-        if blow.how == "terminate" and status != 0:
-            self._tally.problems.append(f"{replica.name} was told to stop and ended with {status}")
-        await asyncio.sleep(blow.away_seconds)
+        if strike.how == "terminate" and status != 0:
+            self._tally.problems.append(f"{replica.name} got SIGTERM and ended with {status}")
+        await asyncio.sleep(strike.away_seconds)
         await replica.start()
-        if blow.again_seconds:
-            await asyncio.sleep(blow.again_seconds)
+        if strike.again_seconds:
+            await asyncio.sleep(strike.again_seconds)
             replica.kill()
             await replica.gone()
             await replica.start()
 
-    async def _strike_server(self, server: EmbeddedServer, blow: Blow) -> float:
-        """Strike a server; a cluster is there again when it leads again, by its own rules."""
-        if blow.how == "pause":
+    async def _strike_server(self, server: EmbeddedServer, strike: Strike) -> float:
+        """Strike a server; a cluster is back when every stream has a leader again."""
+        if strike.how == "pause":
             os.kill(server.pid, signal.SIGSTOP)
             try:
-                await asyncio.sleep(blow.away_seconds)
+                await asyncio.sleep(strike.away_seconds)
             finally:
                 os.kill(server.pid, signal.SIGCONT)
         else:
-            os.kill(server.pid, signal.SIGKILL if blow.how == "kill" else signal.SIGTERM)
-            await _server_back(server, blow.away_seconds)
-            if blow.again_seconds:
-                await asyncio.sleep(blow.again_seconds)
+            os.kill(server.pid, signal.SIGKILL if strike.how == "kill" else signal.SIGTERM)
+            await _server_back(server, strike.away_seconds)
+            if strike.again_seconds:
+                await asyncio.sleep(strike.again_seconds)
                 os.kill(server.pid, signal.SIGKILL)
                 await _server_back(server, 0)
         await self._rig.led()
         return asyncio.get_running_loop().time()
 
-    async def _told(self) -> str:
-        """How a fleet looks in which a moment did not come."""
+    async def _report(self) -> str:
+        """The state of a fleet in which an expected moment did not come."""
         seen = await self._rig.evidence()
-        return f"a moment did not come\n{told(seen, differences(seen))}"
+        return f"a moment did not come\n{report(seen, differences(seen))}"
 
     async def _look(self) -> bool:
-        """Compare; keep and tell what differs."""
+        """Compare, and keep what differs."""
         found, why = await self._rig.differences()
         self._tally.found = found
         if found:
@@ -272,11 +272,11 @@ async def _server_back(server: EmbeddedServer, away_seconds: float) -> None:
     await server.start()
 
 
-async def _perform(rig: Rig, play: Play) -> str:
-    """Let a play go on, and after it a node break: each round replaces one."""
+async def _perform(rig: Rig, play: FleetAction) -> str:
+    """Perform an action, then break a node: each round replaces one."""
     about = "" if play is REPLACE else f"{await play.perform(rig)}, then "
     return f"{play.name}: {about}{await REPLACE.perform(rig)} broke"
 
 
 def _nothing() -> None:
-    """Only the moment is waited for."""
+    """Do nothing when the moment comes."""

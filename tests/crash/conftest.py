@@ -1,4 +1,4 @@
-"""Fleets that stand for a whole module, so that a round costs a round and not a fleet."""
+"""One fleet for all tests of a module, so that a round does not pay for its start."""
 
 from collections.abc import AsyncIterator
 
@@ -12,11 +12,11 @@ from tests.crash.rig import Rig, Shape
 async def rig(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
-    """A fleet of the shape that the module names, shared by all its rounds."""
+    """A fleet of the module's `SHAPE`, shared by all its rounds."""
     shape: Shape = request.module.SHAPE
     async with Rig(tmp_path_factory.mktemp("crash"), shape) as fleet:
         yield fleet
         await fleet.quiet()
-        found, told = await fleet.differences()
-        assert not found, told
-        assert fleet.unasked == []
+        found, report = await fleet.differences()
+        assert not found, report
+        assert fleet.unexpected_ends == []

@@ -1,8 +1,8 @@
-"""A fleet of real processes that can be struck at the very moment that something is stored.
+"""A fleet of real processes that can be struck as soon as something is stored.
 
-A nats-server, every service as `python -m services.<name>`, and either simulated agents beside the
-`fake` provider's file, or the `local` provider with real ones. What is stored is followed over the
-bus; whoever is armed for a moment acts before the follower reads on, a millisecond or so after it.
+A nats-server, every service as `python -m services.<name>`, and either scripted agents with the
+`fake` provider, or real agents with the `local` provider. The rig follows what is stored; an armed
+function runs before the follower reads on, about a millisecond after its moment.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError
 from services.provisioner.providers.local import stop_all
-from tests.crash import evidence
-from tests.crash.agents import GONE, Agents, fault_of, write_fault
-from tests.crash.evidence import DONE, Difference, Evidence, Wish
-from tests.crash.processes import Replica
-from tests.crash.provider import FakeTruth, LocalTruth, Provider
-from tests.crash.settings import POOL, settings_of
-from tests.crash.shape import IN_EFFECT, REPLACED, Moment, Shape
-from tests.crash.workload import Workload, serving
+from tests.crash import consistency
+from tests.crash.consistency import DONE, Difference, Evidence, ExpectedSaga
+from tests.crash.fleet_settings import POOL, settings_of
+from tests.crash.fleet_shape import REPLACED, TOOK_EFFECT, Moment, Shape
+from tests.crash.provider_truth import FakeProviderTruth, LocalProviderTruth, Provider
+from tests.crash.replica_process import Replica
+from tests.crash.scripted_agents import GONE, ScriptedAgents, fault_of, write_fault
+from tests.crash.workload_system import Workload, serving
 from tests.support.cluster import LOOPBACK, Cluster
 from tests.support.network import Network
 from tests.support.settling import busy
@@ -45,9 +45,9 @@ from tests.support.settling import busy
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 SETTLED_SECONDS_MAX: Final = 90.0
 LOOK_SECONDS: Final = 0.02
-"""Between two looks at records that several processes write."""
+"""How often records are polled."""
 WATCH_SECONDS: Final = 0.003
-"""Between two looks at which instances stand."""
+"""How often instances are polled."""
 
 _nodes = decoder(NodeRecord)
 
@@ -75,28 +75,28 @@ class Rig:
         self.desired = shape.nodes
         """How many nodes the pool was last asked to have."""
         self.desired_max = shape.nodes
-        self.wishes = [Wish("scale-up") for _ in range(shape.nodes + shape.spares)]
-        """What was brought about: each must be found once."""
+        self.expected_sagas = [ExpectedSaga("scale-up") for _ in range(shape.nodes + shape.spares)]
+        """Each must be found once."""
         self.answers: dict[str, PoolEvent] = {}
-        """Id of a request -> what it was answered with."""
-        self.unasked: list[str] = []
-        """Ends of processes that nobody asked for."""
+        """ID of a request -> the event that answers it."""
+        self.unexpected_ends: list[str] = []
+        """Processes that ended without a request."""
         self.signs: list[tuple[float, Moment, str]] = []
-        """What was stored, when it was seen, and about which saga or node."""
+        """When a moment was seen, the moment, and the saga or node."""
         self.most = 0
-        """The most instances that stood at once, as far as was seen."""
+        """The most instances that were seen at once."""
         self._armed: dict[Moment, list[Callable[[], None]]] = {}
         self._changed = asyncio.Condition()
         self._asked = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.provider: Provider
         self.bus: NatsBus
-        self.agents: Agents | None = None
-        self.workload = Workload(self._taken, shape.drain_seconds)
+        self.agents: ScriptedAgents | None = None
+        self.workload = Workload(self._order_received, shape.drain_seconds)
         self.disturbed: list[str] = []
         """Nodes that were reset or rebooted with work on them."""
-        self.climbed: Counter[str] = Counter()
-        """How many rungs of the ladder each node has behind it."""
+        self.rungs_used: Counter[str] = Counter()
+        """Node -> rungs of the ladder that were used."""
         self._faults: Counter[str] = Counter()
         self._outside = AsyncExitStack()
 
@@ -121,7 +121,7 @@ class Rig:
 
     async def _begin(self, url: str) -> None:
         config = self.directory / "crash.yaml"
-        # Ourselves, we speak to the servers that are where we are.
+        # The rig itself connects to the servers on its own host.
         here = [each.url for each in self.servers if self._host in each.url]
         self.bus = await NatsBus.connect(
             ConnectOptions(
@@ -131,8 +131,8 @@ class Rig:
             )
         )
         await set_up(self.bus, SystemClock(), replicas=self.shape.servers)
-        if isinstance(self.provider, FakeTruth):
-            self.agents = Agents(
+        if isinstance(self.provider, FakeProviderTruth):
+            self.agents = ScriptedAgents(
                 self.bus, POOL, self.provider, self.shape.boot_seconds, self._acted
             )
         following = (
@@ -153,7 +153,7 @@ class Rig:
                 number,
                 environment,
                 self.directory,
-                self.unasked.append,
+                self.unexpected_ends.append,
                 self.shape.apart_seconds * (number - 1),
                 self._network.through(f"{service}/{number}") if self._network else (),
             )
@@ -167,7 +167,7 @@ class Rig:
     async def __aexit__(self, *_: object) -> None:
         """End everything."""
         await asyncio.gather(*(each.stop() for each in self.replicas))
-        if isinstance(self.provider, LocalTruth):
+        if isinstance(self.provider, LocalProviderTruth):
             await asyncio.to_thread(stop_all, self.directory / "data" / "local")
         for task in self._tasks:
             task.cancel()
@@ -189,7 +189,7 @@ class Rig:
         os.kill(self.server.pid, signal.SIGKILL)
 
     def server_terminate(self) -> None:
-        """Tell nats-server to end, now."""
+        """Send SIGTERM to nats-server, now."""
         os.kill(self.server.pid, signal.SIGTERM)
 
     async def led(self) -> None:
@@ -200,7 +200,7 @@ class Rig:
     # --- moments ------------------------------------------------------------------------------
 
     def arm(self, moment: Moment, act: Callable[[], None]) -> asyncio.Event:
-        """Act once, as soon as `moment` is seen next; the event tells that it was done."""
+        """Call `act` once, when `moment` is seen next; then set the returned event."""
         done = asyncio.Event()
 
         def once() -> None:
@@ -211,29 +211,29 @@ class Rig:
         return done
 
     def disarm(self) -> None:
-        """Forget whoever waits for a moment."""
+        """Remove all armed functions."""
         self._armed.clear()
 
     async def _follow_sagas(self, after: int) -> None:
         async for stored in self.bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after):
             parsed = subjects.parse_saga(stored.subject)
             assert parsed is not None
-            await self._see_and_tell(Moment(parsed.step, parsed.status), parsed.saga)
+            await self._record_and_notify(Moment(parsed.step, parsed.status), parsed.saga)
 
     async def _follow_events(self, after: int) -> None:
         filters = [subjects.NODE_EVENTS, subjects.POOL_EVENTS]
         async for stored in self.bus.follow(EVENTS.name, filters, "new", after=after):
             node = subjects.parse_node(stored.subject)
             if node is not None:
-                status = "stored" if node.fact in ("fault", "verdict") else "told"
-                if node.node in self.broken or status == "told":
-                    self._see(Moment(node.fact, status), node.node)
+                status = "stored" if node.fact in ("fault", "verdict") else "published"
+                if node.node in self.broken or status == "published":
+                    self._record(Moment(node.fact, status), node.node)
                 continue
             event = pool_codec.decode(stored.data)
             if isinstance(event, PoolEvent):
                 self.answers[event.cause] = event
                 about = event.old_node if isinstance(event, NodeReplaced) else event.pool
-                await self._see_and_tell(Moment(FACTS[type(event)], "told"), about)
+                await self._record_and_notify(Moment(FACTS[type(event)], "published"), about)
 
     async def _watch_instances(self) -> None:
         seen: set[str] = set()
@@ -245,30 +245,30 @@ class Rig:
                 ("terminate", seen - set(names)),
             ):
                 for name in changed:
-                    self._see(Moment(step, IN_EFFECT), name)
+                    self._record(Moment(step, TOOK_EFFECT), name)
             seen = set(names)
             await asyncio.sleep(WATCH_SECONDS)
 
-    def _taken(self, event: str, node: str) -> None:
-        self._see(Moment(event, IN_EFFECT), node)
+    def _order_received(self, event: str, node: str) -> None:
+        self._record(Moment(event, TOOK_EFFECT), node)
 
     def _acted(self, step: str, node: str) -> None:
         if not self.workload.is_idle(node):
             self.disturbed.append(node)
-        self._see(Moment(step, IN_EFFECT), node)
+        self._record(Moment(step, TOOK_EFFECT), node)
 
-    def _see(self, moment: Moment, about: str) -> None:
+    def _record(self, moment: Moment, about: str) -> None:
         for act in self._armed.pop(moment, ()):
             act()
         self.signs.append((asyncio.get_running_loop().time(), moment, about))
 
-    async def _see_and_tell(self, moment: Moment, about: str) -> None:
-        self._see(moment, about)
+    async def _record_and_notify(self, moment: Moment, about: str) -> None:
+        self._record(moment, about)
         async with self._changed:
             self._changed.notify_all()
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Wait until something is so of what was seen; asked anew with all that is stored."""
+        """Wait until a condition on the seen moments holds; checked after each stored message."""
         async with asyncio.timeout(SETTLED_SECONDS_MAX), self._changed:
             await self._changed.wait_for(met)
 
@@ -300,22 +300,22 @@ class Rig:
         await self.until(lambda: cause in self.answers)
         return self.answers[cause]
 
-    def wish(self, kind: str, node: str = "", ends: frozenset[str] = DONE) -> None:
-        """Expect one saga more."""
-        self.wishes.append(Wish(kind, node, ends))
+    def expect_saga(self, kind: str, node: str = "", ends: frozenset[str] = DONE) -> None:
+        """Expect one more saga."""
+        self.expected_sagas.append(ExpectedSaga(kind, node, ends))
 
     # --- faults and rest ----------------------------------------------------------------------
 
     async def break_a_node(self, ends: frozenset[str] = DONE) -> str:
-        """Break the oldest node in service for good; return its name once the fault is out."""
+        """Break the oldest node in service; return its name when the fault is published."""
         oldest = await self.oldest()
         self.broken.append(oldest)
-        self.wish("replace", oldest, ends)
+        self.expect_saga("replace", oldest, ends)
         await self.fault(oldest, GONE)
         return oldest
 
     async def fault(self, node: str, code: int) -> None:
-        """Let a GPU of a node show an XID."""
+        """Report an XID of one GPU of a node."""
         self._faults[node] += 1
         if self.agents is not None:
             boot_id, number = self.agents.boot_id(node), self._faults[node]
@@ -325,9 +325,9 @@ class Rig:
             write_fault(kmsg, node, code, self._faults[node])
 
     async def oldest(self) -> str:
-        """The node in service for longest, of those that never broke; else of all.
+        """The longest-serving node of those that never broke, or else of all.
 
-        What broke and serves still was given back to service by somebody.
+        A broken node that is in service was uncordoned by an operator.
         """
         while True:
             with suppress(BusError):
@@ -341,9 +341,9 @@ class Rig:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def evidence(self) -> Evidence:
-        """Everything that tells how the fleet is."""
+        """Everything that the comparison needs."""
         truth = self.provider.truth()
-        return await evidence.gather(
+        return await consistency.gather(
             self.bus,
             POOL,
             truth,
@@ -354,13 +354,13 @@ class Rig:
             + (self.shape.order == "provision_first"),
             acts=tuple(self.agents.acts) if self.agents is not None else None,
             disturbed=tuple(self.disturbed),
-            wishes=tuple(self.wishes),
+            expected_sagas=tuple(self.expected_sagas),
             most=self.most,
             orders=self.workload.orders,
         )
 
     async def settled(self) -> Evidence:
-        """Wait until the fleet is at rest, and return what is to be seen then."""
+        """Wait until the fleet is at rest, and return its state."""
         seen: Evidence | None = None
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLED_SECONDS_MAX):
@@ -368,28 +368,32 @@ class Rig:
                     with suppress(BusError, msgspec.DecodeError):
                         if set(self._replaced()) >= set(self._to_be_replaced()):
                             seen = await self.evidence()
-                            if evidence.is_settled(seen):
+                            if consistency.is_settled(seen):
                                 return seen
                     await asyncio.sleep(LOOK_SECONDS)
         self.disarm()
         seen = await self.evidence()
-        told = evidence.told(seen, evidence.differences(seen))
-        raise UnsettledError(f"not at rest after {SETTLED_SECONDS_MAX:g} s\n{told}")
+        why = consistency.report(seen, consistency.differences(seen))
+        raise UnsettledError(f"not at rest after {SETTLED_SECONDS_MAX:g} s\n{why}")
 
     def _to_be_replaced(self) -> Iterator[str]:
-        return (each.node for each in self.wishes if each.kind == "replace" and each.ends == DONE)
+        return (
+            each.node
+            for each in self.expected_sagas
+            if each.kind == "replace" and each.ends == DONE
+        )
 
     def _replaced(self) -> Iterator[str]:
         return (about for _, moment, about in self.signs if moment == REPLACED)
 
     async def quiet(self) -> None:
-        """Wait until no consumer has anything left to do: whatever was held has come back."""
+        """Wait until no consumer has pending messages, redeliveries included."""
         async with asyncio.timeout(SETTLED_SECONDS_MAX):
             while await busy(self.bus):
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def differences(self) -> tuple[list[Difference], str]:
-        """What should not be so, now that the fleet is at rest, and all that helps to see why."""
+        """The differences of the fleet at rest, and a report that helps to find their cause."""
         seen = await self.settled()
-        found = evidence.differences(seen)
-        return found, evidence.told(seen, found) if found else ""
+        found = consistency.differences(seen)
+        return found, consistency.report(seen, found) if found else ""

@@ -1,7 +1,7 @@
-"""One round: a node breaks, somebody is struck in the middle of its replacement, and comes back.
+"""One round: a node breaks, and a process is struck during the replacement and started again.
 
-What a round claims is the same whoever was struck and whenever: one replacement, nothing lost,
-nothing doubled, nothing leaked.
+The claim is the same for every process and moment: one replacement, nothing lost, doubled or
+leaked.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from tests.crash.evidence import REPLACE_STEPS, Difference
-from tests.crash.processes import Replica
-from tests.crash.rig import IN_EFFECT, SERVICES, Moment, Rig
+from tests.crash.consistency import REPLACE_STEPS, Difference
+from tests.crash.replica_process import Replica
+from tests.crash.rig import SERVICES, TOOK_EFFECT, Moment, Rig
 from tests.support.busyness import allowed
 from tests.support.wide import WHOLE
 
@@ -19,12 +19,12 @@ STRUCK_SECONDS_MAX: Final = 60.0
 RESUME_SECONDS_MAX: Final = 3.0
 """From the start of a killed service to the next step of its saga: what the design promises."""
 
-Blow = Literal["kill", "frozen", "terminate"]
+Strike = Literal["kill", "frozen", "terminate"]
 """`kill`: -9 as the moment is seen. `frozen`: stopped beforehand, so that it takes the work and
 cannot begin it, and killed as the moment is seen. `terminate`: -15 as the moment is seen."""
 
 Perform = Callable[[Rig], Awaitable[str]]
-"""Brings about what somebody is struck in; returns the node that it is about."""
+"""Starts what a process is struck in; returns the node."""
 Case = tuple[str, Moment]
 """A service, and when it is struck."""
 
@@ -34,19 +34,19 @@ PERFORMERS: Final = {
     **dict.fromkeys(("provision", "bootstrap", "terminate"), "provisioner"),
     **dict.fromkeys(("reset", "reboot", "check"), "provisioner"),
 }
-"""Who performs a step; the coordinator itself sees the others done."""
+"""Step -> the service that performs it; the coordinator completes the others."""
 WITH_EFFECT: Final = ("cordon", "drain", "terminate", "provision")
-"""Steps whose effect can be seen from outside before anybody has stored it."""
+"""Steps whose effect is visible from outside before it is stored."""
 
 FAULT: Final = Moment("fault", "stored")
 VERDICT: Final = Moment("verdict", "stored")
 
 
-TOLD: Final = tuple(
-    Moment(fact, "told")
+PUBLISHED: Final = tuple(
+    Moment(fact, "published")
     for fact in ("saga-opened", "cordoned", "drained", "terminated", "admitted", "node-replaced")
 )
-"""What the pool-manager tells of a replacement, each before it has done with the entry."""
+"""Events that the pool-manager publishes about a replacement before it acknowledges the entry."""
 
 
 def moments(order: str) -> list[Moment]:
@@ -55,7 +55,7 @@ def moments(order: str) -> list[Moment]:
     for step in REPLACE_STEPS[order]:
         found.append(Moment(step, "started"))
         if step in WITH_EFFECT:
-            found.append(Moment(step, IN_EFFECT))
+            found.append(Moment(step, TOOK_EFFECT))
         found.append(Moment(step, "succeeded"))
     return [*found, Moment("saga", "done")]
 
@@ -64,47 +64,47 @@ def author(moment: Moment) -> str:
     """The service that stores what a moment is about; empty where none does."""
     if moment == VERDICT:
         return "health-monitor"
-    if moment == FAULT or moment.status == IN_EFFECT:
+    if moment == FAULT or moment.status == TOOK_EFFECT:
         return ""
     return PERFORMERS.get(moment.step, COORDINATOR) if moment.status == "succeeded" else COORDINATOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a round came to."""
+    """The result of a round."""
 
     node: str
     resume_seconds: float | None
-    """From the start of whoever was struck to what it stored next; None: nothing was left to it."""
+    """From the restart of the struck process to what it stored next; None: it had nothing to do."""
     status: int = 0
-    """The exit status of whoever was struck."""
+    """The exit status of the struck process."""
     differences: Sequence[Difference] = ()
-    told: str = ""
+    report: str = ""
 
 
 def resume_seconds_allowed() -> float:
-    """How long somebody who was struck may take on this machine now."""
+    """How long a struck process may take to resume, on this machine now."""
     return allowed(RESUME_SECONDS_MAX)
 
 
 def hold(outcome: Outcome) -> None:
     """Assert what every round claims."""
-    assert not outcome.differences, outcome.told
+    assert not outcome.differences, outcome.report
     if outcome.resume_seconds is not None:
         assert outcome.resume_seconds <= resume_seconds_allowed()
 
 
 async def undisturbed(rig: Rig) -> Outcome:
-    """Let a node break, and strike nobody."""
+    """Break a node without a strike."""
     node = await rig.break_a_node()
     return await _outcome(rig, node, 0.0, 0, ())
 
 
-async def strike_service(rig: Rig, victim: Replica, moment: Moment, blow: Blow) -> Outcome:
+async def strike_service(rig: Rig, victim: Replica, moment: Moment, strike: Strike) -> Outcome:
     """Strike `victim` at a moment of a replacement and start it again."""
     await victim.is_ready()
-    struck = rig.arm(moment, victim.terminate if blow == "terminate" else victim.kill)
-    if blow == "frozen":
+    struck = rig.arm(moment, victim.terminate if strike == "terminate" else victim.kill)
+    if strike == "frozen":
         before = _before(rig, moment)
         if before is None:
             victim.freeze()
@@ -122,7 +122,7 @@ T = TypeVar("T")
 
 
 def some(cases: Sequence[T], every: int) -> Sequence[T]:
-    """Of the cases beyond every service at every step, so many as a run of all tests has time for.
+    """A share of the cases, as many as a run of all tests has time for.
 
     All of them where CRASH_MATRIX is `whole`, as in `make crash-matrix`.
     """
@@ -150,16 +150,16 @@ def named(cases: Sequence[Case]) -> str:
 
 
 async def strike_services(
-    rig: Rig, cases: Sequence[Case], blow: Blow, perform: Perform = Rig.break_a_node
+    rig: Rig, cases: Sequence[Case], strike: Strike, perform: Perform = Rig.break_a_node
 ) -> Outcome:
     """Strike several services, each at its own moment of one saga, and start each again."""
     victims = [(rig.replica(service), moment) for service, moment in cases]
     await asyncio.gather(*(victim.is_ready() for victim, _ in victims))
     struck = [
-        (victim, rig.arm(moment, victim.terminate if blow == "terminate" else victim.kill))
+        (victim, rig.arm(moment, victim.terminate if strike == "terminate" else victim.kill))
         for victim, moment in victims
     ]
-    if blow == "frozen":
+    if strike == "frozen":
         for victim, moment in victims:
             before = _before(rig, moment)
             if before is None:
@@ -195,7 +195,7 @@ async def strike_server(rig: Rig, moment: Moment, *, kill: bool) -> Outcome:
 
 
 async def stop_without_server(rig: Rig, victim: Replica) -> Outcome:
-    """Tell a service to stop while a node breaks and nats-server is away; then start both."""
+    """Stop a service while a node breaks and nats-server is away; then start both."""
     await victim.is_ready()
     rig.server_kill()
     await rig.server.wait()
@@ -227,7 +227,7 @@ async def start_without_server(rig: Rig, victim: Replica, after_seconds: float) 
 async def _outcome(
     rig: Rig, node: str, began: float, status: int, authors: Collection[str]
 ) -> Outcome:
-    found, told = await rig.differences()
+    found, report = await rig.differences()
     signs = (at for at, moment, _ in rig.signs if at > began and author(moment) in authors)
     sign = next(signs, None)
     return Outcome(
@@ -235,12 +235,12 @@ async def _outcome(
         resume_seconds=None if sign is None else sign - began,
         status=status,
         differences=found,
-        told=told,
+        report=report,
     )
 
 
 def _before(rig: Rig, moment: Moment) -> Moment | None:
-    """The moment before; None where it is the node's breaking itself."""
+    """The moment before; None if it is the fault itself."""
     order = moments(rig.shape.order)
     place = order.index(moment)
     return order[place - 1] if place else None

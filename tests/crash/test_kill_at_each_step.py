@@ -1,11 +1,11 @@
-"""Each service killed at each moment of a replacement: one replacement, and nothing left over."""
+"""Each service is killed at each moment of a replacement: still one replacement."""
 
 import pytest
 
 from tests.crash.rig import SERVICES, Moment, Rig, Shape
 from tests.crash.rounds import (
     FAULT,
-    TOLD,
+    PUBLISHED,
     Case,
     author,
     hold,
@@ -22,7 +22,7 @@ SHAPE = Shape(order="terminate_first")
 
 
 def takers() -> list[Case]:
-    """Who takes work on at a moment that somebody else stores."""
+    """The service that starts work at a moment that another service stores."""
     return [
         (service, moment)
         for moment in moments(SHAPE.order)
@@ -32,7 +32,7 @@ def takers() -> list[Case]:
 
 
 def takes(service: str, moment: Moment) -> bool:
-    """Whether a moment is work for a service that has not made it itself."""
+    """Whether a moment is work for a service that did not store it."""
     match service:
         case "health-monitor":
             return moment == FAULT
@@ -55,20 +55,18 @@ def held() -> list[tuple[Case, ...]]:
 
 @pytest.mark.parametrize("cases", rounds(SERVICES, moments(SHAPE.order)), ids=named)
 async def test_services_killed_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
-    """Killed within a millisecond or two of the entry: whatever they were doing, they do once."""
+    """Killed within a millisecond or two of the entry, they still do their work once."""
     hold(await strike_services(rig, cases, "kill"))
 
 
-@pytest.mark.parametrize("moment", TOLD, ids=str)
-async def test_the_pool_manager_killed_as_it_tells_a_fact(rig: Rig, moment: Moment) -> None:
-    """Killed between telling and having done with the entry: it is not told twice."""
+@pytest.mark.parametrize("moment", PUBLISHED, ids=str)
+async def test_the_pool_manager_killed_as_it_publishes_an_event(rig: Rig, moment: Moment) -> None:
+    """Killed between publishing and acknowledging the entry, it publishes nothing twice."""
     hold(await strike_service(rig, rig.replica("pool-manager"), moment, "kill"))
 
 
 @pytest.mark.parametrize("cases", held(), ids=named)
-async def test_services_killed_while_they_surely_hold_the_work(
-    rig: Rig, cases: tuple[Case, ...]
-) -> None:
+async def test_services_killed_while_they_hold_the_work(rig: Rig, cases: tuple[Case, ...]) -> None:
     """Stopped first, so that the work is delivered to them and they cannot begin; then killed."""
     hold(await strike_services(rig, cases, "frozen"))
 

@@ -1,4 +1,4 @@
-"""The same where the new node comes first: there is never more than one instance too many."""
+"""The same with `provision_first`: never more than one instance too many."""
 
 import pytest
 
@@ -15,5 +15,5 @@ SERVICES = ("pool-manager", "provisioner")
 
 @pytest.mark.parametrize("cases", some(rounds(SERVICES, moments(SHAPE.order)[1::2]), 2), ids=named)
 async def test_services_killed_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
-    """The old node leaves only after the new one serves, whoever was killed in between."""
+    """The old node leaves only when the new one is in service, whichever service was killed."""
     hold(await strike_services(rig, cases, "kill"))

@@ -1,4 +1,4 @@
-"""SIGTERM in the middle of a replacement: every service drains, ends with 0, and takes up again."""
+"""SIGTERM during a replacement: every service finishes its work, ends with 0 and resumes."""
 
 import pytest
 
@@ -20,18 +20,16 @@ SHAPE = Shape()
 
 
 @pytest.mark.parametrize("cases", some(rounds(SERVICES, moments(SHAPE.order)[::3]), 2), ids=named)
-async def test_services_told_to_stop_as_a_moment_is_stored(
-    rig: Rig, cases: tuple[Case, ...]
-) -> None:
-    """What they hold they finish or hand back; each exit code says that it ended as it should."""
+async def test_services_stopped_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
+    """They finish or return what they hold, and end with exit code 0."""
     outcome = await strike_services(rig, cases, "terminate")
     hold(outcome)
     assert outcome.status == 0
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_a_service_told_to_stop_while_the_server_is_away(rig: Rig, service: str) -> None:
-    """It cannot hand anything back, says nothing loud, and ends as it should all the same."""
+async def test_a_service_stopped_while_the_server_is_away(rig: Rig, service: str) -> None:
+    """It can return nothing, logs no error, and still ends with exit code 0."""
     outcome = await stop_without_server(rig, rig.replica(service))
     hold(outcome)
     assert outcome.status == 0

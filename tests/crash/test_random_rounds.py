@@ -1,4 +1,4 @@
-"""`make crash`, a few rounds of it: its last line and its exit code say the same."""
+"""A few rounds of `make crash`: its last line and its exit code agree."""
 
 import asyncio
 import random
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.campaign import BLOWS_MAX, Tally, draw
-from tests.crash.evidence import Difference
-from tests.crash.plays import REPLACE, moments
+from tests.crash.campaign import STRIKES_MAX, Tally, draw
+from tests.crash.consistency import Difference
+from tests.crash.fleet_actions import REPLACE, moments
 from tests.crash.rig import SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ LAST_LINE = re.compile(
 
 @pytest.mark.slow
 async def test_a_campaign_ends_with_its_count() -> None:
-    """Whoever is killed whenever: as many replacements as faults, and nothing else."""
+    """As many replacements as faults, and nothing else, under random strikes."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.crash", str(ROUNDS), "1", "--pause", "2"),
         stdout=asyncio.subprocess.PIPE,
@@ -35,12 +35,12 @@ async def test_a_campaign_ends_with_its_count() -> None:
     assert LAST_LINE.fullmatch(text.splitlines()[-1]), text
 
 
-def test_a_seed_draws_the_same_blows_again() -> None:
-    """So that what a campaign has shown can be shown again."""
+def test_a_seed_draws_the_same_strikes_again() -> None:
+    """A campaign can be repeated."""
     targets, aims = [*SERVICES, "nats-server/1"], moments(REPLACE, "terminate_first")
     drawn = [draw(random.Random(7), targets, aims, 0.5) for _ in range(2)]
     assert drawn[0] == drawn[1]
-    assert 1 <= len(drawn[0]) <= BLOWS_MAX
+    assert 1 <= len(drawn[0]) <= STRIKES_MAX
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_a_seed_draws_the_same_blows_again() -> None:
     ],
     ids=["well", "lost one", "late", "leaked", "a bad end", "nothing done"],
 )
-def test_the_exit_code_means_it(tally: Tally, status: int) -> None:
-    """0 only where every fault was answered once, in time, and nothing was left over."""
+def test_the_exit_code_reports_the_result(tally: Tally, status: int) -> None:
+    """0 only if every fault led to one replacement, in time, without a difference."""
     assert tally.status() == status

@@ -1,4 +1,4 @@
-"""The same on instances that are real agent processes, whose kernel log tells of the fault."""
+"""The same with real agent processes that read the fault from a kernel log."""
 
 import pytest
 
@@ -37,5 +37,5 @@ async def test_a_service_killed_as_a_moment_is_stored(
 
 @pytest.mark.parametrize("moment", [FAULT, Moment("provision", "started")], ids=str)
 async def test_a_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
-    """Agents keep what they could not say, and say it once."""
+    """Agents keep what they could not publish, and publish it once."""
     hold(await strike_server(rig, moment, kill=True))

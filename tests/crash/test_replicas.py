@@ -1,4 +1,4 @@
-"""Two replicas of every service at once: still exactly one replacement, whoever is killed."""
+"""Two replicas of every service: exactly one replacement, whichever replica is killed."""
 
 import pytest
 
@@ -22,7 +22,7 @@ ROUNDS = 2
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 async def test_two_of_everything_replace_a_node_once(rig: Rig, number: int) -> None:
-    """All work is shared, and of two that do the same thing one is refused."""
+    """The replicas share the work; if both write the same, one write is refused."""
     assert number < ROUNDS
     hold(await undisturbed(rig))
 

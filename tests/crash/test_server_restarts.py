@@ -17,13 +17,13 @@ STARTS = [
 
 @pytest.mark.parametrize("moment", some(moments(SHAPE.order), 4), ids=str)
 async def test_a_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
-    """What was stored stays stored; whoever heard no answer asks again, and does nothing twice."""
+    """Stored messages survive; a client without an answer retries, and nothing is done twice."""
     hold(await strike_server(rig, moment, kill=True))
 
 
 @pytest.mark.parametrize("moment", some(moments(SHAPE.order)[::3], 2), ids=str)
 async def test_a_server_restarted_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
-    """Everybody reconnects by himself, and the saga goes on where it stood."""
+    """Every client reconnects, and the saga continues where it was."""
     hold(await strike_server(rig, moment, kill=False))
 
 

@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from schemas.topology import SAGAS
-from tests.crash.plays import PLAYS
+from tests.crash.fleet_actions import FLEET_ACTIONS
 from tests.crash.rig import Moment, Rig, Shape
 from tests.crash.rounds import hold, some, undisturbed
 from tests.support.busyness import allowed
@@ -20,17 +20,17 @@ from tests.support.cluster import leader_of
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SHAPE = Shape(servers=3, replicas=2, apart_seconds=60.0)
-FITTING = [play for play in PLAYS if play.fits(SHAPE)]
+FITTING = [play for play in FLEET_ACTIONS if play.fits(SHAPE)]
 LED_SECONDS_MAX = 6.0
 """From the election to the saga's next step: a bound for a busy machine, not the figure."""
 PAUSE_SECONDS = 5.0
-"""Longer than a delivery is waited for, and than a lease lives."""
+"""Longer than an acknowledgement wait and a lease."""
 
 
 async def settled_well(rig: Rig) -> None:
     """At rest, with nothing lost, doubled or leaked."""
-    found, told = await rig.differences()
-    assert not found, told
+    found, report = await rig.differences()
+    assert not found, report
 
 
 async def test_clocks_apart_by_a_minute_replace_a_node_once(rig: Rig) -> None:
@@ -60,7 +60,7 @@ async def test_the_server_that_leads_the_sagas_is_killed_in_the_middle_of_one(ri
 
 
 @pytest.mark.parametrize("service", some(["pool-manager", "notifier", "provisioner"], 3))
-async def test_a_service_paused_in_the_middle_of_a_saga_is_stood_in_for(
+async def test_a_service_paused_in_the_middle_of_a_saga_is_replaced_by_its_replica(
     rig: Rig, service: str
 ) -> None:
     """Five seconds without it: its replica goes on with what it held, and it does nothing twice."""
@@ -77,9 +77,7 @@ async def test_a_service_paused_in_the_middle_of_a_saga_is_stood_in_for(
 
 
 @pytest.mark.parametrize("play", FITTING, ids=[play.name for play in FITTING])
-async def test_each_thing_that_may_happen_leaves_the_fleet_as_it_should_be(
-    rig: Rig, play: object
-) -> None:
+async def test_each_action_leaves_a_sound_fleet(rig: Rig, play: object) -> None:
     """Every saga there is, done, cancelled, unwound, stuck and retried, on three servers."""
     await play.perform(rig)  # type: ignore[attr-defined]
     await settled_well(rig)

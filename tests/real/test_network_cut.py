@@ -13,9 +13,9 @@ import pytest
 
 from schemas.topology import SAGAS
 from services.primitives.errors import BusError
-from tests.crash.rig import IN_EFFECT, SERVICES, Moment, Rig, Shape
+from tests.crash.fleet_shape import REPLACED
+from tests.crash.rig import SERVICES, TOOK_EFFECT, Moment, Rig, Shape
 from tests.crash.rounds import FAULT, VERDICT, author, resume_seconds_allowed
-from tests.crash.shape import REPLACED
 from tests.support.cluster import leader_of, replicas_current
 from tests.support.network import Network, missing
 
@@ -31,8 +31,8 @@ AWAY = "away"
 CUTS = [
     ("pool-manager", VERDICT),
     ("health-monitor", None),
-    ("notifier", Moment("cordon", IN_EFFECT)),
-    ("provisioner", Moment("provision", IN_EFFECT)),
+    ("notifier", Moment("cordon", TOOK_EFFECT)),
+    ("provisioner", Moment("provision", TOOK_EFFECT)),
     ("metrics", FAULT),
 ]
 """Who is cut off, and as what is seen; None: before anything happens."""
@@ -91,7 +91,7 @@ async def test_a_service_that_was_cut_off_goes_on_and_nothing_has_happened_twice
         resumed = next(signs, None)
 
         assert not found, told
-        assert rig.unasked == []
+        assert rig.unexpected_ends == []
         assert back - healed <= resume_seconds_allowed()
         assert service == "metrics" or resumed is not None
         assert resumed is None or resumed - healed <= resume_seconds_allowed()
@@ -138,5 +138,5 @@ async def test_a_side_with_one_server_of_three_is_done_without_and_comes_back(
         resumed = next(at for at, seen, _ in rig.signs if at > alone and author(seen) in SERVICES)
 
         assert not found, told
-        assert rig.unasked == []
+        assert rig.unexpected_ends == []
         assert resumed - alone <= resume_seconds_allowed()

@@ -1,7 +1,7 @@
-"""Agents of instances that exist by name only: what a node says on the bus, and nothing else.
+"""Scripted agents of instances that exist by name only: the messages of a node and nothing else.
 
-They come up when the provider's own file gains an instance and fall silent when it loses it. Like
-real ones they lose nothing: what the bus does not take now is said again until it does.
+An agent starts when the provider's file gains an instance and stops when the file loses it. Like a
+real agent it loses nothing: it publishes a message again until the bus stores it.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.providers.local_gpus import kmsg_record, simulated_gpus
-from tests.crash.provider import Provider
+from tests.crash.provider_truth import Provider
 
 LOOK_SECONDS: Final = 0.005
-"""Between two looks at the provider's file, which tells nobody that it changed."""
+"""How often the provider's file is polled."""
 AGAIN_SECONDS: Final = 0.05
 BEAT_SECONDS: Final = 2.0
 BEAT_TTL_SECONDS: Final = 6
 GPUS: Final = 8
 GPU: Final = 3
-"""The one that breaks."""
+"""Index of the GPU that breaks."""
 GONE: Final = 79
 """The XID of a GPU that has fallen off the bus: its node is replaced."""
 UNCONTAINED: Final = 95
-"""The XID of a memory error that a reset cures."""
+"""The XID of a memory error that a reset clears."""
 MESSAGES: Final = {GONE: "GPU has fallen off the bus.", UNCONTAINED: "Uncontained: LTC TAG"}
 Acts = Callable[[str, str], None]
-"""Is told of each reset and reboot as it takes effect: step and node."""
+"""Called with step and node when a reset or reboot takes effect."""
 
 
-class Agents:
+class ScriptedAgents:
     """Every agent of the fleet."""
 
     def __init__(
@@ -60,13 +60,13 @@ class Agents:
         self._acted = acted
         self._rebooted: set[int] = set()
         self.acts: list[tuple[str, str]] = []
-        """(key, node) of every reset and reboot by an agent: one for each key, whoever asks how
-        often. The provider's have no key."""
+        """(key, node) of every reset and reboot by an agent, once for each key. A reboot by the
+        provider has no key."""
         self.unable: set[str] = set()
         """Nodes whose agents may not reboot them."""
 
     async def run(self) -> None:
-        """Give every instance its agent, for ever."""
+        """Start and stop agents as instances come and go, forever."""
         try:
             while True:
                 names = self._provider.names()
@@ -86,12 +86,12 @@ class Agents:
 
     def _reboot_as_the_provider_says(self) -> None:
         truth = self._provider.truth()
-        standing = dict(truth.standing)
+        existing = dict(truth.existing)
         for number, provider_id in truth.reboots:
             if number in self._rebooted:
                 continue
             self._rebooted.add(number)
-            node = standing.get(provider_id)
+            node = existing.get(provider_id)
             if node is not None and node in self._boots:
                 self._acted("reboot", node)
                 self.acts.append(("", node))
@@ -116,7 +116,7 @@ class Agents:
                 await self._beat(node)
 
     async def _is_rebooted(self, node: str) -> bool:
-        """Whether the node is rebooted before its next beat is due."""
+        """Whether the node is rebooted before its next heartbeat is due."""
         try:
             async with asyncio.timeout(BEAT_SECONDS):
                 return await self._boots[node].acquire()
@@ -149,10 +149,10 @@ class Agents:
         await self.say(checked)
 
     def boot_id(self, node: str) -> str:
-        """The boot that a node is in."""
+        """The current boot ID of a node."""
         return self._boot_ids[node]
 
-    # --- what sagas ask of a node -----------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------------
 
     async def _reset(self, node: str, data: bytes, _: Headers) -> bytes:
         key = msgspec.json.decode(data, type=ResetRequest).key
@@ -185,10 +185,10 @@ class Agents:
         try:
             await self._bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=BEAT_TTL_SECONDS)
         except BusError:
-            return  # the next beat says the same
+            return  # the next heartbeat replaces it
 
     async def say(self, event: NodeEvent) -> int:
-        """Publish until it is stored; the id keeps a repetition from being stored twice."""
+        """Publish until it is stored; the message ID prevents a second copy."""
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         while True:
             try:
@@ -198,7 +198,7 @@ class Agents:
 
 
 def fault_of(pool: str, node: str, code: int, sequence: int, boot_id: str) -> Fault:
-    """A GPU of the node shows an XID; `sequence`: of the record in the node's kernel log."""
+    """An XID of one GPU; `sequence`: of the record in the node's kernel log."""
     return Fault(
         id=f"{node}.kmsg.{sequence}",
         time=datetime.now(UTC),
@@ -217,7 +217,7 @@ def fault_of(pool: str, node: str, code: int, sequence: int, boot_id: str) -> Fa
 
 
 def write_fault(kmsg: Path, node: str, code: int, sequence: int) -> None:
-    """Let a real agent of a simulated host find the same in its kernel log."""
+    """Write the same fault to the kernel log that a real agent reads."""
     pci = simulated_gpus(node, GPUS)[GPU].pci
     line = f"NVRM: Xid (PCI:{pci}): {code}, pid=7, name=python, {MESSAGES[code]}"
     with kmsg.open("ab") as log:

@@ -1,11 +1,11 @@
-"""Services killed while a node is reset or rebooted in its place: once in effect, never in use."""
+"""Services killed while a node is reset or rebooted: it happens once, and never under work."""
 
 import pytest
 
-from tests.crash.plays import moments_of, named
+from tests.crash.fleet_actions import moments_of, named
 from tests.crash.rig import SERVICES, Rig, Shape
 from tests.crash.rounds import Case, hold, rounds, some, strike_services
-from tests.crash.rounds import named as told
+from tests.crash.rounds import named as case_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -16,9 +16,9 @@ KINDS = {
     "reboot": "reboot",
     "reboot by the provider": "reboot",
 }
-"""What is brought about -> the saga in whose moments somebody is killed."""
+"""Action -> the saga at whose moments services are killed."""
 CASES = [
-    pytest.param(play, cases, id=f"{play}: {told(cases)}")
+    pytest.param(play, cases, id=f"{play}: {case_names(cases)}")
     for play, kind in KINDS.items()
     for cases in some(rounds(SERVICES, moments_of(kind, SHAPE.order)), 20)
 ]
@@ -28,9 +28,9 @@ CASES = [
 async def test_services_killed_as_a_moment_is_stored(
     rig: Rig, play: str, cases: tuple[Case, ...]
 ) -> None:
-    """By its agent or by its provider: once, with no work on it, and it serves again."""
-    if play == "ladder" and all(rig.climbed[node] >= 2 for node in await serving(rig)):
-        # Their next rung would be another; a fresh node begins anew.
+    """By its agent or its provider: once, without work on it, and the node returns to service."""
+    if play == "ladder" and all(rig.rungs_used[node] >= 2 for node in await serving(rig)):
+        # Their next rung would be another one; a fresh node starts with the first.
         await named("replace").perform(rig)
     hold(await strike_services(rig, cases, "kill", named(play).perform))
 

@@ -1,4 +1,4 @@
-"""The count itself: what was lost, doubled or leaked shows, and nothing shows where all is well."""
+"""The comparison itself: it finds what is lost, doubled or leaked, and nothing in a sound fleet."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -26,8 +26,8 @@ from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import PoolSpec
 from schemas.subjects import saga_entry
 from services.bus.port import Stored
-from tests.crash.evidence import REPLACE_STEPS, Evidence, Wish, differences, is_settled
-from tests.crash.provider import Truth
+from tests.crash.consistency import REPLACE_STEPS, Evidence, ExpectedSaga, differences, is_settled
+from tests.crash.provider_truth import Truth
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 OLD, NEW, OTHER = "training-1", "training-3", "training-2"
@@ -36,7 +36,7 @@ LAUNCH = LaunchSpec(fleet="f", provider="fake", instance_type="t")
 
 
 def log(drop: str = "", repeat: str = "") -> tuple[Stored, ...]:
-    """A whole log of a replacement, but for one entry left out or written twice."""
+    """A log of a replacement, with one entry left out or written twice."""
     params = SagaParams(pool="training", node=OLD, new_node=NEW, launch=LAUNCH)
     return written(SAGA, "replace", params, REPLACE_STEPS["terminate_first"], drop, repeat)
 
@@ -100,7 +100,11 @@ REPLACED = NodeReplaced(
 WELL = Evidence(
     nodes_wanted=2,
     instances_max=2,
-    wishes=(Wish("scale-up"), Wish("scale-up"), Wish("replace", OLD)),
+    expected_sagas=(
+        ExpectedSaga("scale-up"),
+        ExpectedSaga("scale-up"),
+        ExpectedSaga("replace", OLD),
+    ),
     pool=PoolRecord(
         name="training",
         spec=PoolSpec(provider="fake", instance_type="t", min_nodes=2, max_nodes=4),
@@ -118,12 +122,12 @@ WELL = Evidence(
 
 
 def changed(**fields: Any) -> Evidence:
-    """The same fleet, with something that should not be so."""
+    """The same fleet with one deviation."""
     values = {name: getattr(WELL, name) for name in WELL.__dataclass_fields__} | fields
     return Evidence(**values)
 
 
-def test_a_fleet_that_is_well_shows_no_difference() -> None:
+def test_a_sound_fleet_has_no_difference() -> None:
     """One fault, one replacement, and records that agree with the provider."""
     assert differences(WELL) == []
     assert is_settled(WELL)
@@ -132,8 +136,12 @@ def test_a_fleet_that_is_well_shows_no_difference() -> None:
 CASES = [
     ("lost", "no replacement", {"replaced": ()}),
     ("lost", "a step without its end", {"logs": {**WELL.logs, SAGA: log(drop="drain.succeeded")}}),
-    ("lost", "a request without its saga", {"wishes": (*WELL.wishes, Wish("drain", OTHER))}),
-    ("doubled", "a saga that nobody called for", {"wishes": WELL.wishes[:2]}),
+    (
+        "lost",
+        "a request without its saga",
+        {"expected_sagas": (*WELL.expected_sagas, ExpectedSaga("drain", OTHER))},
+    ),
+    ("doubled", "a saga without a cause", {"expected_sagas": WELL.expected_sagas[:2]}),
     ("lost", "no end", {"logs": {**WELL.logs, SAGA: log(drop="d")}}),
     ("lost", "an order never heard", {"orders": {("cordon", OLD): {f"{SAGA}/cordon"}}}),
     ("lost", "a dead letter", {"dead": ("somewhere",)}),
@@ -141,7 +149,7 @@ CASES = [
     ("lost", "a node half way", {"nodes": (node(OTHER), node(NEW, "registered"))}),
     ("doubled", "two replacements", {"replaced": (REPLACED, REPLACED)}),
     ("doubled", "a step twice", {"logs": {**WELL.logs, SAGA: log(repeat="provision.succeeded")}}),
-    ("doubled", "an instance too many, gone again", {"truth": Truth(WELL.truth.standing, 4)}),
+    ("doubled", "an instance too many, gone again", {"truth": Truth(WELL.truth.existing, 4)}),
     ("doubled", "too many at once", {"most": 3}),
     ("doubled", "a fact twice", {"events": Counter({"r": 2})}),
     (
@@ -149,22 +157,20 @@ CASES = [
         "an order under two keys",
         {"orders": {**WELL.orders, ("cordon", OLD): {f"{SAGA}/cordon", "another"}}},
     ),
-    ("leaked", "what nobody knows", {"truth": Truth((*WELL.truth.standing, ("x", "x")), 3)}),
-    ("leaked", "the old one", {"truth": Truth((*WELL.truth.standing, (OLD, OLD)), 3)}),
+    ("leaked", "an unknown instance", {"truth": Truth((*WELL.truth.existing, ("x", "x")), 3)}),
+    ("leaked", "the old one", {"truth": Truth((*WELL.truth.existing, (OLD, OLD)), 3)}),
     ("leaked", "a record", {"instances": (*WELL.instances, instance("x", "leaked"))}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "what", "fields"), CASES, ids=[case[1] for case in CASES])
-def test_what_should_not_be_so_is_counted_as_what_it_is(
-    kind: str, what: str, fields: dict[str, Any]
-) -> None:
-    """Each of them shows, under its own kind."""
+def test_each_deviation_is_found_as_its_kind(kind: str, what: str, fields: dict[str, Any]) -> None:
+    """Each deviation is found, under its kind."""
     assert kind in {each.kind for each in differences(changed(**fields))}, what
 
 
-def test_an_open_saga_is_no_rest() -> None:
-    """Records that agree are not enough while something is under way."""
+def test_a_fleet_with_an_open_saga_is_not_at_rest() -> None:
+    """Matching records are not enough while a saga is open."""
     opened = OpenSaga(kind="replace", node=OTHER, since=NOW)
     pool = msgspec.structs.replace(WELL.pool, open={"replace-training-2-1": opened})
     assert not is_settled(changed(pool=pool))

@@ -1,6 +1,6 @@
 """One replica of a service as a real process: started, killed, frozen, stopped, started again.
 
-What ends without having been told to is started again, as `navarch serve` would, and is noted.
+A process that ends without a request is started again, as `navarch serve` would, and recorded.
 """
 
 import asyncio
@@ -32,20 +32,19 @@ class Replica:
         shift_seconds: float = 0.0,
         through: tuple[str, ...] = (),
     ) -> None:
-        """Not yet started; `ended` is told of an end that nobody asked for.
+        """Do not start it yet; `ended` is called when it ends without a request.
 
-        `shift_seconds`: how fast the clock of its machine is. `through`: the command that starts
-        it, where it is not started by itself.
+        `shift_seconds`: how far ahead its clock is. `through`: a command that wraps it.
         """
         self._through = through
         self._program = (f"services.{service.replace('-', '_')}",)
         if shift_seconds:
-            self._program = ("tests.crash.shifted", service, str(shift_seconds))
+            self._program = ("tests.crash.shifted_clock", service, str(shift_seconds))
         self.service = service
         self.name = f"{service}/{number}"
         self.started_at = 0.0
         self.began = asyncio.Event()
-        """Set once it has been started anew; cleared when it is struck."""
+        """Set when it has been started again; cleared when it is struck."""
         self.ready = asyncio.Event()
         self._log = directory / f"{service}-{number}.log"
         self._environment = dict(environment)
@@ -56,7 +55,7 @@ class Replica:
 
     @property
     def process(self) -> asyncio.subprocess.Process:
-        """The process that it is now, or was last."""
+        """The current process, or the last one."""
         assert self._process is not None
         return self._process
 
@@ -92,7 +91,7 @@ class Replica:
             await self.start()
 
     async def is_ready(self) -> None:
-        """Wait until it works."""
+        """Wait until it is ready."""
         async with asyncio.timeout(READY_SECONDS_MAX):
             await self.ready.wait()
 
@@ -101,7 +100,7 @@ class Replica:
         self._strike(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """`kill -15`, now: the order to finish what it holds and to end."""
+        """`kill -15`, now: finish the current work and end."""
         self._strike(signal.SIGTERM)
 
     def _strike(self, number: signal.Signals) -> None:
@@ -111,11 +110,11 @@ class Replica:
             os.kill(self.process.pid, number)
 
     def freeze(self) -> None:
-        """Let it do nothing more, and not notice; what it is sent from now on it holds."""
+        """SIGSTOP: it does nothing and does not notice; messages queue up."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen one go on."""
+        """SIGCONT: let a frozen process continue."""
         if self.process.returncode is None:
             os.kill(self.process.pid, signal.SIGCONT)
 
@@ -128,7 +127,7 @@ class Replica:
         return status
 
     async def stop(self) -> int:
-        """End it in order, or else for good."""
+        """Terminate it, or kill it if that takes too long."""
         self.terminate()
         try:
             return await self.gone()
@@ -141,10 +140,10 @@ class Replica:
         found = []
         for line in self._log.read_text("utf-8", "replace").splitlines():
             try:
-                told: Any = json.loads(line)
+                entry: Any = json.loads(line)
             except ValueError:
                 found.append(line)
                 continue
-            if told.get("level") == level:
+            if entry.get("level") == level:
                 found.append(line)
         return found

@@ -1,4 +1,4 @@
-"""`python -m tests.crash.shifted SERVICE SECONDS`: a service by a clock that is fast or slow."""
+"""`python -m tests.crash.shifted_clock SERVICE SECONDS`: run a service with a wrong clock."""
 
 import importlib
 import sys
@@ -9,14 +9,14 @@ from services.runtime.process import main
 
 
 class ShiftedClock(SystemClock):
-    """The machine's, off by so much."""
+    """The machine's clock plus an offset."""
 
     def __init__(self, seconds: float) -> None:
-        """Fast where `seconds` is above zero."""
+        """Run ahead by `seconds`."""
         self._off = timedelta(seconds=seconds)
 
     def now(self) -> datetime:
-        """The moment, as this machine would have it."""
+        """The shifted time."""
         return super().now() + self._off
 
 

@@ -1,8 +1,8 @@
-"""What a round brings about: every saga there is, by a fault or by what people ask. One row each.
+"""Actions of a round: every kind of saga, started by a fault or by a request. One row each.
 
-A play begins with a pool at rest and leaves it at rest: what it takes out of service it gives back.
-It says which sagas it calls for as it goes, and how each may end; where a cancellation comes too
-late that is an answer as well, and the play goes on from what it was answered.
+An action starts and ends with a pool at rest: what it takes out of service it returns. It registers
+which sagas must follow, and how each may end. A cancellation may come too late; the action then
+continues from the refusal.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,36 +11,36 @@ from typing import Final
 
 from schemas.pool_events import RequestAccepted, RequestRefused, Scaled
 from schemas.saga_params import LaunchSpec, SagaParams
-from tests.crash.agents import UNCONTAINED
-from tests.crash.evidence import DONE, ENDED, steps_of
+from tests.crash.consistency import DONE, ENDED, steps_of
+from tests.crash.fleet_shape import REPLACED, TOOK_EFFECT, Moment, Shape
 from tests.crash.rig import Rig
-from tests.crash.shape import IN_EFFECT, REPLACED, Moment, Shape
+from tests.crash.scripted_agents import UNCONTAINED
 
 WITH_EFFECT: Final = (
     *("cordon", "drain", "uncordon", "terminate", "provision"),
     *("reset", "reboot"),
 )
 RUNGS: Final = ("reset-gpu", "reset-gpu", "reboot")
-"""What the ladder tries on a node with one fault signature before it is replaced."""
+"""The ladder's remediations of one fault signature before a replacement."""
 UNWOUND: Final = frozenset({"unwound"})
 PASSING: Final = frozenset({"saga-open", "wrong-state", "budget-exhausted"})
-TOLD: Final = tuple(
-    Moment(fact, "told")
+PUBLISHED: Final = tuple(
+    Moment(fact, "published")
     for fact in ("saga-opened", "cordoned", "drained", "terminated", "admitted", "node-replaced")
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
-    """One thing that may happen to a fleet."""
+class FleetAction:
+    """Something that a fleet has to handle."""
 
     name: str
     perform: Callable[[Rig], Awaitable[str]]
-    """Brings it about and waits for its end; returns the node it was about."""
+    """Performs it and waits for its end; returns the node."""
     kinds: tuple[str, ...]
-    """The sagas in whose moments somebody may be struck."""
+    """The sagas at whose moments a process may be struck."""
     fits: Callable[[Shape], bool] = lambda _: True
-    """Whether it can be brought about in such a fleet."""
+    """Whether it is possible in such a fleet."""
 
 
 def moments_of(kind: str, order: str, *, spares: bool = False) -> list[Moment]:
@@ -59,32 +59,32 @@ def moments_of(kind: str, order: str, *, spares: bool = False) -> list[Moment]:
     for step in steps_of(kind, params):
         found.append(Moment(step, "started"))
         if step in WITH_EFFECT:
-            found.append(Moment(step, IN_EFFECT))
+            found.append(Moment(step, TOOK_EFFECT))
         found.append(Moment(step, "succeeded"))
     return [*found, Moment("saga", "done")]
 
 
-def moments(play: Play, order: str, *, spares: bool = False) -> list[Moment]:
-    """Where a blow may be aimed; a moment that does not come is struck at the play's end."""
-    fault = [Moment("fault", "stored"), Moment("verdict", "stored"), *TOLD]
+def moments(play: FleetAction, order: str, *, spares: bool = False) -> list[Moment]:
+    """Where a strike may be aimed; one whose moment does not come strikes at the action's end."""
+    fault = [Moment("fault", "stored"), Moment("verdict", "stored"), *PUBLISHED]
     own = [moment for kind in play.kinds for moment in moments_of(kind, order, spares=spares)]
     return [*fault, *own] if "replace" in play.kinds else own
 
 
 async def _asked(rig: Rig, verb: str, node: str, ends: frozenset[str] = DONE) -> str:
-    """Ask for a saga about a node; return its id."""
+    """Request a saga of a node; return its ID."""
     answer = await rig.ask(verb, node=node)
     while isinstance(answer, RequestRefused) and answer.refusal in PASSING:
-        # The saga before it has ended and is not yet taken off the pool's record.
+        # The previous saga has ended and is still in the pool's record.
         answer = await rig.ask(verb, node=node)
     assert isinstance(answer, RequestAccepted), answer
     assert answer.saga, answer
-    rig.wish(verb, node, ends)
+    rig.expect_saga(verb, node, ends)
     return answer.saga
 
 
 async def _given_back(rig: Rig, node: str) -> None:
-    """Uncordon a node, and wait until it serves again."""
+    """Uncordon a node, and wait until it is in service."""
     await rig.ended(await _asked(rig, "uncordon", node))
 
 
@@ -117,7 +117,7 @@ async def _scale(rig: Rig) -> str:
         assert isinstance(answer, Scaled), answer
         rig.desired += change
         for kind in kinds:
-            rig.wish(kind)
+            rig.expect_saga(kind)
 
         def ended(kinds: tuple[str, ...] = kinds, before: list[int] = before) -> bool:
             now = [_ends(rig, kind) for kind in kinds]
@@ -128,34 +128,34 @@ async def _scale(rig: Rig) -> str:
 
 
 async def _reset(rig: Rig) -> str:
-    return await _mended(rig, "reset-gpu")
+    return await _repaired_in_place(rig, "reset-gpu")
 
 
 async def _reboot(rig: Rig) -> str:
-    return await _mended(rig, "reboot")
+    return await _repaired_in_place(rig, "reboot")
 
 
 async def _reboot_by_provider(rig: Rig) -> str:
     node = await rig.oldest()
     assert rig.agents is not None
     rig.agents.unable.add(node)
-    return await _mended(rig, "reboot")
+    return await _repaired_in_place(rig, "reboot")
 
 
-async def _mended(rig: Rig, verb: str) -> str:
-    """Have a node reset or rebooted though it is well, and wait until it serves again."""
+async def _repaired_in_place(rig: Rig, verb: str) -> str:
+    """Request a reset or reboot of a healthy node, and wait until it is in service."""
     node = await rig.oldest()
     await rig.ended(await _asked(rig, verb, node))
     return node
 
 
 async def _ladder(rig: Rig) -> str:
-    """Let a node fall ill of what a reset may cure; the same again takes the next rung."""
+    """Break a node with a fault that a reset may clear; the next one takes the next rung."""
     node = await rig.oldest()
-    kind = RUNGS[rig.climbed[node] % len(RUNGS)]
-    rig.climbed[node] += 1
+    kind = RUNGS[rig.rungs_used[node] % len(RUNGS)]
+    rig.rungs_used[node] += 1
     before = _ends(rig, kind)
-    rig.wish(kind, node)
+    rig.expect_saga(kind, node)
     await rig.fault(node, UNCONTAINED)
     await rig.until(lambda: _ends(rig, kind) > before)
     return node
@@ -167,7 +167,7 @@ def _ends(rig: Rig, kind: str) -> int:
 
 
 async def _held_drain(rig: Rig, verb: str, ends: frozenset[str]) -> tuple[str, str]:
-    """Have a node taken away whose work does not leave; return it, and its saga at the drain."""
+    """Drain a node whose work does not leave; return the node and its saga."""
     node = await rig.oldest()
     rig.workload.holding = True
     saga = await _asked(rig, verb, node, ends)
@@ -192,13 +192,13 @@ async def _cancel_replace(rig: Rig) -> str:
     node, saga = await _held_drain(rig, "replace", ENDED)
     await rig.ask("cancel", saga=saga)
     rig.workload.holding = False
-    await rig.ended(saga)  # unwound, the node serves again by itself: it was well
+    await rig.ended(saga)  # unwound, a node that was healthy returns to service
     return node
 
 
 async def _uncordon(rig: Rig) -> str:
     rig.workload.holding = True
-    before = len(rig.signs)  # the node may have been about to be replaced once already
+    before = len(rig.signs)  # the node may have had a replacement before
     node = await rig.break_a_node(ENDED)
     wanted = Moment("provision" if _new_first(rig, "replace") else "drain", "started")
 
@@ -212,7 +212,7 @@ async def _uncordon(rig: Rig) -> str:
     answer = await rig.ask("uncordon", node=node)
     rig.workload.holding = False
     if isinstance(answer, RequestAccepted):
-        rig.wish("uncordon", node)
+        rig.expect_saga("uncordon", node)
         await rig.ended(answer.saga)
     await rig.ended(saga())
     return node
@@ -231,60 +231,60 @@ async def _retry(rig: Rig) -> str:
     return node
 
 
-def named(name: str) -> Play:
-    """The play of a name."""
-    return next(play for play in PLAYS if play.name == name)
+def named(name: str) -> FleetAction:
+    """The action of a name."""
+    return next(each for each in FLEET_ACTIONS if each.name == name)
 
 
 def _without_spares(shape: Shape) -> bool:
-    """Unwound, a replacement leaves its spare in service: there is a node too many, and it goes."""
+    """An unwound replacement leaves its spare in service, and one node too many is removed."""
     return not shape.spares
 
 
-def _played(shape: Shape) -> bool:
-    """Whether the agents are the rig's own."""
+def _has_scripted_agents(shape: Shape) -> bool:
+    """Whether the agents are scripted ones."""
     return shape.provider == "fake"
 
 
-PLAYS: Final = (
-    Play(name="replace", perform=_replace, kinds=("replace",)),
-    Play(name="cordon, uncordon", perform=_cordon, kinds=("cordon", "uncordon")),
-    Play(name="drain, uncordon", perform=_drain, kinds=("drain", "uncordon")),
-    Play(
+FLEET_ACTIONS: Final = (
+    FleetAction(name="replace", perform=_replace, kinds=("replace",)),
+    FleetAction(name="cordon, uncordon", perform=_cordon, kinds=("cordon", "uncordon")),
+    FleetAction(name="drain, uncordon", perform=_drain, kinds=("drain", "uncordon")),
+    FleetAction(
         name="scale up and down",
         perform=_scale,
         kinds=("scale-up", "scale-down"),
         fits=_without_spares,
     ),
-    Play(name="drain, cancelled", perform=_cancel, kinds=("drain",)),
-    Play(
+    FleetAction(name="drain, cancelled", perform=_cancel, kinds=("drain",)),
+    FleetAction(
         name="replace, cancelled",
         perform=_cancel_replace,
         kinds=("replace",),
         fits=_without_spares,
     ),
-    Play(
+    FleetAction(
         name="replace, uncordoned",
         perform=_uncordon,
         kinds=("replace", "uncordon"),
         fits=_without_spares,
     ),
-    Play(name="drain, cancelled, stuck, retried", perform=_retry, kinds=("drain",)),
-    Play(name="reset", perform=_reset, kinds=("reset-gpu",)),
-    Play(name="reboot", perform=_reboot, kinds=("reboot",)),
-    Play(
+    FleetAction(name="drain, cancelled, stuck, retried", perform=_retry, kinds=("drain",)),
+    FleetAction(name="reset", perform=_reset, kinds=("reset-gpu",)),
+    FleetAction(name="reboot", perform=_reboot, kinds=("reboot",)),
+    FleetAction(
         name="reboot by the provider",
         perform=_reboot_by_provider,
         kinds=("reboot",),
-        fits=_played,
+        fits=_has_scripted_agents,
     ),
-    Play(name="ladder", perform=_ladder, kinds=("reset-gpu",)),
-    Play(
+    FleetAction(name="ladder", perform=_ladder, kinds=("reset-gpu",)),
+    FleetAction(
         name="promote, and one less",
         perform=_scale,
         kinds=("promote", "scale-up", "scale-down"),
         fits=lambda shape: shape.spares > 0,
     ),
 )
-"""Every play; a campaign draws among them, and each round ends with a replacement."""
-REPLACE: Final = PLAYS[0]
+"""Every action; a campaign draws from them, and each round ends with a replacement."""
+REPLACE: Final = FLEET_ACTIONS[0]

@@ -1,4 +1,4 @@
-"""A workload system that takes its time, and knows what it was told: the notifier's other side."""
+"""A workload system for the notifier: it answers slowly and records its orders."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,22 +14,22 @@ from starlette.routing import Route
 from tests.support.serving import serving as serving_app
 
 ANSWER_SECONDS: Final = 0.015
-"""From taking an order to saying so: whoever is killed meanwhile cannot know that it was taken."""
+"""Between accepting an order and answering: a caller killed meanwhile cannot know the outcome."""
 
 Taken = Callable[[str, str], None]
-"""Is told of each order as it is taken: event and node."""
+"""Called with event and node when an order is accepted."""
 
 
 @dataclass(slots=True)
 class Workload:
-    """Takes each order once by its key, and drains nodes."""
+    """Accepts each order once by its key, and drains nodes."""
 
     taken: Taken
     drain_seconds: float
     """How long a node's work takes to leave."""
     url: str = ""
     holding: bool = False
-    """While it is set no node's work leaves."""
+    """While set, no node finishes draining."""
     refusing: str = ""
     """The event that is refused for good, each time it is ordered."""
     orders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Workload:
     _drained_at: dict[str, float] = field(default_factory=dict)
 
     async def order(self, request: Request) -> Response:
-        """Take an order, and say so a little later."""
-        told = await request.json()
-        event, node = str(told["event"]), str(told["node_id"])
+        """Accept an order, and answer a little later."""
+        order = await request.json()
+        event, node = str(order["event"]), str(order["node_id"])
         if event == self.refusing:
             return PlainTextResponse("not now", status_code=403)
         keys = self.orders.setdefault((event, node), set())

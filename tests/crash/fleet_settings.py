@@ -1,11 +1,11 @@
-"""What the configuration of a fleet that is struck says, and where its provider's truth is."""
+"""The configuration of a struck fleet, and its provider's own state."""
 
 from pathlib import Path
 from typing import Any, Final
 
-from tests.crash.provider import FakeTruth, LocalTruth, Provider
-from tests.crash.shape import Shape
-from tests.crash.workload import Workload
+from tests.crash.fleet_shape import Shape
+from tests.crash.provider_truth import FakeProviderTruth, LocalProviderTruth, Provider
+from tests.crash.workload_system import Workload
 
 POOL: Final = "training"
 LATENCY_SECONDS: Final = 0.03
@@ -18,12 +18,12 @@ def settings_of(
     """The provider, seen from its own side, and the configuration of every service."""
     data = directory / "data"
     options: dict[str, Any] = {}
-    provider: Provider = LocalTruth(data / "local")
+    provider: Provider = LocalProviderTruth(data / "local")
     if shape.provider == "fake":
         file = directory / "provider.db"
         # Not idempotent: a launch that is repeated blindly would make a second instance.
         options = {"file": str(file), "idempotent": False, "latency_seconds": LATENCY_SECONDS}
-        provider = FakeTruth(file)
+        provider = FakeProviderTruth(file)
     budget = {"max_unavailable": 1, "max_replacements": "unlimited"}
     return provider, {
         "fleet": "crash",

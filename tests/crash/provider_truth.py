@@ -1,4 +1,4 @@
-"""What the provider itself says stands, read past everything that is being tested."""
+"""Which instances exist, read from the provider itself, past everything under test."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -12,34 +12,34 @@ BUSY_SECONDS_MAX: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What stands now, and how many were ever made."""
+    """Existing instances, and how many were ever launched."""
 
-    standing: tuple[tuple[str, str], ...] = ()
-    """(provider id, instance name) of everything that costs money."""
+    existing: tuple[tuple[str, str], ...] = ()
+    """(provider ID, instance name) of everything that costs money."""
     made: int = 0
     reboots: tuple[tuple[int, str], ...] = ()
-    """Each reboot that was asked of it: its number, and the instance's id there."""
+    """Number and provider ID of each requested reboot."""
 
     @property
     def names(self) -> list[str]:
-        """The names of what stands, as often as they stand."""
-        return sorted(name for _, name in self.standing)
+        """Instance names, repeated if there are several of a name."""
+        return sorted(name for _, name in self.existing)
 
 
 class Provider(Protocol):
-    """A provider, seen from its own side."""
+    """A provider's own state."""
 
     def truth(self) -> Truth:
-        """What stands at this moment."""
+        """The current state."""
         ...
 
     def names(self) -> list[str]:
-        """The names of what stands at this moment; cheap."""
+        """Current instance names; cheap."""
         ...
 
 
-class FakeTruth:
-    """The file of the `fake` provider, as whoever reads it finds it."""
+class FakeProviderTruth:
+    """The database file of the `fake` provider."""
 
     def __init__(self, file: Path) -> None:
         """Read `file`, again only when it has changed."""
@@ -49,7 +49,7 @@ class FakeTruth:
         self._truth = Truth()
 
     def truth(self) -> Truth:
-        """What stands at this moment."""
+        """The current state."""
         if self._database is None:
             if not self._file.exists():
                 return Truth()
@@ -60,16 +60,16 @@ class FakeTruth:
         return self._truth
 
     def names(self) -> list[str]:
-        """The names of what stands at this moment."""
+        """Current instance names."""
         return self.truth().names
 
 
 def _read(database: sqlite3.Connection) -> Truth | None:
-    """All of it at one moment; None while its tables are not made yet."""
+    """One consistent read; None while the tables do not exist."""
     try:
         with database:
             database.execute("BEGIN")
-            standing = tuple(database.execute("SELECT provider_id, name FROM made"))
+            existing = tuple(database.execute("SELECT provider_id, name FROM made"))
             last = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'made'")
             (made,) = last.fetchone() or (0,)
             calls = database.execute("SELECT number, about FROM calls WHERE call = 'reboot'")
@@ -78,27 +78,27 @@ def _read(database: sqlite3.Connection) -> Truth | None:
         if "no such table" in str(error):
             return None
         raise
-    return Truth(standing, made, reboots)
+    return Truth(existing, made, reboots)
 
 
-class LocalTruth:
+class LocalProviderTruth:
     """The directories of the `local` provider, and the agent processes of this machine."""
 
     def __init__(self, directory: Path) -> None:
-        """Look into `directory`."""
+        """Read `directory`."""
         self._directory = directory
 
     def truth(self) -> Truth:
-        """What stands at this moment: every agent process, every directory without one."""
+        """The current state: every agent process, and every directory without one."""
         places = instance_directories(self._directory)
         agents = self.agents()
         empty = [(each.name, each.name) for each in places if each.name not in agents.values()]
         aside = list(self._directory.glob(f"{TERMINATED}*"))
-        standing = (*((str(pid), name) for pid, name in agents.items()), *empty)
-        return Truth(standing, len(places) + len(aside))
+        existing = (*((str(pid), name) for pid, name in agents.items()), *empty)
+        return Truth(existing, len(places) + len(aside))
 
     def names(self) -> list[str]:
-        """The names of the directories that there are at this moment."""
+        """Names of the current directories."""
         return [each.name for each in instance_directories(self._directory)]
 
     def agents(self) -> dict[int, str]:

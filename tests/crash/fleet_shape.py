@@ -1,16 +1,16 @@
-"""What kind of fleet is struck, and the moments at which that may be."""
+"""The fleet that is struck, and the moments at which that may happen."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-IN_EFFECT: Final = "in-effect"
-"""The status of a step that has taken place, whether or not anybody knows it."""
+TOOK_EFFECT: Final = "took-effect"
+"""The status of a step that took effect, recorded or not."""
 
 
 class Moment(NamedTuple):
-    """A saga's entry, an event (`fault.stored`, `cordoned.told`) or an effect of a step.
+    """A saga's entry, an event (`fault.stored`, `cordoned.published`) or an effect of a step.
 
-    Effects are seen where they take place: at the provider and at the workload system.
+    Effects are observed at the provider and at the workload system.
     """
 
     step: str
@@ -21,12 +21,12 @@ class Moment(NamedTuple):
         return f"{self.step}.{self.status}"
 
 
-REPLACED: Final = Moment("node-replaced", "told")
+REPLACED: Final = Moment("node-replaced", "published")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What kind of fleet."""
+    """Size and settings of the fleet."""
 
     nodes: int = 2
     order: str = "terminate_first"
@@ -39,4 +39,4 @@ class Shape:
     apart_seconds: float = 0.0
     """How much faster the clock of each second replica's machine is."""
     spares: int = 0
-    """Nodes kept in reserve."""
+    """Spare nodes."""

@@ -1,9 +1,9 @@
-"""What is left after a round, and what of it should not be so. Pure but for `gather`.
+"""Compares a fleet at rest with what it should be. Pure except for `gather`.
 
-Truth is what the provider says and what the streams hold; the services' own records must agree with
-it. Each difference is of one kind: something was *lost* (a replacement that did not come, a step
-without its entry), *doubled* (two replacements, a step twice, an instance too many) or *leaked* (an
-instance that nobody wants and somebody pays for).
+Truth is what the provider lists and what the streams hold; the services' records must agree with
+it. A difference is something *lost* (a replacement that did not come, a step without its entry),
+*doubled* (two replacements, a step twice, an instance too many) or *leaked* (an instance that is
+not needed and still costs money).
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ from schemas.topology import DEAD, EVENTS, INSTANCES, NODES, POOLS, SAGAS
 from services.bus.port import Bus, Stored
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import CorruptLogError, SagaState, fold
-from tests.crash import orders
-from tests.crash.orders import Kind
-from tests.crash.provider import Truth
+from tests.crash import external_orders
+from tests.crash.external_orders import Kind
+from tests.crash.provider_truth import Truth
 
 KINDS: Final[tuple[Kind, ...]] = ("lost", "doubled", "leaked")
 
@@ -57,17 +57,17 @@ _instances = decoder(InstanceRecord)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that should not be so."""
+    """One deviation from the expected state."""
 
     kind: Kind
     what: str
     saga: str = ""
-    """The saga whose log says more."""
+    """The saga whose log belongs in the report."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A saga that must have been, exactly once for each wish, and how it may have ended."""
+class ExpectedSaga:
+    """A saga that must exist exactly once, and how it may end."""
 
     kind: str
     node: str = ""
@@ -77,14 +77,14 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything that tells whether the fleet is as it should be."""
+    """Everything that the comparison needs."""
 
     nodes_wanted: int
     spares_wanted: int = 0
     instances_max: int
-    """How many may ever stand at once."""
-    wishes: tuple[Wish, ...]
-    """What was brought about: by a fault, by a request, or by the pool's first size."""
+    """How many may ever exist at once."""
+    expected_sagas: tuple[ExpectedSaga, ...]
+    """Caused by a fault, by a request, or by the pool's first size."""
     pool: PoolRecord
     logs: Mapping[str, tuple[Stored, ...]]
     """Saga -> its log."""
@@ -93,16 +93,15 @@ class Evidence:
     instances: tuple[InstanceRecord, ...]
     truth: Truth
     most: int
-    """The most instances that were seen to stand at once."""
+    """The most instances that were seen at once."""
     orders: Mapping[tuple[str, str], Collection[str]]
-    """(event, node) -> the keys under which the workload system was told."""
+    """(event, node) -> the idempotency keys that the workload system received."""
     acts: tuple[tuple[str, str], ...] | None = None
-    """(key, node) of each reset and reboot, without key where the provider did it; None: not to be
-    seen."""
+    """(key, node) of each reset and reboot; the provider's have no key. None: not observable."""
     disturbed: tuple[str, ...] = ()
     """Nodes that were reset or rebooted with work on them."""
     events: Counter[str]
-    """Id of every fact -> how often it is stored."""
+    """ID of every event -> how often it is stored."""
     dead: tuple[str, ...] = ()
 
 
@@ -112,7 +111,7 @@ async def gather(
     truth: Truth,
     **seen: Any,
 ) -> Evidence:
-    """Read everything that is stored; `seen`: what else was."""
+    """Read everything that is stored; `seen`: what the rig observed itself."""
     logs: dict[str, list[Stored]] = {}
     for stored in await bus.read(SAGAS.name, subjects.SAGAS):
         parsed = subjects.parse_saga(stored.subject)
@@ -135,7 +134,7 @@ async def gather(
 
 
 def is_settled(seen: Evidence) -> bool:
-    """Whether the pool is at rest: every wish fulfilled, nothing open, every node in service."""
+    """Whether the pool is at rest: every expected saga ended, none open, every node in service."""
     states = _states(seen)
     if any(not state.ended for state in states):
         return False
@@ -144,7 +143,7 @@ def is_settled(seen: Evidence) -> bool:
 
 
 def differences(seen: Evidence) -> list[Difference]:
-    """Everything that should not be so, of a fleet at rest."""
+    """All differences of a fleet at rest."""
     return [
         *_replacements(seen),
         *(each for saga in seen.logs for each in _log(saga, seen)),
@@ -155,8 +154,8 @@ def differences(seen: Evidence) -> list[Difference]:
     ]
 
 
-def told(seen: Evidence, found: list[Difference]) -> str:
-    """What a person needs to see why: each difference, and each log that it is about."""
+def report(seen: Evidence, found: list[Difference]) -> str:
+    """Each difference, and each log that it is about."""
     lines = [f"{each.kind}: {each.what}" for each in found]
     for saga in sorted({each.saga for each in found if each.saga}):
         lines += [f"log of {saga}:", *(f"  {_shown(each)}" for each in seen.logs.get(saga, ()))]
@@ -182,7 +181,7 @@ def _states(seen: Evidence) -> list[SagaState]:
 
 def _counted(seen: Evidence) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
     """(kind, node) -> how many sagas there are, and how many are wanted."""
-    wanted = Counter((wish.kind, wish.node) for wish in seen.wishes)
+    wanted = Counter((each.kind, each.node) for each in seen.expected_sagas)
     found: Counter[tuple[str, str]] = Counter()
     for state in _states(seen):
         exact = (state.kind, state.params.node)
@@ -191,19 +190,21 @@ def _counted(seen: Evidence) -> tuple[Counter[tuple[str, str]], Counter[tuple[st
 
 
 def _replacements(seen: Evidence) -> Iterator[Difference]:
-    """One saga a wish, ended as it may; one event a replacement."""
+    """Each expected saga once, ended as it may; one event for each replacement."""
     found, wanted = _counted(seen)
     for kind, node in sorted(found | wanted):
         many, times = found[kind, node], wanted[kind, node]
         if many != times:
-            what = f"{many} {kind} sagas of {node or 'any node'} where {times} were called for"
+            what = f"{many} {kind} sagas of {node or 'any node'} where {times} were expected"
             yield Difference("doubled" if many > times else "lost", what)
     replaced = Counter(each.old_node for each in seen.replaced)
     done: Counter[str] = Counter()
     for state in _states(seen):
         about = (state.kind, state.params.node)
         ends = [
-            wish.ends for wish in seen.wishes if (wish.kind, wish.node) in (about, (about[0], ""))
+            each.ends
+            for each in seen.expected_sagas
+            if (each.kind, each.node) in (about, (about[0], ""))
         ]
         allowed = frozenset[str]().union(*ends) if ends else ENDED
         if state.status not in allowed:
@@ -212,14 +213,14 @@ def _replacements(seen: Evidence) -> Iterator[Difference]:
         if state.kind == "replace" and state.status == "done":
             done[state.params.node] += 1
     for node in sorted(
-        wish.node for wish in seen.wishes if wish.kind == "replace" and wish.ends == DONE
+        each.node for each in seen.expected_sagas if each.kind == "replace" and each.ends == DONE
     ):
         if not done[node]:
             yield Difference("lost", f"{node} was to be replaced and was not")
     for node in sorted(set(done) | set(replaced)):
         if done[node] != replaced[node]:
             kind_: Kind = "doubled" if replaced[node] > done[node] else "lost"
-            what = f"{node} was replaced {done[node]} times and {replaced[node]} were told"
+            what = f"{node} was replaced {done[node]} times, with {replaced[node]} events"
             yield Difference(kind_, what)
 
 
@@ -230,7 +231,7 @@ def steps_of(kind: str, params: SagaParams) -> list[str]:
 
 
 def _log(saga: str, seen: Evidence) -> Iterator[Difference]:
-    """A log is legal, ended, and has each step's start and success once, in the saga's order."""
+    """A log is valid, ended, and has start and success of each step once, in order."""
     state = _state(saga, seen.logs[saga])
     if isinstance(state, str):
         yield Difference("doubled", state, saga)
@@ -260,7 +261,7 @@ def _place(stored: Stored) -> tuple[str, str]:
 
 
 def _state(saga: str, log: tuple[Stored, ...]) -> SagaState | str:
-    """The folded log, or what is wrong with it."""
+    """The folded log, or why it cannot be folded."""
     state: SagaState | None = None
     for stored in log:
         entry = saga_codec.decode(stored.data)
@@ -275,7 +276,7 @@ def _state(saga: str, log: tuple[Stored, ...]) -> SagaState | str:
 
 
 def _instances_made(seen: Evidence) -> Iterator[Difference]:
-    """Never more instances than intended, ever and at once."""
+    """Never more instances than intended, in total and at once."""
     least = most = 0
     for state in _states(seen):
         launched = state.step("provision").status
@@ -287,31 +288,34 @@ def _instances_made(seen: Evidence) -> Iterator[Difference]:
     if made < least:
         yield Difference("lost", f"{made} instances made where {least} were wanted")
     if seen.most > seen.instances_max:
-        at_once = f"{seen.most} instances stood at once where {seen.instances_max} may"
+        at_once = f"{seen.most} instances existed at once where {seen.instances_max} may"
         yield Difference("doubled", at_once)
     for name, times in Counter(seen.truth.names).items():
         if times > 1:
-            yield Difference("doubled", f"{name} stands {times} times")
+            yield Difference("doubled", f"{name} exists {times} times")
 
 
 def _once(seen: Evidence) -> Iterator[Difference]:
-    """Each order and each act once in effect, and the fleet told of each fact once."""
+    """Orders, resets and reboots took effect once, and each event is stored once."""
     logs = [
         (state, [_place(stored) for stored in seen.logs[state.saga]]) for state in _states(seen)
     ]
-    wrong = [*orders.unlike(logs, seen.orders), *orders.unlike_acts(logs, seen.acts)]
+    wrong = [
+        *external_orders.unmatched_orders(logs, seen.orders),
+        *external_orders.unmatched_resets_and_reboots(logs, seen.acts),
+    ]
     for kind, what in wrong:
         yield Difference(kind, what)
     for node in seen.disturbed:
         yield Difference("lost", f"the work of {node} was disturbed by a reset or a reboot")
     for name, times in seen.events.items():
         if times > 1:
-            yield Difference("doubled", f"the fact {name} is stored {times} times")
+            yield Difference("doubled", f"the event {name} is stored {times} times")
 
 
 def _at_odds(seen: Evidence) -> Iterator[Difference]:
-    """What the provider has, what INSTANCES says runs and which nodes serve are the same."""
-    standing = set(seen.truth.names)
+    """The provider's instances, the running ones of INSTANCES and the nodes in service agree."""
+    existing = set(seen.truth.names)
     running = {each.instance for each in seen.instances if each.state == "running"}
     serving = {
         each.node
@@ -319,22 +323,22 @@ def _at_odds(seen: Evidence) -> Iterator[Difference]:
         if each.state == "active"
         and not each.lost
         and not each.saga
-        # A spare waits cordoned for its turn.
+        # A spare is cordoned.
         and each.cordoned == each.spare
     }
     spares = sum(1 for each in seen.nodes if each.state == "active" and each.spare)
-    for name in sorted(standing - running):
-        yield Difference("leaked", f"{name} stands at the provider and no record says it runs")
-    for name in sorted(standing & {each.old_node for each in seen.replaced}):
-        yield Difference("leaked", f"{name} was replaced and still stands")
-    for name in sorted(running - standing):
-        yield Difference("lost", f"{name} runs by its record and does not stand")
+    for name in sorted(existing - running):
+        yield Difference("leaked", f"{name} exists at the provider and no record says that it runs")
+    for name in sorted(existing & {each.old_node for each in seen.replaced}):
+        yield Difference("leaked", f"{name} was replaced and still exists")
+    for name in sorted(running - existing):
+        yield Difference("lost", f"{name} runs by its record and does not exist")
     for name in sorted(running ^ serving):
         yield Difference("lost", f"{name} is running or serving, not both")
     wanted = seen.nodes_wanted + seen.spares_wanted
-    if len(standing) != wanted:
-        kind: Kind = "leaked" if len(standing) > wanted else "lost"
-        yield Difference(kind, f"{len(standing)} instances where {wanted} are wanted")
+    if len(existing) != wanted:
+        kind: Kind = "leaked" if len(existing) > wanted else "lost"
+        yield Difference(kind, f"{len(existing)} instances where {wanted} are wanted")
     if spares != seen.spares_wanted:
         yield Difference("lost", f"{spares} spares where {seen.spares_wanted} are wanted")
     for each in seen.instances:

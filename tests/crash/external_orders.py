@@ -1,4 +1,4 @@
-"""What was ordered outside, once each: of the workload system, of agents, of the provider. Pure."""
+"""Checks that orders to the workload system, agents and provider took effect once. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ OF_THE_OLD: Final[Mapping[str, str]] = {
     "uncordon": "uncordon",
 }
 OF_THE_NEW: Final[Mapping[str, str]] = {"reserve": "cordon", "open": "uncordon"}
-"""Step -> the order that the workload system has it by, of the saga's old and of its new node."""
-MENDING: Final = ("reset", "reboot")
+"""Step -> the order that it sends to the workload system, for the saga's old and new node."""
+IN_PLACE_STEPS: Final = ("reset", "reboot")
 
 
-def unlike(
+def unmatched_orders(
     logs: Sequence[Log], heard: Mapping[tuple[str, str], Collection[str]]
 ) -> Iterator[tuple[Kind, str]]:
-    """Orders that the workload system never heard, or heard for no step; by event, node and key."""
+    """Orders that the workload system did not receive, or received without a step."""
     must: set[tuple[str, str, str]] = set()
     may: set[tuple[str, str, str]] = set()
     for state, places in logs:
@@ -35,9 +35,9 @@ def unlike(
                     must.add(order)
     were = {(*about, key) for about, keys in heard.items() for key in keys}
     for event, node, key in sorted(must - were):
-        yield "lost", f"the workload system never heard {event} {node} ({key})"
+        yield "lost", f"the workload system never received {event} {node} ({key})"
     for event, node, key in sorted(were - may):
-        yield "doubled", f"the workload system heard {event} {node} for no step ({key})"
+        yield "doubled", f"the workload system received {event} {node} for no step ({key})"
 
 
 def _order(state: SagaState, step: str, status: str) -> tuple[str, str, str] | None:
@@ -53,14 +53,14 @@ def _order(state: SagaState, step: str, status: str) -> tuple[str, str, str] | N
     return (OF_THE_OLD[step], params.node, key) if step in OF_THE_OLD else None
 
 
-def unlike_acts(
+def unmatched_resets_and_reboots(
     logs: Sequence[Log], acts: Sequence[tuple[str, str]] | None
 ) -> Iterator[tuple[Kind, str]]:
-    """Resets and reboots without their step, and steps without theirs, or with two.
+    """Resets and reboots without a step, and steps without their reset or reboot, or with two.
 
-    A provider that is asked again because its answer was lost may reboot again: it takes no key.
-    Whoever finds a node in another boot already says so: its agent had it rebooted for somebody
-    who was killed before they could tell.
+    A provider whose answer was lost is called again and may reboot again: it takes no key. A step
+    that finds the node in another boot succeeds without a reboot: an earlier attempt was killed
+    after the agent had rebooted the node.
     """
     if acts is None:
         return
@@ -68,14 +68,14 @@ def unlike_acts(
     by_provider = Counter(node for key, node in acts if not key)
     called_for = set()
     for state, places in logs:
-        for step in MENDING:
+        for step in IN_PLACE_STEPS:
             if (step, "started") not in places:
                 continue
             key, node = f"{state.saga}/{step}", state.params.node
             called_for.add(key)
             who = state.outputs.get(step, {}).get("by")
             if who == "agent" and not by_agent[key]:
-                yield "lost", f"{node} was never told to {step} ({key})"
+                yield "lost", f"{node} never received {step} ({key})"
             by_other = who not in ("agent", "none", None)
             if by_other and not by_provider[node]:
                 yield "lost", f"the provider never rebooted {node} ({key})"
