@@ -10,7 +10,7 @@ from schemas import headers as h
 from schemas.topology import SECOND_NS
 from services.bus.protocol.server_protocol import firing
 from services.primitives.errors import BusError, Conflict, Refused, Unavailable
-from tests.runtime.conftest import collect
+from tests.bus.conftest import collect
 from tests.support.busyness import watched
 
 ROLLUP = "Nats-Rollup"

@@ -23,7 +23,7 @@ from schemas.topology import (
     TIMERS,
 )
 from services.primitives.errors import Conflict, Refused, Unavailable
-from tests.runtime.test_delivery import collect
+from tests.bus.test_delivery import collect
 
 FAULT = subjects.node_event("training", "training-1", "fault")
 OTHER = subjects.node_event("training", "training-2", "fault")

@@ -9,7 +9,7 @@ import pytest
 from schemas import subjects
 from schemas.topology import EVENTS, POOL_TIMERS
 from services.primitives.errors import Unavailable
-from tests.runtime.conftest import collect
+from tests.bus.conftest import collect
 from tests.support.busyness import watched
 
 FAULT = subjects.node_event("training", "training-1", "fault")

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from schemas.topology import DEAD, SECOND_NS, DurableSpec
-from tests.runtime.test_server_rules import make, state
+from tests.bus.test_server_rules import make, state
 
 
 async def durable(bus, *filters: str, give_up_after: int = 30, **options: object) -> DurableSpec:

@@ -16,7 +16,7 @@ from schemas.topology import (
     SAGAS,
 )
 from services.primitives.errors import BusError, Conflict, Refused, Unavailable
-from tests.runtime.conftest import collect
+from tests.bus.conftest import collect
 
 FAULT = subjects.node_event("training", "training-1", "fault")
 OTHER = subjects.node_event("training", "training-2", "fault")
