@@ -48,7 +48,6 @@ CLEAN_LATER: Final = (
     ),
     *("services/cli", "services/health_monitor", "services/metrics"),
     *("services/notifier", "services/pool_manager", "services/provisioner"),
-    "services/simulator",
     *("tests/agent", "tests/autoscaling", "tests/cli", "tests/crash"),
     *(
         "tests/golden",

@@ -276,7 +276,7 @@ def _of_zones(fleet: FleetSpec) -> Iterator[Problem]:
     for region in fleet.regions:
         for zone in zones_of(fleet, region):
             if zone in homes:
-                where = "twice" if homes[zone] == region else f"in {homes[zone]}, too"
+                where = "there twice" if homes[zone] == region else f"in {homes[zone]}, too"
                 yield ("zones", region), f"{zone!r} is {where}; a zone is of one region, once"
             homes[zone] = region
 
