@@ -18,6 +18,7 @@ from services.pool_manager.planner.safety import disruption_budget
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions
+from services.provisioner.launch import launcher
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.simulator.engine.virtual_time import TASK_OWNER
 
@@ -67,7 +68,8 @@ def budget_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def no_adopt_before_retry(patch: pytest.MonkeyPatch) -> None:
     """The provisioner launches again after a doubt, without looking for what it may have made."""
-    patch.setattr(instance_decisions, "adoptable", lambda *_: None)
+    for module in (instance_decisions, launcher):
+        patch.setattr(module, "find_adoptable", lambda *_: None)
 
 
 def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:
