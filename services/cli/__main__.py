@@ -1,4 +1,4 @@
-"""Runs `navarch`: whatever goes wrong is one sentence on stderr, with exit code 1."""
+"""Runs `navarch`: an error is one sentence on stderr, with exit code 1."""
 
 import logging
 import sys

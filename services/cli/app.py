@@ -1,14 +1,12 @@
-"""The commands of `navarch`, and what each takes. What they do stands in the modules beside this.
+"""The commands of `navarch` and their options.
 
-Nothing heavy is imported before a command runs: `navarch --help` and completion must be quick.
+Modules are imported when a command needs them, so that `navarch --help` is quick.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -22,9 +20,11 @@ from services.cli.command_options import (
     Mode,
     NatsUrl,
     Output,
+    Pool,
     Timeout,
+    checked_time,
     drain_request,
-    moment,
+    start_time,
 )
 from services.cli.commands import (
     breaker_commands,
@@ -43,7 +43,8 @@ from services.cli.commands import (
 )
 from services.cli.commands.simulator import simulator_commands
 from services.cli.console import Format
-from services.cli.node_requests import Where, ask_node
+from services.cli.fleet_connection import fleet_command
+from services.cli.node_requests import request_node
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="navarch",
-    help="Keeps a GPU fleet healthy: look at it, and ask things of it.",
+    help="Keeps a GPU fleet healthy.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -68,8 +69,8 @@ for group, module in (
     app.add_typer(module.commands, name=group)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version  # noqa: PLC0415
 
         console.write(f"navarch {version('navarch')}")
@@ -83,187 +84,144 @@ def navarch(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Keeps a GPU fleet healthy: look at it, and ask things of it."""
+    """Keeps a GPU fleet healthy."""
 
 
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the events.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Stay until it is done, showing each step.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the events.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print each step.")]
 
 
-def _fleet(nats_url: str, config: Path | None) -> "AbstractAsyncContextManager[Fleet]":
-    from services.cli.bus_client import connected  # noqa: PLC0415
-    from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-
-    return connected(find_bus(nats_url, config))
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
-# --- looking -------------------------------------------------------------------------------------
+# --- queries -------------------------------------------------------------------------------------
 
 
 @app.command("status")
-def status(nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE) -> None:
-    """Show the pools and what is under way."""
+@fleet_command
+async def status(fleet: "Fleet", output: Output = Format.TABLE) -> None:
+    """Show the pools and the open sagas."""
+    from services.cli import bus_client  # noqa: PLC0415
+    from services.cli.text import tables  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli import bus_client  # noqa: PLC0415
-        from services.cli.text import tables  # noqa: PLC0415
-
-        async with _fleet(nats_url, config) as fleet:
-            pools, sagas = await asyncio.gather(
-                fleet.pages("pools", Query()), fleet.pages("sagas", Query())
-            )
-        if output is Format.JSON:
-            console.write_json(
-                b'{"pools":'
-                + console.json_array(pools)
-                + b',"sagas":'
-                + console.json_array(sagas)
-                + b"}"
-            )
-            return
-        views = sorted(bus_client.pool_views(pools), key=lambda each: each.name)
-        rows = tables.pool_rows(views)
-        console.write(tables.columns(tables.POOL_HEADERS, rows, colour=console.colour()))
-        if not rows:
-            console.write("No pool is configured.")
-        if kept := tables.unfollowed(views):
-            console.write("\n" + "\n".join(kept))
+    pools, sagas = await asyncio.gather(
+        fleet.pages("pools", Query()), fleet.pages("sagas", Query())
+    )
+    if output is Format.JSON:
+        console.write_json({"pools": pools, "sagas": sagas})
+        return
+    views = sorted(bus_client.pool_views(pools), key=lambda each: each.name)
+    rows = tables.pool_rows(views)
+    console.write_table(tables.POOL_HEADERS, rows)
+    if not rows:
+        console.write("No pool is configured.")
+    if advice := tables.unfollowed(views):
+        console.write("\n" + "\n".join(advice))
+    if sagas:
         opened = [msgspec.json.decode(each) for each in sagas]
-        if opened:
-            console.write("\n" + tables.under_way(opened, colour=console.colour()))
-
-    _run(work())
+        console.write("\n" + tables.under_way(opened, colour=console.colour()))
 
 
 @app.command("list")
-def list_nodes(
-    pool: Annotated[str, typer.Option("--pool", help="Of one pool only.")] = "",
+@fleet_command
+async def list_nodes(
+    fleet: "Fleet",
+    pool: Pool = "",
     *,
-    terminated: Annotated[bool, typer.Option("--all", help="Also those that are gone.")] = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
+    terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """List the nodes."""
+    from services.cli import bus_client  # noqa: PLC0415
+    from services.cli.text import tables  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli import bus_client  # noqa: PLC0415
-        from services.cli.text import tables  # noqa: PLC0415
-
-        async with _fleet(nats_url, config) as fleet:
-            await fleet.check_pool(pool)
-            query = Query(pool=pool, terminated=terminated, limit=bus_client.PAGE_NODES)
-            items = await fleet.pages("nodes", query)
-        if output is Format.JSON:
-            console.write_json(console.json_array(items))
-            return
-        rows = tables.node_rows(bus_client.views(items))
-        console.write(tables.columns(tables.NODE_HEADERS, rows, colour=console.colour()))
-        if not rows:
-            console.write("There is no node: `navarch why POOL` says what a pool waits for.")
-
-    _run(work())
+    await fleet.check_pool(pool)
+    query = Query(pool=pool, terminated=terminated, limit=bus_client.PAGE_NODES)
+    items = await fleet.pages("nodes", query)
+    if output is Format.JSON:
+        console.write_json(items)
+        return
+    rows = tables.node_rows(bus_client.views(items))
+    console.write_table(tables.NODE_HEADERS, rows)
+    if not rows:
+        console.write("No nodes. `navarch why POOL` explains what a pool waits for.")
 
 
 @app.command("get")
-def get(
-    node: Node, nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
-) -> None:
+@fleet_command
+async def get(fleet: "Fleet", node: Node, output: Output = Format.TABLE) -> None:
     """Show one node with its GPUs and its latest faults."""
+    from services.cli.text import tables  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli.text import tables  # noqa: PLC0415
-
-        async with _fleet(nats_url, config) as fleet:
-            view, data = await fleet.node(node)
-        if output is Format.JSON:
-            console.write_json(data)
-        else:
-            console.write(tables.node_page(view, colour=console.colour()))
-
-    _run(work())
+    view, data = await fleet.node(node)
+    if output is Format.JSON:
+        console.write_json(data)
+    else:
+        console.write(tables.node_page(view, colour=console.colour()))
 
 
 @app.command("events")
-def events(
-    pool: Annotated[str, typer.Option("--pool", help="About one pool only.")] = "",
-    node: Annotated[str, typer.Option("--node", help="About one node only.")] = "",
+@fleet_command
+async def events(
+    fleet: "Fleet",
+    pool: Pool = "",
+    node: Annotated[str, typer.Option("--node", help="Only this node.")] = "",
     since: Annotated[
-        str, typer.Option("--since", help="Begin in the past: 10m, 2h, 2026-11-21T01:35:00Z.")
+        str,
+        typer.Option(
+            "--since",
+            callback=checked_time,
+            help="Start in the past: 10m, 2h, 2026-11-21T01:35:00Z.",
+        ),
     ] = "",
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0: never.")] = 0,
-    nats_url: NatsUrl = "",
-    config: Config = None,
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="Stop after this many events; 0: never.")
+    ] = 0,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show facts about nodes and pools as they happen, one a line."""
-    start = moment(since)
-
-    async def work() -> None:
-        async with _fleet(nats_url, config) as fleet:
-            await fleet.check_pool(pool)
-            if not since and sys.stderr.isatty():
-                sys.stderr.write("Waiting for what happens next; Ctrl-C ends it.\n")
-            await console.write_stream(
-                fleet.events(pool=pool, node=node, since=start), output, count=count
-            )
-
-    _run(work())
+    """Print events as they happen, one per line."""
+    start = start_time(since)
+    await fleet.check_pool(pool)
+    if not since and sys.stderr.isatty():
+        sys.stderr.write("Waiting for events; press Ctrl-C to stop.\n")
+    await console.write_stream(fleet.events(pool=pool, node=node, since=start), output, count=count)
 
 
 @app.command("timeline")
-def timeline(
-    node: Node, nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
-) -> None:
-    """Tell a node's story in order, with milliseconds."""
+@fleet_command
+async def timeline(fleet: "Fleet", node: Node, output: Output = Format.TABLE) -> None:
+    """Show everything that happened to a node, with milliseconds."""
+    from services.cli.text import tables  # noqa: PLC0415
+    from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli.text import tables  # noqa: PLC0415
-        from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
-
-        async with _fleet(nats_url, config) as fleet:
-            moments = timeline_rows(await fleet.story(node))
-        if output is Format.JSON:
-            console.write_json(moments)
-        elif moments:
-            console.write(tables.timeline(moments, colour=console.colour()))
-        if not moments:
-            raise NavarchError(f"nothing is stored about a node {node!r}: `navarch list --all`")
-
-    _run(work())
+    rows = timeline_rows(await fleet.story(node))
+    if output is Format.JSON:
+        console.write_json(rows)
+    elif rows:
+        console.write(tables.timeline(rows, colour=console.colour()))
+    if not rows:
+        raise NavarchError(f"no events about a node {node!r}: `navarch list --all` lists the nodes")
 
 
 @app.command("why")
-def why(
+@fleet_command
+async def why(
+    fleet: "Fleet",
     name: Annotated[
-        str, typer.Argument(metavar="NODE|POOL|SAGA", help="What to ask about.", show_default=False)
+        str, typer.Argument(metavar="NODE|POOL|SAGA", help="What to explain.", show_default=False)
     ],
-    nats_url: NatsUrl = "",
-    config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Say why a node, pool or saga is as it is.
+    """Explain the state of a node, pool or saga.
 
-    What was seen, decided, tried and refused, and what it waits for.
+    What was observed, decided, tried and refused, and what it waits for.
     """
+    from services.cli import stored_history  # noqa: PLC0415
+    from services.cli.text.why_text import page  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli import stored_history  # noqa: PLC0415
-        from services.cli.text.why_text import page  # noqa: PLC0415
-
-        async with _fleet(nats_url, config) as fleet:
-            answer = await stored_history.why(fleet, name)
-        if output is Format.JSON:
-            console.write_json(answer)
-        else:
-            console.write(page(answer))
-
-    _run(work())
+    answer = await stored_history.why(fleet, name)
+    if output is Format.JSON:
+        console.write_json(answer)
+    else:
+        console.write(page(answer))
 
 
 app.command("instances")(instance_commands.instances)
@@ -273,40 +231,25 @@ app.command("report")(report_command.report)
 app.command("offerings")(offerings_command.offerings)
 
 
-# --- asking --------------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
-@app.command("cordon")
-def cordon(
-    node: Node,
-    reason: Reason = "",
-    *,
-    wait: Wait = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Let the workload system place nothing new on a node."""
-    ask_node("cordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
+def _node_command(verb: str) -> Callable[..., None]:
+    def command(
+        node: Node,
+        reason: Reason = "",
+        *,
+        wait: Wait = False,
+        nats_url: NatsUrl = "",
+        config: Config = None,
+        output: Output = Format.TABLE,
+    ) -> None:
+        request_node(verb, node, reason, nats_url, config, output, wait=wait)
+
+    return command
 
 
-@app.command("uncordon")
-def uncordon(
-    node: Node,
-    reason: Reason = "",
-    *,
-    wait: Wait = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Let a node have work again; its health is judged anew."""
-    ask_node("uncordon", node, reason, output, Where(nats_url=nats_url, config=config, wait=wait))
-
-
-def _taking_out(verb: str) -> Callable[..., None]:
-    """Make the command of a verb that takes a node out of service: how its work leaves is asked."""
-
+def _drain_command(verb: str) -> Callable[..., None]:
     def command(
         node: Node,
         reason: Reason = "",
@@ -319,26 +262,28 @@ def _taking_out(verb: str) -> Callable[..., None]:
         config: Config = None,
         output: Output = Format.TABLE,
     ) -> None:
-        where = Where(nats_url=nats_url, config=config, wait=wait)
         request = drain_request(node, reason, mode, timeout)
         if dry_run:
             dry_run_output.dry_run(verb, request, nats_url, config, output)
-            return
-        ask_node(verb, node, reason, output, where, request=request)
+        else:
+            request_node(verb, node, request, nats_url, config, output, wait=wait)
 
     return command
 
 
-for _verb, _help in (
-    ("drain", "Cordon a node and let its work leave."),
-    ("replace", "Drain a node, remove it, and bring a new one in its place."),
+for _verb, _make, _help in (
+    ("cordon", _node_command, "Stop placing new work on a node."),
+    ("uncordon", _node_command, "Allow new work on a node again; its health is judged again."),
+    ("drain", _drain_command, "Cordon a node and let its work leave."),
+    ("replace", _drain_command, "Drain and terminate a node, and launch another."),
     (
         "reset-gpu",
-        "Drain a node, reset its sick GPU or all of them, and test it.",
+        _drain_command,
+        "Drain a node, reset its GPUs, and test it.",
     ),
-    ("reboot", "Drain a node, reboot it, and test it."),
+    ("reboot", _drain_command, "Drain a node, reboot it, and test it."),
 ):
-    app.command(_verb, help=_help)(_taking_out(_verb))
+    app.command(_verb, help=_help)(_make(_verb))
 
 
 app.command("sweep")(instance_commands.sweep)
@@ -350,23 +295,18 @@ app.command("release")(hold_commands.release)
 
 
 @app.command("scale")
-def scale(
+@fleet_command
+async def scale(
+    fleet: "Fleet",
     pool: Annotated[str, typer.Argument(help="The pool's name.", show_default=False)],
-    nodes: Annotated[int, typer.Argument(min=0, help="How many nodes.", show_default=False)],
-    nats_url: NatsUrl = "",
-    config: Config = None,
+    nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
     output: Output = Format.TABLE,
 ) -> None:
-    """Bring a pool to a number of nodes."""
+    """Set the desired size of a pool."""
+    from services.cli.bus_client import accepted  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli.bus_client import accepted  # noqa: PLC0415
-
-        async with _fleet(nats_url, config) as fleet:
-            answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
-            console.write_message(accepted(answer), output)
-
-    _run(work())
+    answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
+    console.write_message(accepted(answer), output)
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -376,11 +316,11 @@ def scale(
 def serve(
     config: Config = None,
     *,
-    replicas: Annotated[int, typer.Option(min=1, max=5, help="How many of each service.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, max=5, help="Replicas of each service.")] = 1,
 ) -> None:
-    """Run every service on this machine.
+    """Run all services on this machine.
 
-    On a nats-server of its own, unless NAVARCH_NATS_URL names one.
+    It starts a nats-server unless NAVARCH_NATS_URL names one.
     """
     from services.cli.commands.serve_command import serve as run  # noqa: PLC0415
 
@@ -389,7 +329,7 @@ def serve(
 
 @app.command("demo")
 def demo() -> None:
-    """Break a GPU of a small fleet here and watch it replaced."""
+    """Run a small fleet here, break a GPU, replace the node."""
     from services.cli.commands.demo_command import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run())

@@ -1,7 +1,4 @@
-"""What the command line asks of the bus: queries, requests with their answers, stories.
-
-It decides nothing and keeps nothing; every method is one question to the fleet.
-"""
+"""Queries, requests and histories over the bus, for the command line."""
 
 import asyncio
 import getpass
@@ -78,12 +75,12 @@ _pool = msgspec.json.Decoder(PoolView)
 
 
 class AnswerError(NavarchError):
-    """The fleet answered that it cannot."""
+    """A query or a request was refused."""
 
 
 @asynccontextmanager
 async def connected(settings: NatsSettings) -> AsyncIterator["Fleet"]:
-    """A fleet to ask; an error where no server answers."""
+    """Connect to the fleet; an error if no server answers."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             bus = await NatsBus.connect(
@@ -102,10 +99,10 @@ async def connected(settings: NatsSettings) -> AsyncIterator["Fleet"]:
 
 
 class Fleet:
-    """The fleet behind a bus."""
+    """The fleet behind a bus connection."""
 
     def __init__(self, bus: Bus) -> None:
-        """Ask over `bus`."""
+        """Query over `bus`."""
         self.bus = bus
 
     # --- queries ------------------------------------------------------------------------------
@@ -118,14 +115,14 @@ class Fleet:
         timeout_seconds: float = QUERY_SECONDS_MAX,
         who: str = "pool-manager",
     ) -> bytes:
-        """Ask one question; an error with its reason where it is not answered."""
+        """Send one query; an error with the reason if it is not answered."""
         try:
             reply = await self.bus.request(
                 subjects.query(name), encode(query), timeout_seconds=timeout_seconds
             )
         except Unavailable as error:
             raise NavarchError(
-                f"nobody answers questions about {name}: is the {who} running? ({error})"
+                f"no reply to the query {name}: is the {who} running? ({error})"
             ) from error
         if reply.headers.get(SERVICE_ERROR):
             try:
@@ -137,7 +134,7 @@ class Fleet:
     async def pages(
         self, name: str, query: Query, *, who: str = "pool-manager"
     ) -> list[msgspec.Raw]:
-        """Every item of an answer, page after page, as JSON."""
+        """All items of a paged query, as JSON."""
         items: list[msgspec.Raw] = []
         for _ in range(PAGES_MAX):
             page = _page.decode(await self.ask(name, query, who=who))
@@ -153,11 +150,11 @@ class Fleet:
         return _node.decode(data), data
 
     async def budget(self) -> FleetBudgetView:
-        """The fleet's budget, and what of it is used."""
+        """The fleet's budget and how much of it is used."""
         return _budget.decode(await self.ask("budget", Query()))
 
     async def check_pool(self, pool: str) -> None:
-        """Say so where there is no such pool: an empty answer would pass for a quiet one."""
+        """Fail if there is no such pool: an empty answer would look like a pool without events."""
         if pool and (not TOKEN.match(pool) or await self.bus.get(POOLS, pool_key(pool)) is None):
             entries = await self.bus.entries(POOLS, pool_key("*"))
             there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
@@ -166,11 +163,11 @@ class Fleet:
     # --- requests -----------------------------------------------------------------------------
 
     async def request(self, pool: str, verb: str, request: Request) -> Answer:
-        """Ask a pool for something and wait for the event that answers."""
+        """Send a request to a pool and wait for the event that answers it."""
         mine = msgspec.structs.replace(
-            request, by=request.by or asker(), request=f"cli-{secrets.token_hex(8)}"
+            request, by=request.by or requester(), request=f"cli-{secrets.token_hex(8)}"
         )
-        # Where to listen from is fixed before asking, so that no answer can be too quick.
+        # The start of the answers is read before the request is sent, so that none is missed.
         after = await self.bus.last_sequence(EVENTS.name)
         await self.bus.publish(subjects.pool_request(pool, verb), encode(mine))
         try:
@@ -196,7 +193,7 @@ class Fleet:
     # --- stories ------------------------------------------------------------------------------
 
     async def saga(self, saga: str) -> AsyncGenerator[Stored, None]:
-        """A saga's entries, those to come included, until it has ended."""
+        """A saga's entries, including future ones, until it has ended."""
         tree = [subjects.saga_tree(saga)]
         async with aclosing(as_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
             async for stored in following:
@@ -208,7 +205,7 @@ class Fleet:
     async def events(
         self, *, pool: str, node: str, since: datetime | None
     ) -> AsyncGenerator[Stored, None]:
-        """Facts as they happen, or from a moment on; of one pool, of one node, or all."""
+        """Events from now or from a time on, of one pool, one node, or all."""
         nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
         others = [] if pool or node else [subjects.FLEET_EVENTS]
         if pool:
@@ -245,8 +242,8 @@ def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
     return source
 
 
-def asker() -> str:
-    """Who asks, for the record."""
+def requester() -> str:
+    """The user and host that send a request."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -265,7 +262,7 @@ def pool_views(items: list[msgspec.Raw]) -> list[PoolView]:
 
 
 def accepted(answer: Answer) -> PoolEvent:
-    """The answer, or an error with its reason where it is a refusal."""
+    """The answer; an error with the reason if it is a refusal."""
     if isinstance(answer, RequestRefused | ScaleRefused):
         raise AnswerError(f"refused ({answer.refusal}): {answer.reason}")
     return answer

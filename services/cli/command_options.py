@@ -1,4 +1,4 @@
-"""Options that many commands take, and how a moment is read from the command line."""
+"""Options that several commands share."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ NatsUrl = Annotated[
     typer.Option(
         "--nats-url",
         envvar="NAVARCH_NATS_URL",
-        help="The bus; default: that of the `navarch serve` of this data directory.",
+        help="URL of the bus; default: that of `navarch serve` in this data directory.",
     ),
 ]
 Config = Annotated[
@@ -30,20 +30,22 @@ Mode = Annotated[
     typer.Option(
         "--mode",
         metavar="deadline|wait|immediate",
-        help="How its work is waited for; default: as the pool says.",
+        help="How to wait for its work; default: the pool's setting.",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would happen, and touch nothing.")
+    bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
 ]
 Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="10m", help="How long; default: as the pool says.")
+    str,
+    typer.Option("--timeout", metavar="10m", help="Drain timeout; default: the pool's setting."),
 ]
-Output = Annotated[Format, typer.Option("--output", "-o", help="How to print the answer.")]
+Pool = Annotated[str, typer.Option("--pool", help="Only this pool.")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 
 
-def moment(since: str) -> datetime | None:
-    """Read `--since`: a span back from now, or a moment; None where nothing is written."""
+def start_time(since: str) -> datetime | None:
+    """Read `--since`: a duration before now, or a time; None if empty."""
     from schemas.duration import parse_duration  # noqa: PLC0415
 
     if not since:
@@ -56,18 +58,24 @@ def moment(since: str) -> datetime | None:
         found = datetime.fromisoformat(since)
     except ValueError:
         raise typer.BadParameter(
-            f"{since!r} is neither a span (10m, 2h) nor a moment (2026-11-21T01:35:00Z)"
+            f"{since!r} is neither a duration (10m, 2h) nor a time (2026-11-21T01:35:00Z)"
         ) from None
     return found if found.tzinfo else found.astimezone()
 
 
+def checked_time(since: str) -> str:
+    """Reject a `--since` that cannot be read, before the command connects."""
+    start_time(since)
+    return since
+
+
 def drain_request(node: str, reason: str, mode: str, timeout: str) -> "DrainRequest":
-    """Read what the options say, as the pool-manager will."""
+    """Make the request from the options, with the pool-manager's validation."""
     from schemas.duration import decode_hook  # noqa: PLC0415
     from schemas.operator_requests import DrainRequest  # noqa: PLC0415
 
-    said = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
+    options = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
     try:
-        return msgspec.convert(said, DrainRequest, dec_hook=decode_hook)
+        return msgspec.convert(options, DrainRequest, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
         raise NavarchError(f"--mode or --timeout: {error}") from error

@@ -49,11 +49,6 @@ def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: st
         write(empty)
 
 
-def json_array(items: Sequence[msgspec.Raw]) -> bytes:
-    """Join encoded items into a JSON array."""
-    return b"[" + b",".join(bytes(each) for each in items) + b"]"
-
-
 def write_message(message: Message, output: Format) -> None:
     """Print one message."""
     from services.cli.text import tables  # noqa: PLC0415

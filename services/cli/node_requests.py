@@ -1,49 +1,43 @@
-"""Asks something of a node: publishes the request, prints what answers it, and perhaps waits."""
+"""Publishes a request about a node, prints the answer, and waits for its saga if asked to."""
 
-import asyncio
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from schemas.operator_requests import NodeRequest
 from services.cli import console
 from services.cli.console import Format
+from services.cli.fleet_connection import with_fleet
 from services.primitives.errors import NavarchError
 
-
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Which fleet is asked, and whether to stay."""
-
-    nats_url: str
-    config: Path | None
-    wait: bool
+if TYPE_CHECKING:
+    from services.cli.bus_client import Fleet, Request
 
 
-def ask_node(
+def request_node(
     verb: str,
     node: str,
-    reason: str,
+    request: "Request | str",
+    nats_url: str,
+    config: Path | None,
     output: Format,
-    where: Where,
     *,
-    request: NodeRequest | None = None,
+    wait: bool = False,
 ) -> None:
-    """Publish a request about a node, print what answers it, and perhaps wait for its end."""
-    asked = request or NodeRequest(node=node, reason=reason)
+    """`request`: the request, or the reason of a plain one; `wait`: until its saga has ended."""
+    sent = NodeRequest(node=node, reason=request) if isinstance(request, str) else request
 
-    async def work() -> None:
+    async def work(fleet: "Fleet") -> None:
         from schemas.saga_log_entries import SagaDone  # noqa: PLC0415
-        from services.cli.bus_client import accepted, connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
+        from services.cli.bus_client import accepted  # noqa: PLC0415
 
-        async with connected(find_bus(where.nats_url, where.config)) as fleet:
-            view, _ = await fleet.node(node)
-            answer = accepted(await fleet.request(view.pool, verb, asked))
-            console.write_message(answer, output)
-            saga = getattr(answer, "saga", "")
-            if where.wait and saga:
-                last = await console.write_stream(fleet.saga(saga), output)
-                if not isinstance(last, SagaDone):
-                    raise NavarchError(f"{saga} was not done: {getattr(last, 'reason', '')}")
+        view, _ = await fleet.node(node)
+        answer = accepted(await fleet.request(view.pool, verb, sent))
+        console.write_message(answer, output)
+        saga = getattr(answer, "saga", "")
+        if wait and saga:
+            last = await console.write_stream(fleet.saga(saga), output)
+            if not isinstance(last, SagaDone):
+                reason = getattr(last, "reason", "")
+                raise NavarchError(f"{saga} ended without success: {reason}")
 
-    asyncio.run(work())
+    with_fleet(nats_url, config, work)

@@ -19,7 +19,7 @@ from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli.bus_client import Fleet
 from services.cli.text.node_timeline import sagas_about
-from services.cli.text.why_text import Answer, why_node, why_pool, why_saga
+from services.cli.text.why_text import WhyAnswer, why_node, why_pool, why_saga
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState
@@ -56,8 +56,8 @@ async def open_sagas(bus: Bus, pool: str = "") -> list[SagaState]:
     return sorted(states, key=lambda each: (each.started_at, each.saga))
 
 
-async def why(fleet: Fleet, name: str, at: datetime | None = None) -> Answer:
-    """Answer for whatever has this name: a node, a pool or a saga, looked for in that order.
+async def why(fleet: Fleet, name: str, at: datetime | None = None) -> WhyAnswer:
+    """WhyAnswer for whatever has this name: a node, a pool or a saga, looked for in that order.
 
     `at`: the time there; None: the time here.
     """
@@ -79,7 +79,7 @@ async def why(fleet: Fleet, name: str, at: datetime | None = None) -> Answer:
     return await _saga(bus, state, entries)
 
 
-async def _node(fleet: Fleet, node: NodeRecord, at: datetime) -> Answer:
+async def _node(fleet: Fleet, node: NodeRecord, at: datetime) -> WhyAnswer:
     pool, story, objects, facts = await asyncio.gather(
         fleet.bus.get(POOLS, pool_key(node.pool)),
         fleet.story(node.node),
@@ -92,7 +92,7 @@ async def _node(fleet: Fleet, node: NodeRecord, at: datetime) -> Answer:
     held = [each for each in facts if _holds_back(each, node.node)]
     found = [state for state in states if state is not None]
     kept = any(each.metadata.get("node") == node.node for each in objects)
-    return why_node(node, record, [*story, *held], found, kept=kept, at=at)
+    return why_node(node, record, [*story, *held], found, has_evidence=kept, at=at)
 
 
 def _tree(stored: Iterable[Stored], saga: str) -> list[Stored]:
@@ -111,7 +111,7 @@ def _holds_back(stored: Stored, node: str) -> bool:
             return False
 
 
-async def _pool(bus: Bus, pool: PoolRecord, at: datetime) -> Answer:
+async def _pool(bus: Bus, pool: PoolRecord, at: datetime) -> WhyAnswer:
     nodes, facts, sagas = await asyncio.gather(
         bus.entries(NODES, f"{pool.name}.*"),
         bus.read(EVENTS.name, subjects.pool_events_of(pool.name)),
@@ -120,7 +120,7 @@ async def _pool(bus: Bus, pool: PoolRecord, at: datetime) -> Answer:
     return why_pool(pool, [_nodes.decode(each.value) for each in nodes], facts, sagas, at=at)
 
 
-async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> Answer:
+async def _saga(bus: Bus, state: SagaState, entries: list[Stored]) -> WhyAnswer:
     params = state.params
     own, facts = await asyncio.gather(
         bus.read(EVENTS.name, subjects.node_events_of(params.pool, params.node or params.new_node)),

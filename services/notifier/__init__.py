@@ -1,1 +1,1 @@
-"""The workload system is told to cordon and drain; people are told what happened."""
+"""Cordons and drains in the workload system, and alerts operators."""

@@ -1,8 +1,6 @@
-"""The notifier: performs the cordon, drain and uncordon steps of sagas, and tells people.
+"""The notifier: performs the cordon, drain and uncordon steps of sagas, and sends alerts.
 
-It stands between sagas and the workload system, and between facts and alert channels. It holds no
-state: what it was about to do when it was killed comes back to it as the same message. It decides
-nothing about nodes.
+It is stateless: the bus redelivers the message that a killed replica was handling.
 """
 
 import asyncio
@@ -26,7 +24,7 @@ from schemas.step_data import NodeInputs, VacateOutputs
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_channel import AlertChannel
-from services.notifier.alerts.alert_dedup import HOLD_SECONDS, Folding, folded, is_held
+from services.notifier.alerts.alert_dedup import HOLD_SECONDS, AlertGroups, is_held, limit_alert
 from services.notifier.alerts.alert_rules import Alert, alert_of
 from services.notifier.alerts.incident_matching import part_of
 from services.notifier.workload.workload_notifier import Notifier
@@ -49,13 +47,13 @@ POLLS_PER_SECOND_MAX: Final = 500.0
 """Per process. Beyond 250 concurrent drains each is polled less often, which leaves capacity for
 cordons and protects the workload system."""
 FINISH_SECONDS: Final = 1.0
-"""Enough for an order that is on its way; a drain is left to the next process at once."""
+"""Enough for an order in flight; a drain is left to the next replica at once."""
 SENT_MAX: Final = 10_000
-"""Alerts remembered as sent while others of the same fact still fail."""
+"""Alerts remembered as sent while other channels still fail."""
 
 
 class _Incidents(msgspec.Struct, frozen=True):
-    """What of a pool's record is of interest here."""
+    """The part of a pool's record that is used here."""
 
     incidents: dict[str, OpenIncident] = {}
 
@@ -66,7 +64,7 @@ _events = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
 
 
 class WorkloadSteps:
-    """The steps, performed at one workload system."""
+    """Performs the steps in a workload system."""
 
     def __init__(self, notifier: Notifier, clock: Clock) -> None:
         """Perform them through `notifier`."""
@@ -75,23 +73,23 @@ class WorkloadSteps:
         self._drains = 0
 
     async def cordon(self, command: Command) -> None:
-        """Have nothing new placed on the node."""
+        """Stop placing new work on the node."""
         about = command.inputs_as(NodeInputs)
         await self._notifier.cordon(about.node, about.reason, idempotency_key=command.key)
 
     async def uncordon(self, command: Command) -> None:
-        """Let the node be used again; also takes a cordon back."""
+        """Allow new work on the node again; also the undo of a cordon."""
         about = command.inputs_as(NodeInputs)
         await self._notifier.uncordon(about.node, idempotency_key=command.key)
 
     async def vacate(self, command: Command) -> VacateOutputs:
-        """Have the node's work moved away, and wait for nothing."""
+        """Order the drain without waiting for it."""
         about = command.inputs_as(NodeInputs)
         await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
         return VacateOutputs()
 
     async def drain(self, command: Command) -> None:
-        """Have the node's work moved away, and wait until it is; the deadline cancels it."""
+        """Order the drain and wait until the node is drained; the deadline cancels the wait."""
         about = command.inputs_as(NodeInputs)
         if not about.wait:
             if about.workload_notified:
@@ -101,7 +99,7 @@ class WorkloadSteps:
         self._drains += 1
         try:
             if command.deliveries > 1 and await self._notifier.is_drained(about.node):
-                # An earlier try gave the order, and was cut short while it waited.
+                # An earlier delivery ordered the drain and was interrupted while it waited.
                 return
             if not about.workload_notified:
                 await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
@@ -122,7 +120,7 @@ class WorkloadSteps:
                 "drain": self.drain,
                 "vacate": self.vacate,
                 "uncordon": self.uncordon,
-                # Of a node that comes: kept from work until it has passed, then given to it.
+                # For a new node: cordoned until it has passed its checks.
                 "reserve": self.cordon,
                 "open": self.uncordon,
                 "promote": self.uncordon,
@@ -139,14 +137,14 @@ def poll_seconds(polls: int, drains: int) -> float:
 
 
 class Alerting:
-    """Sends what people are told to every channel."""
+    """Sends alerts to every channel."""
 
     def __init__(self, channels: Sequence[AlertChannel], bus: Bus) -> None:
-        """Send through `channels`; which incidents are open stands on the bus."""
+        """Send to `channels`; the open incidents are read from `bus`."""
         self._channels = channels
         self._bus = bus
         self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._folding = Folding()
+        self._groups = AlertGroups()
         self._open_incidents = Joined(self._read_incidents)
 
     def consumer(self) -> Consumer:
@@ -156,16 +154,16 @@ class Alerting:
         )
 
     async def handle(self, received: Received[Message]) -> None:
-        """Tell people of one fact; a channel that fails has it again, the others have not."""
+        """Alert about one event; a retry sends only to the channels that failed."""
         alert = alert_of(received.message)
         if alert is None:
             return
         if incident := await self._incident_of(alert, received):
-            log.info("told with its incident", extra={"alert": alert.key, "incident": incident})
+            log.info("covered by an incident", extra={"alert": alert.key, "incident": incident})
             return
-        if received.deliveries == 1 and is_held(self._folding, alert):
-            raise Retry("another node has just been told of: is it a wave?", HOLD_SECONDS)
-        self._folding, alert = folded(self._folding, alert)
+        if received.deliveries == 1 and is_held(self._groups, alert):
+            raise Retry("held in case it is part of an incident", HOLD_SECONDS)
+        self._groups, alert = limit_alert(self._groups, alert)
         if alert is None:
             return
         failures = []
@@ -185,7 +183,7 @@ class Alerting:
             raise Retry(f"alert not delivered: {'; '.join(failures)}")
 
     async def _incident_of(self, alert: Alert, received: Received[Message]) -> str:
-        """The open incident that tells of this already; empty: there is none."""
+        """The open incident that covers this alert; empty if none does."""
         if not alert.node or alert.severity != "critical":
             return ""
         incidents = await self._open_incidents(alert.pool)
@@ -196,18 +194,18 @@ class Alerting:
         return part_of(received.message, node, incidents, received.stored.time)
 
     async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
-        """As they stand now; in a wave the record is large, and many alerts ask at once."""
+        """The open incidents; in a wave the record is large and many alerts read it at once."""
         found = await self._bus.get(POOLS, pool_key(pool))
         return _incidents.decode(found.value).incidents if found else {}
 
 
 def decode_event(stored: Stored) -> Any:
-    """Decode a fact about a node or a pool."""
+    """Decode an event."""
     return _events.decode(stored.data)
 
 
 def _subject_of(stored: Stored) -> str:
-    """`navarch.v1.<node or pool>.<name…>` without the fact: what the alert is about."""
+    """The subject without the event name: the node or pool that the alert is about."""
     return stored.subject.partition(".event.")[0]
 
 
@@ -232,7 +230,7 @@ async def build(context: Context) -> Service:
     participant = WorkloadSteps(notifier, context.clock).participant(context)
     steps = participant.consumer(NOTIFIER_STEPS)
     return Service(
-        description="Cordons, drains and uncordons at the workload system; alerts people",
+        description="Cordons, drains and uncordons in the workload system; sends alerts",
         consumers=[
             replace(steps, finish_seconds=FINISH_SECONDS),
             Alerting(channels, context.bus).consumer(),

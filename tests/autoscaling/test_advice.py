@@ -11,7 +11,7 @@ from schemas.duration import decode_hook
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, Setting
-from services.cli.text.advice_text import advice_words, matters
+from services.cli.text.advice_text import advice_words, is_notable
 from services.operator_text.quantities import local_time
 from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
 from services.pool_manager.autoscaling.scaling_decision import noted, unanswered, unfollowed
@@ -132,7 +132,7 @@ WORDS = {
 def test_it_is_told_in_a_sentence(name):
     """What is asked for, why it is not done, when it is looked at again; idle is no news."""
     advice, words = WORDS[name]
-    assert (f"{words} {AGAIN}", name != "idle") == (advice_words(advice), matters(advice))
+    assert (f"{words} {AGAIN}", name != "idle") == (advice_words(advice), is_notable(advice))
 
 
 SCENARIO = """

@@ -40,7 +40,7 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
     assert 0 == begun
     assert "open, by hand" in shown
     assert "rack move" in shown
-    assert "training: it stays open until somebody closes it" in shown
+    assert "training: it stays open until an operator closes it" in shown
     assert "It waits for the breaker, which is open by " in told
     assert "0 of 1" in status[1]
     pool = msgspec.json.decode(data)["pools"][0]
@@ -55,8 +55,8 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("close", "--reason", "x"), "name one pool, or say --fleet for every pool"),
-        (("close", "training", "--fleet", "--reason", "x"), "name one pool, or say --fleet"),
+        (("close", "--reason", "x"), "name one pool, or give --fleet for all pools"),
+        (("close", "training", "--fleet", "--reason", "x"), "name one pool, or give --fleet"),
         (("close", "training"), "--reason"),
         (("open", "training", "--reason", ""), "--reason: Expected `str` of length >= 1"),
         (("open", "nowhere", "--reason", "x"), "there is no pool 'nowhere'"),
@@ -98,12 +98,12 @@ PLAIN = PoolView(
 @pytest.mark.parametrize(
     ("changes", "state", "then"),
     [
-        ({}, "open", "when that is over one repair is tried"),
-        ({"breaker_probe_at": "2026-01-01T12:05:00Z"}, "open", "one repair is tried at 01-01"),
+        ({}, "open", "when that has passed, one probe is tried"),
+        ({"breaker_probe_at": "2026-01-01T12:05:00Z"}, "open", "one probe is tried at 01-01"),
         ({"breaker": "half-open", "breaker_probe": "replace-a-1"}, "half-open", "replace-a-1 is"),
         ({"breaker_forced": True, "breaker_by": "ops"}, "open, by hand", "it stays open until"),
-        ({"breaker_cause": "rate"}, "open", "when that is over one repair is tried"),
-        ({"breaker": "closed", "ramp": 2}, "closed, 2 at once", "when that is over"),
+        ({"breaker_cause": "rate"}, "open", "when that has passed, one probe is tried"),
+        ({"breaker": "closed", "ramp": 2}, "closed, 2 at once", "when that has passed"),
     ],
 )
 def test_each_state_is_told_with_what_follows(
@@ -124,6 +124,6 @@ def test_the_fleets_budget_is_told_or_that_it_is_lifted() -> None:
     )
     lifted = msgspec.structs.replace(used, lifted=True)
 
-    told = "Of the fleet (200 nodes): 3 of 50 out of service, 9 in 1h begun, 0 resets and reboots."
-    assert told == fleet_line(used)
-    assert "each pool's own decides" in fleet_line(lifted)
+    head = "Of the fleet (200 nodes): 3 of 50 out of service, 9 in 1h disruptions, "
+    assert head + "0 resets and reboots." == fleet_line(used)
+    assert "the budget of each pool applies" in fleet_line(lifted)

@@ -128,7 +128,7 @@ async def test_errors_are_sentences_and_usage_errors_exit_with_two(tmp_path: Pat
     )
     assert [no_bus[0], wrong_time[0], unknown[0]] == [1, 2, 2]
     assert "run `navarch serve` there, or name a bus with --nats-url" in no_bus[2]
-    assert "neither a span (10m, 2h) nor a moment" in wrong_time[2]
+    assert "neither a duration (10m, 2h) nor a time" in wrong_time[2]
     assert "Traceback" not in no_bus[2] + wrong_time[2] + unknown[2]
 
 

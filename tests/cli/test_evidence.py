@@ -64,7 +64,7 @@ def test_a_vendor_finds_on_one_page_what_they_ask_for() -> None:
         "off-the-bus (health policy 9f2c)",
         "NVRM: Xid (PCI:0000:3b:00): 79",
         "1 samples before the fault and 1 after it",
-        "Left out, because more is not kept: 7 of timeline.",
+        "Omitted because of the size limit: 7 of timeline.",
     ):
         assert wanted in text
     readings = text.partition("READINGS")[2].splitlines()

@@ -117,7 +117,7 @@ async def test_people_see_what_costs_money_and_what_should_not(
         return found is not None and found.state == "terminated"
 
     await eventually(gone)
-    assert "Nothing is leaked.\n" == (await navarch("leaked", url=url))[1]
+    assert "No instance is leaked.\n" == (await navarch("leaked", url=url))[1]
     assert "web-2" in (await navarch("instances", "--all", url=url))[1]
 
 
@@ -143,8 +143,8 @@ def leak(**changes: object) -> InstanceRecord:
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        ([], "Nothing is leaked."),
-        ([record("terminating")], "Nothing is leaked. 1 more instance is being removed."),
+        ([], "No instance is leaked."),
+        ([record("terminating")], "No instance is leaked. 1 more instance is being terminated."),
         ([leak()], "1 instance leaked, $10.00 an hour, $20.00 so far. "),
         ([leak(dollars_per_hour=0.0)], "1 instance leaked, no price known. "),
         (
@@ -172,9 +172,9 @@ def test_an_age_has_two_units(seconds: float, said: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ({}, ["Providers and records agree: there is nothing to do."]),
-        ({"unlisted": {"aws": "AUTH: no"}}, ["aws could not be listed, and nothing is"]),
-        ({"fleet_known": False}, ["The fleet's id is not known yet"]),
+        ({}, ["Providers and records agree."]),
+        ({"unlisted": {"aws": "AUTH: no"}}, ["aws could not be listed, and is left out"]),
+        ({"fleet_known": False}, ["The fleet ID is not known yet"]),
     ],
 )
 def test_what_a_sweep_could_not_see_is_said(answer: dict[str, object], words: list[str]) -> None:

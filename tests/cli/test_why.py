@@ -128,7 +128,7 @@ STUCK = (
 UNWINDING = SagaUnwinding(id="u", step="drain", reason="cancelled", cancelled=True, **ABOUT)
 
 WAITS = [
-    ("begun", (STARTED,), "the pool-manager to take it on", "cordon"),
+    ("begun", (STARTED,), "the pool-manager to continue", "cordon"),
     ("draining", DRAINING, "the work on n1 to leave", "drain"),
     ("stopping", (*DRAINING, UNWINDING), "drain to be stopped", "drain"),
     (
@@ -137,7 +137,7 @@ WAITS = [
         "the provider to confirm that n2 is gone",
         "provision",
     ),
-    ("stuck", STUCK, f"a person to mend it; then: navarch saga retry {SAGA}", "terminate"),
+    ("stuck", STUCK, f"an operator; then: navarch saga retry {SAGA}", "terminate"),
     ("done", (STARTED, SagaDone(id="d", **ABOUT)), "", ""),
     ("unwound", (STARTED, UNWINDING, SagaUnwound(id="w", **ABOUT)), "", ""),
 ]
@@ -179,7 +179,7 @@ def test_a_node_under_replacement_is_explained_from_fault_to_what_comes_next() -
         ("done", f"{SAGA} cordon succeeded after 1.0 s"),
         ("refused", "training refused: drain n1 (saga-open): replace is under way"),
     ] == [(each.topic, each.text) for each in answer.lines]
-    span = f"since {local_time(NOW)}, until {local_time(DEADLINE)} at the latest."
+    span = f"since {local_time(NOW)}, at most until {local_time(DEADLINE)}."
     assert (f"It waits for the work on n1 to leave (at drain), {span}",) == answer.now
     assert "terminate, provision, bootstrap, register, admit" == answer.next
 
@@ -198,7 +198,7 @@ HELD_BACK = [
         "by configuration",
         {"spec": msgspec.structs.replace(SPEC, health=HealthSpec(auto_replace=False))},
         SICK,
-        "Nothing is under way: the pool has auto_replace: false",
+        "Nothing is in progress: the pool has auto_replace: false",
     ),
     (
         "silent",
@@ -213,13 +213,13 @@ HELD_BACK = [
         "cordoned",
         {},
         NodeRecord(pool="training", node="n1", state="active", health="healthy", cordoned=True),
-        "Nothing is under way; it takes no new work",
+        "Nothing is in progress; it gets no new work",
     ),
     (
         "well",
         {},
         NodeRecord(pool="training", node="n1", state="active", health="healthy"),
-        "Nothing is under way, and nothing is waited for.",
+        "Nothing is in progress, and it waits for nothing.",
     ),
 ]
 
@@ -251,12 +251,12 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
     other = msgspec.structs.replace(SICK, node="n3", health_reason="XID 48")
     answer = why_pool(pool, [SICK, other], stored(BEGAN, HELD), [folded(*DRAINING)])
 
-    assert "wants 3 nodes and has 2, 0 of them healthy" in answer.summary
+    assert "has 2 of 3 desired nodes, 0 of them healthy" in answer.summary
     begins = (
         "The breaker is open since",
         "2 tries in a row failed",
         f"{SAGA}: it waits for the work on n1",
-        "n3: XID 48. It waits for that",
+        "n3: XID 48. It waits for the same",
     )
     assert [True] * 4 == [
         each.startswith(begin) for each, begin in zip(answer.now, begins, strict=True)
@@ -277,7 +277,7 @@ def test_a_pool_that_is_removed_names_who_keeps_it() -> None:
     leaves = msgspec.structs.replace(held, node="n2")
     told = why_pool(pool, [held, leaves], [], []).now
 
-    assert "It is being removed: 2 of its nodes are still to leave." == told[0]
+    assert "It is being removed: 2 nodes remain." == told[0]
     assert told[1].startswith("n1: It is held until ")
     assert told[1].endswith("navarch release n1")
     assert 2 == len(told)
@@ -292,9 +292,9 @@ def test_a_pool_names_the_sick_that_nobody_acts_on() -> None:
     answer = why_pool(pool, [sick, cordoned], [], [])
 
     begins = (
-        "n1: XID 48. Nothing is under way: the pool has auto_replace: false",
-        "n4 is cordoned: to have it back: navarch uncordon n4",
-        "2 nodes are missing and nothing is under way: is the pool-manager running?",
+        "n1: XID 48. Nothing is in progress: the pool has auto_replace: false",
+        "n4 is cordoned; to return it to service: navarch uncordon n4",
+        "2 nodes are missing and nothing is in progress. Is the pool-manager running?",
     )
     assert [True] * 3 == [
         each.startswith(begin) for each, begin in zip(answer.now, begins, strict=True)
@@ -306,9 +306,9 @@ def test_a_node_that_is_gone_names_its_heir_and_its_evidence() -> None:
     gone = msgspec.structs.replace(SICK, state="terminated", saga="")
     done = folded(*DRAINING)
     state = dataclasses.replace(done, status="done")
-    answer = why_node(gone, None, [], [state], kept=True)
+    answer = why_node(gone, None, [], [state], has_evidence=True)
 
-    assert ("It is gone; nothing is under way about it. n2 took its place.",) == answer.now
+    assert ("It is terminated; nothing is in progress. n2 replaced it.",) == answer.now
     assert "See:   navarch evidence n1" in page(answer)
 
 

@@ -16,19 +16,24 @@ NIGHTLY = WindowSpec(name="nightly", kind="service", start="0 2 * * *", duration
 
 
 @pytest.mark.parametrize(
-    ("health", "windows", "at", "told"),
+    ("health", "windows", "at", "expected"),
     [
         (LADDER, (NIGHTLY,), 1, ": that waits for the window nightly, at "),
-        (LADDER, (NIGHTLY,), 2, ": its turn comes while the pool's window for service is open."),
-        (LADDER, (), 1, ": the pool has no window of kind service to do it in; by hand: "),
-        (HealthSpec(), (NIGHTLY,), 1, ": the pool's remediation leaves that to people; by hand: "),
+        (LADDER, (NIGHTLY,), 2, ": it is done while the pool's service window is open."),
+        (LADDER, (), 1, ": the pool has no service window for it; by hand: "),
+        (
+            HealthSpec(),
+            (NIGHTLY,),
+            1,
+            ": the pool's remediation leaves that to operators; by hand: ",
+        ),
     ],
     ids=["before the window", "in it", "no window", "no ladder"],
 )
-def test_a_degraded_node_says_when_it_is_mended(
-    health: HealthSpec, windows: tuple[WindowSpec, ...], at: int, told: str
+def test_a_degraded_node_names_when_it_is_remediated(
+    health: HealthSpec, windows: tuple[WindowSpec, ...], at: int, expected: str
 ) -> None:
-    """Or who has to do it: it keeps its work until then, and nothing else would tell of it."""
+    """Or that an operator has to do it; the node keeps its work until then."""
     node = NodeRecord(
         pool="training",
         node="n1",
@@ -42,6 +47,4 @@ def test_a_degraded_node_says_when_it_is_mended(
     answer = why_node(node, pool, [], [], at=NOW.replace(hour=at))
 
     assert 1 == len(answer.now)
-    assert answer.now[0].startswith(
-        f"It keeps its work, and reset-gpu would mend it (XID 156){told}"
-    )
+    assert answer.now[0].startswith(f"It keeps its work, and needs reset-gpu (XID 156){expected}")

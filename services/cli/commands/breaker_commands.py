@@ -1,11 +1,7 @@
-"""`navarch breaker show|open|close`: whether sick nodes are acted on, and a person's word on it.
+"""`navarch breaker show|open|close`: whether unhealthy nodes are remediated."""
 
-`open` and `close` are requests like any other, one to each pool asked for, and the pool-manager
-answers them.
-"""
-
-import asyncio
-from pathlib import Path
+from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -14,6 +10,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command, with_fleet
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
 
@@ -23,63 +20,51 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(
     name="breaker",
-    help="Whether sick nodes are repaired: see, stop, go on.",
+    help="Show, stop and resume the remediation of unhealthy nodes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Reason = Annotated[
-    str, typer.Option("--reason", help="Why; shown to whoever looks next.", show_default=False)
+    str, typer.Option("--reason", help="Why; shown to other operators.", show_default=False)
 ]
 PoolName = Annotated[str, typer.Argument(metavar="[POOL]", help="The pool's name.")]
-Everywhere = Annotated[bool, typer.Option("--fleet", help="Every pool there is.")]
+Everywhere = Annotated[bool, typer.Option("--fleet", help="All pools.")]
 HEADERS: Final = (
     "pool",
     "breaker",
     "since",
     "out of service",
-    "begun",
+    "disruptions",
     "resets",
-    "sick, waiting",
+    "unhealthy, waiting",
     "why",
 )
 
 
 @commands.command("show")
-def show(
-    pool: PoolName = "",
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
+@fleet_command
+async def show(fleet: "Fleet", pool: PoolName = "", output: Output = Format.TABLE) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
+    from schemas.fleet_queries import Query  # noqa: PLC0415
+    from services.cli import bus_client  # noqa: PLC0415
 
-    async def work() -> None:
-        from schemas.fleet_queries import Query  # noqa: PLC0415
-        from services.cli import bus_client  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-        from services.cli.text import tables  # noqa: PLC0415
-
-        async with bus_client.connected(find_bus(nats_url, config)) as fleet:
-            await fleet.check_pool(pool)
-            items = await fleet.pages("pools", Query(pool=pool))
-            budget = await fleet.budget()
-        if output is Format.JSON:
-            console.write_json({"pools": items, "fleet": budget})
-            return
-        views = sorted(bus_client.pool_views(items), key=lambda each: each.name)
-        rows = [row(each) for each in views]
-        console.write(tables.columns(HEADERS, rows, colour=console.colour()))
-        console.write("\n" + fleet_line(budget))
-        for each in views:
-            if each.breaker != "closed":
-                console.write(next_line(each))
-
-    asyncio.run(work())
+    await fleet.check_pool(pool)
+    items = await fleet.pages("pools", Query(pool=pool))
+    budget = await fleet.budget()
+    if output is Format.JSON:
+        console.write_json({"pools": items, "fleet": budget})
+        return
+    views = sorted(bus_client.pool_views(items), key=lambda each: each.name)
+    console.write_table(HEADERS, [row(each) for each in views])
+    console.write("\n" + fleet_line(budget))
+    for each in views:
+        if each.breaker != "closed":
+            console.write(next_line(each))
 
 
 def row(pool: "PoolView") -> tuple[str, ...]:
-    """One row a pool."""
+    """One row per pool."""
     from services.cli.text.tables import begun, use  # noqa: PLC0415
 
     state = pool.breaker
@@ -92,7 +77,7 @@ def row(pool: "PoolView") -> tuple[str, ...]:
     return (
         pool.name,
         state,
-        _moment(pool.breaker_since) if state != "closed" else "-",
+        _time(pool.breaker_since) if state != "closed" else "-",
         use(pool.unavailable, pool.unavailable_limit),
         begun(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
         use(pool.resets, pool.resets_limit),
@@ -102,99 +87,82 @@ def row(pool: "PoolView") -> tuple[str, ...]:
 
 
 def fleet_line(budget: "FleetBudgetView") -> str:
-    """The fleet's budget, and what of it is used."""
+    """The fleet's budget and how much of it is used."""
     from services.cli.text.tables import begun, use  # noqa: PLC0415
 
     if budget.lifted:
-        return "The fleet's budget is lifted: each pool's own decides."
+        return "The fleet's budget is unlimited; the budget of each pool applies."
     return (
         f"Of the fleet ({budget.desired} nodes): "
         f"{use(budget.unavailable, budget.unavailable_limit)} out of service, "
-        f"{begun(budget.disruptions, budget.disruptions_limit, budget.window_seconds)} begun, "
-        f"{use(budget.resets, budget.resets_limit)} resets and reboots."
+        f"{begun(budget.disruptions, budget.disruptions_limit, budget.window_seconds)} disruptions"
+        f", {use(budget.resets, budget.resets_limit)} resets and reboots."
     )
 
 
 def next_line(pool: "PoolView") -> str:
-    """What happens next, and what a person may do."""
+    """What happens next, and what an operator can do."""
     if pool.breaker_forced:
-        then = "it stays open until somebody closes it"
+        then = "it stays open until an operator closes it"
     elif pool.breaker == "half-open":
-        then = f"{pool.breaker_probe} is tried first; if it is done, the others follow"
+        then = f"{pool.breaker_probe} is the probe; if it succeeds, others follow"
     elif pool.breaker_probe_at:
-        then = f"one repair is tried at {_moment(pool.breaker_probe_at)} at the earliest"
+        then = f"one probe is tried at {_time(pool.breaker_probe_at)} at the earliest"
     else:
-        then = "when that is over one repair is tried, and if it is done the others follow"
+        then = "when that has passed, one probe is tried, and if it succeeds others follow"
     if pool.breaker_cause.endswith("rate"):
-        on = "Closing it lifts no budget. By hand, one node: navarch replace NODE"
+        on = "Closing it does not raise the budget. One node by hand: navarch replace NODE"
     else:
-        on = f"To go on now: navarch breaker close {pool.name} --reason …"
+        on = f"To resume now: navarch breaker close {pool.name} --reason …"
     return f"{pool.name}: {then}. {on}"
 
 
-def _moment(text: str) -> str:
-    from datetime import datetime  # noqa: PLC0415
-
+def _time(text: str) -> str:
     return local_time(datetime.fromisoformat(text)) if text else "-"
 
 
-@commands.command("open")
-def open_(
-    reason: Reason,
-    pool: PoolName = "",
-    *,
-    fleet: Everywhere = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Act on no sick node until somebody closes it.
+def _request_command(verb: str) -> Callable[..., None]:
+    def command(
+        reason: Reason,
+        pool: PoolName = "",
+        *,
+        fleet: Everywhere = False,
+        nats_url: NatsUrl = "",
+        config: Config = None,
+        output: Output = Format.TABLE,
+    ) -> None:
+        from schemas.operator_requests import BreakerRequest  # noqa: PLC0415
 
-    What is under way goes on.
-    """
-    asyncio.run(_ask("breaker-open", pool, reason, nats_url, config, output, fleet=fleet))
+        if bool(pool) == fleet:
+            raise NavarchError("name one pool, or give --fleet for all pools")
+        try:
+            request = msgspec.convert({"reason": reason}, BreakerRequest)
+        except msgspec.ValidationError as error:
+            raise NavarchError(f"--reason: {error}") from error
 
+        async def work(connection: "Fleet") -> None:
+            from services.cli.bus_client import accepted  # noqa: PLC0415
 
-@commands.command("close")
-def close(
-    reason: Reason,
-    pool: PoolName = "",
-    *,
-    fleet: Everywhere = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Act on sick nodes again, whatever had opened it.
+            for name in [pool] if pool else await _pools(connection):
+                answer = await connection.request(name, verb, request)
+                console.write_message(accepted(answer), output)
 
-    Slowly at first, and within the budget.
-    """
-    asyncio.run(_ask("breaker-close", pool, reason, nats_url, config, output, fleet=fleet))
+        with_fleet(nats_url, config, work)
+
+    return command
 
 
-async def _ask(
-    verb: str,
-    pool: str,
-    reason: str,
-    nats_url: str,
-    config: Path | None,
-    output: Format,
-    *,
-    fleet: bool,
-) -> None:
-    from schemas.operator_requests import BreakerRequest  # noqa: PLC0415
-    from services.cli.bus_client import accepted, connected  # noqa: PLC0415
-    from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-
-    if bool(pool) == fleet:
-        raise NavarchError("name one pool, or say --fleet for every pool")
-    try:
-        request = msgspec.convert({"reason": reason}, BreakerRequest)
-    except msgspec.ValidationError as error:
-        raise NavarchError(f"--reason: {error}") from error
-    async with connected(find_bus(nats_url, config)) as asked:
-        for name in [pool] if pool else await _pools(asked):
-            console.write_message(accepted(await asked.request(name, verb, request)), output)
+for _verb, _help in (
+    (
+        "open",
+        "Start no remediation until the breaker is closed. Open sagas continue.",
+    ),
+    (
+        "close",
+        "Allow remediation again: slowly at first, and within the budget.",
+    ),
+):
+    commands.command(_verb, help=_help)(_request_command(f"breaker-{_verb}"))
 
 
 async def _pools(fleet: "Fleet") -> list[str]:

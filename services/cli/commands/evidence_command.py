@@ -1,6 +1,5 @@
-"""`navarch evidence`: what is kept of nodes that were sick, for whoever repairs them."""
+"""`navarch evidence`: evidence about unhealthy nodes, for repair and vendor support."""
 
-import asyncio
 import io
 import tarfile
 from datetime import datetime
@@ -12,6 +11,7 @@ import typer
 from services.cli import console
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.console import Format
+from services.cli.fleet_connection import with_fleet
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
 
@@ -20,50 +20,55 @@ if TYPE_CHECKING:
 
     from schemas.evidence_bundles import EvidenceBundle
     from services.bus.port import Bus, ObjectInfo
+    from services.cli.bus_client import Fleet
 
-HEADERS: Final = ("sick since", "node", "fault", "out for", "gpu-hours", "ended", "saga")
+HEADERS: Final = (
+    "unhealthy since",
+    "node",
+    "fault",
+    "out of service",
+    "gpu-hours",
+    "ended",
+    "saga",
+)
 ROWS_MAX: Final = 200
-"""The newest; all of them are in `-o json`."""
+"""The newest; `-o json` has all."""
 ARCHIVE: Final = ".tar.gz"
 CAPTURE: Final = ".capture"
 
 
 def evidence(
     node: Annotated[
-        str, typer.Argument(help="The node's name; none: list what there is.", show_default=False)
+        str,
+        typer.Argument(help="The node's name; without it, list all evidence.", show_default=False),
     ] = "",
-    saga: Annotated[str, typer.Option("--saga", help="The outage that this saga ended.")] = "",
+    saga: Annotated[str, typer.Option("--saga", help="Only the outage that this saga ended.")] = "",
     save: Annotated[
         Path | None,
         typer.Option(
             "--save",
             metavar="DIR|FILE.tar.gz",
-            help="Write it there, a file a part, to attach to a vendor's ticket.",
+            help="Write it as files, to attach to a vendor's ticket.",
         ),
     ] = None,
     nats_url: NatsUrl = "",
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what is kept of a node that was sick.
+    """Show the evidence about an unhealthy node.
 
-    Also when it is gone; without a node, list what there is.
+    Also after the node is terminated. Without a node, list all evidence.
     """
 
-    async def work() -> None:
-        from services.cli.bus_client import connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-
-        async with connected(find_bus(nats_url, config)) as fleet:
-            if not node:
-                _list(await _kept(fleet.bus), output)
-                return
-            bundle = await find(fleet.bus, node, saga)
-        _show(bundle, output, save)
+    async def work(fleet: "Fleet") -> None:
+        if node:
+            _show(await find(fleet.bus, node, saga), output, save)
+        else:
+            _list(await _kept(fleet.bus), output)
 
     if not node and (save or saga):
-        raise typer.BadParameter("name the node: navarch evidence NODE --save DIR")
-    asyncio.run(work())
+        raise typer.BadParameter("give the node: navarch evidence NODE --save DIR")
+    with_fleet(nats_url, config, work)
 
 
 async def _kept(bus: "Bus") -> "list[ObjectInfo]":
@@ -73,9 +78,9 @@ async def _kept(bus: "Bus") -> "list[ObjectInfo]":
 
 
 async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
-    """The evidence of a node's newest fault signature, or of the one that a saga ended.
+    """The evidence of a node's newest outage, or of the one that a saga ended.
 
-    What has not ended yet is put together here, as it will be when it has.
+    For an outage that has not ended, the bundle is assembled from what is stored now.
     """
     from services.metrics.evidence import stored_evidence  # noqa: PLC0415
     from services.metrics.evidence.evidence_content import bundle  # noqa: PLC0415
@@ -88,7 +93,9 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
         named = [each for each in ended if each.metadata.get("saga") == saga]
         if not named:
             there = ", ".join(each.metadata.get("saga", "") for each in ended) or "none"
-            raise NavarchError(f"no evidence of {node} that saga {saga!r} ended; there is: {there}")
+            raise NavarchError(
+                f"no evidence of an outage of {node} that saga {saga!r} ended; sagas: {there}"
+            )
         ended = named
     if captured and not saga and (not ended or captured.time > ended[-1].time):
         pool = captured.metadata["pool"]
@@ -101,8 +108,8 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
             return bundle(known, kept, current)
     if not ended:
         raise NavarchError(
-            f"no evidence is kept of a node {node!r}: it was never judged unhealthy, lost or "
-            "replaced, or that is too long ago; `navarch evidence` lists what there is"
+            f"no evidence about a node {node!r}: it was never unhealthy, lost or replaced, or its "
+            "evidence has expired; `navarch evidence` lists all evidence"
         )
     found = await stored_evidence.stored_bundle(bus, ended[-1].name)
     assert found is not None
@@ -112,45 +119,45 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
 def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
     from services.cli.text import tables  # noqa: PLC0415
 
-    told = {
+    complete = {
         (e.metadata.get("node"), e.metadata.get("unhealthy_at")) for e in kept if not is_capture(e)
     }
     shown = [
         each
         for each in kept
         if not is_capture(each)
-        or (each.metadata.get("node"), each.metadata.get("unhealthy_at")) not in told
+        or (each.metadata.get("node"), each.metadata.get("unhealthy_at")) not in complete
     ]
     if output is Format.JSON:
         console.write_json([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])
         return
     if not shown:
-        console.write("No node was sick up to now: no evidence is kept.")
+        console.write("No evidence: no node has been unhealthy.")
         return
     rows = [_row(each) for each in shown[-ROWS_MAX:]]
     console.write(tables.columns(HEADERS, rows, colour=console.colour()))
     if len(shown) > ROWS_MAX:
         console.write(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
-    console.write("\nOne of them: navarch evidence NODE; to send it: --save DIR or FILE.tar.gz")
+    console.write("\nDetails: navarch evidence NODE; to save it: --save DIR or FILE.tar.gz")
 
 
 def is_capture(info: "ObjectInfo") -> bool:
-    """Whether it is what was taken when a fault signature began, and not yet all of it."""
+    """Whether an object is the capture from the start of an outage, not a full bundle."""
     return info.name.endswith(CAPTURE)
 
 
 def _row(info: "ObjectInfo") -> tuple[str, ...]:
 
     about = info.metadata
-    sick, back = (_moment(about.get(name, "")) for name in ("unhealthy_at", "restored_at"))
+    unhealthy_at, back = (_moment(about.get(name, "")) for name in ("unhealthy_at", "restored_at"))
     ended = about.get("outcome", "-")
     if about.get("new_node"):
         ended += f" by {about['new_node']}"
     return (
-        local_time(sick or info.time),
+        local_time(unhealthy_at or info.time),
         about.get("node", "-"),
         about.get("fault_signature", "") or "-",
-        elapsed((back - sick).total_seconds()) if sick and back else "-",
+        elapsed((back - unhealthy_at).total_seconds()) if unhealthy_at and back else "-",
         gpu_hours(float(about.get("lost_gpu_hours") or 0)) if back else "-",
         ended,
         about.get("saga", "") or "-",
@@ -173,13 +180,13 @@ def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
     else:
         console.write(evidence_text.summary(bundle))
         console.write(
-            f"\nAll of it: navarch evidence {bundle.node} -o json; to send it: "
+            f"\nEverything: navarch evidence {bundle.node} -o json; to save it: "
             "--save DIR or --save FILE.tar.gz"
         )
 
 
 def write(place: Path, bundle: "EvidenceBundle") -> Path:
-    """Write the parts into a folder of their own in `place`, or into an archive."""
+    """Write the files to a new folder in `place`, or to an archive."""
     from services.cli.text import evidence_text  # noqa: PLC0415
 
     folder = f"evidence-{bundle.node}" + (f"-{bundle.saga}" if bundle.saga else "")

@@ -1,101 +1,86 @@
-"""`navarch hardware list|add|forget`: GPUs and hosts that are not admitted any more."""
+"""`navarch hardware list|add|forget`: the denylist of GPUs and hosts."""
 
-import asyncio
-from collections.abc import Coroutine
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
 
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.command_options import Output
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
 from services.operator_text.quantities import local_time
+
+if TYPE_CHECKING:
+    from services.cli.bus_client import Fleet
 
 commands = typer.Typer(
     name="hardware",
-    help="Hardware that is refused when a provider hands it back.",
+    help="The denylist: GPUs and hosts that are not admitted again.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 HEADERS = ("kind", "identity", "since", "node", "reason")
 Kind = Annotated[
     Literal["gpu", "serial", "host"],
-    typer.Argument(help="gpu: its UUID; serial: its serial; host: <provider>/<identity>."),
+    typer.Argument(help="gpu: a UUID; serial: a serial number; host: PROVIDER/IDENTITY."),
 ]
 Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 
 @commands.command("list")
-def list_hardware(
-    nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
-) -> None:
-    """List what is known to be bad: since when, of which node, and why."""
-    asyncio.run(_told("hardware", None, nats_url, config, output))
+@fleet_command
+async def list_hardware(fleet: "Fleet", output: Output = Format.TABLE) -> None:
+    """List the denylist: since when, from which node, and why."""
+    from schemas.fleet_queries import Query  # noqa: PLC0415
+
+    await _query(fleet, "hardware", Query(), output)
 
 
 @commands.command("add")
-def add(
+@fleet_command
+async def add(
+    fleet: "Fleet",
     kind: Kind,
     value: Value,
     reason: Annotated[str, typer.Option("--reason", help="Why.", show_default=False)],
-    node: Annotated[str, typer.Option("--node", help="The node that it was seen in.")] = "",
-    *,
-    nats_url: NatsUrl = "",
-    config: Config = None,
+    node: Annotated[str, typer.Option("--node", help="The node that had it.")] = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Refuse a GPU or a host from now on.
+    """Add a GPU or a host to the denylist.
 
-    Nodes in service stay as they are.
+    Nodes in service are not affected.
     """
     from schemas.hardware_denylist import HardwareAdd  # noqa: PLC0415
-    from services.cli.bus_client import asker  # noqa: PLC0415
+    from services.cli.bus_client import requester  # noqa: PLC0415
 
-    asked = HardwareAdd(kind=kind, value=value, reason=reason, node=node, by=asker())
-    asyncio.run(_told("hardware-add", asked, nats_url, config, output))
+    request = HardwareAdd(kind=kind, value=value, reason=reason, node=node, by=requester())
+    await _query(fleet, "hardware-add", request, output)
 
 
 @commands.command("forget")
-def forget(
-    kind: Kind,
-    value: Value,
-    *,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Admit a GPU or a host again.
+@fleet_command
+async def forget(fleet: "Fleet", kind: Kind, value: Value, output: Output = Format.TABLE) -> None:
+    """Remove a GPU or a host from the denylist.
 
-    Because it was mended, or was not the cause.
+    It was repaired, or was not the cause.
     """
     from schemas.hardware_denylist import HardwareForget  # noqa: PLC0415
-    from services.cli.bus_client import asker  # noqa: PLC0415
+    from services.cli.bus_client import requester  # noqa: PLC0415
 
-    asked = HardwareForget(kind=kind, value=value, by=asker())
-    asyncio.run(_told("hardware-forget", asked, nats_url, config, output))
+    request = HardwareForget(kind=kind, value=value, by=requester())
+    await _query(fleet, "hardware-forget", request, output)
 
 
-def _told(
-    name: str, asked: msgspec.Struct | None, nats_url: str, config: Path | None, output: Format
-) -> Coroutine[Any, Any, None]:
-    async def work() -> None:
-        from schemas.fleet_queries import Query  # noqa: PLC0415
-        from schemas.hardware_denylist import HardwareRecord  # noqa: PLC0415
-        from services.cli.bus_client import connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
+async def _query(fleet: "Fleet", name: str, query: msgspec.Struct, output: Format) -> None:
+    from schemas.hardware_denylist import HardwareRecord  # noqa: PLC0415
 
-        async with connected(find_bus(nats_url, config)) as fleet:
-            data = await fleet.ask(name, asked if asked is not None else Query())
-        if output is Format.JSON:
-            console.write_json(data)
-            return
-        found = msgspec.json.decode(data, type=list[HardwareRecord])
-        rows = [
-            (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)
-            for each in found
-        ]
-        console.write_table(HEADERS, rows, "No hardware is on the denylist.")
-
-    return work()
+    data = await fleet.ask(name, query)
+    if output is Format.JSON:
+        console.write_json(data)
+        return
+    rows = [
+        (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)
+        for each in msgspec.json.decode(data, type=list[HardwareRecord])
+    ]
+    console.write_table(HEADERS, rows, "No hardware is on the denylist.")

@@ -1,149 +1,99 @@
-"""`navarch instances`, `leaked` and `sweep`: what costs money, and what should not any more.
+"""`navarch instances`, `leaked` and `sweep`: the instances that cost money, and those that leaked.
 
-All three ask the provisioner, which alone speaks with providers.
+All three query the provisioner.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
 
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.command_options import Output, Pool
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from schemas.instance_records import InstanceRecord
-    from schemas.sweeps import SweepAnswer
     from services.cli.bus_client import Fleet
 
-WHO: Final = "provisioner"
+PROVISIONER: Final = "provisioner"
 SWEEP_SECONDS_MAX: Final = 110.0
-"""Each provider may take a minute to be listed."""
+"""Listing one provider may take a minute."""
 PAGE: Final = 500
 """Records of some kilobytes each: a page must fit one message of the bus."""
-Pool = Annotated[str, typer.Option("--pool", help="Of one pool only.")]
 
 
-def instances(
+@fleet_command
+async def instances(
+    fleet: "Fleet",
     pool: Pool = "",
     *,
-    terminated: Annotated[bool, typer.Option("--all", help="Also those that are gone.")] = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
+    terminated: Annotated[bool, typer.Option("--all", help="Include terminated ones.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """List what costs money: every instance.
+    """List every instance: its state, age and price."""
+    from services.cli.text import instances_text  # noqa: PLC0415
 
-    Where it stands, since when, and its price.
+    items, records = await _records(fleet, pool, terminated=terminated)
+    if output is Format.JSON:
+        console.write_json(items)
+        return
+    if rows := instances_text.instance_rows(records, datetime.now(UTC)):
+        console.write_table(instances_text.INSTANCE_HEADERS, rows)
+    console.write(instances_text.total(records))
+
+
+@fleet_command
+async def leaked(fleet: "Fleet", pool: Pool = "", output: Output = Format.TABLE) -> None:
+    """List instances that should be terminated and are not.
+
+    Since when, why, and what they cost.
     """
+    from services.cli.text import instances_text  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli.text import instances_text, tables  # noqa: PLC0415
-
-        async with _asked(nats_url, config, pool) as fleet:
-            items, records = await _records(fleet, pool, terminated=terminated)
-        if output is Format.JSON:
-            console.write_json(console.json_array(items))
-            return
-        now = datetime.now(UTC)
-        rows = instances_text.instance_rows(records, now)
-        if rows:
-            headers = instances_text.INSTANCE_HEADERS
-            console.write(tables.columns(headers, rows, colour=console.colour()))
-        console.write(instances_text.total(records))
-
-    asyncio.run(work())
+    items, records = await _records(fleet, pool, terminated=False)
+    leaks = [each for each in zip(items, records, strict=True) if each[1].state == "leaked"]
+    if output is Format.JSON:
+        console.write_json([item for item, _ in leaks])
+        return
+    now = datetime.now(UTC)
+    if rows := instances_text.leaked_rows((record for _, record in leaks), now):
+        console.write_table(instances_text.LEAKED_HEADERS, rows)
+    console.write(instances_text.leaked_total(records, now))
 
 
-def leaked(
-    pool: Pool = "",
-    *,
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """List what should be gone and cannot be removed.
-
-    Since when, why, and what it costs.
-    """
-
-    async def work() -> None:
-        from services.cli.text import instances_text, tables  # noqa: PLC0415
-
-        async with _asked(nats_url, config, pool) as fleet:
-            items, records = await _records(fleet, pool, terminated=False)
-        if output is Format.JSON:
-            kept = [item for item, each in zip(items, records, strict=True) if _leaked(each)]
-            console.write_json(console.json_array(kept))
-            return
-        now = datetime.now(UTC)
-        rows = instances_text.leaked_rows([each for each in records if _leaked(each)], now)
-        if rows:
-            headers = instances_text.LEAKED_HEADERS
-            console.write(tables.columns(headers, rows, colour=console.colour()))
-        console.write(instances_text.leaked_total(records, now))
-
-    asyncio.run(work())
-
-
-def sweep(
+@fleet_command
+async def sweep(
+    fleet: "Fleet",
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what a sweep would do; touch nothing.")
+        bool, typer.Option("--dry-run", help="Show what a sweep would do, and change nothing.")
     ] = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Compare providers and records now, and mend what differs.
+    """Resolve differences between providers and records now.
 
-    Both ways.
-
-    A sweep runs by itself every half minute; this one is not waited for.
+    The provisioner also sweeps every half minute by itself.
     """
+    from schemas.sweeps import SweepAnswer, SweepRequest  # noqa: PLC0415
+    from services.cli.bus_client import requester  # noqa: PLC0415
+    from services.cli.text import instances_text  # noqa: PLC0415
 
-    async def work() -> None:
-        from schemas.sweeps import SweepAnswer, SweepRequest  # noqa: PLC0415
-        from services.cli.bus_client import asker  # noqa: PLC0415
-
-        name = "sweep-plan" if dry_run else "sweep-now"
-        async with _asked(nats_url, config) as fleet:
-            data = await fleet.ask(
-                name, SweepRequest(by=asker()), timeout_seconds=SWEEP_SECONDS_MAX, who=WHO
-            )
-        if output is Format.JSON:
-            console.write_json(data)
-            return
-        _say_sweep(msgspec.json.decode(data, type=SweepAnswer))
-
-    asyncio.run(work())
-
-
-def _say_sweep(answer: "SweepAnswer") -> None:
-    from services.cli.text import instances_text, tables  # noqa: PLC0415
-
-    rows = instances_text.sweep_rows(answer)
-    if rows:
-        headers = instances_text.SWEEP_HEADERS
-        console.write(tables.columns(headers, rows, colour=console.colour()))
+    name = "sweep-plan" if dry_run else "sweep-now"
+    request = SweepRequest(by=requester())
+    data = await fleet.ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
+    if output is Format.JSON:
+        console.write_json(data)
+        return
+    answer = msgspec.json.decode(data, type=SweepAnswer)
+    if rows := instances_text.sweep_rows(answer):
+        console.write_table(instances_text.SWEEP_HEADERS, rows)
     for line in instances_text.sweep_words(answer):
         console.write(line)
-
-
-@asynccontextmanager
-async def _asked(nats_url: str, config: Path | None, pool: str = "") -> "AsyncIterator[Fleet]":
-    from services.cli.bus_client import connected  # noqa: PLC0415
-    from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-
-    async with connected(find_bus(nats_url, config)) as fleet:
-        await fleet.check_pool(pool)
-        yield fleet
 
 
 async def _records(
@@ -153,11 +103,8 @@ async def _records(
     from schemas.instance_records import InstanceRecord  # noqa: PLC0415
     from schemas.messages import decoder  # noqa: PLC0415
 
+    await fleet.check_pool(pool)
     query = Query(pool=pool, terminated=terminated, limit=PAGE)
-    items = await fleet.pages("instances", query, who=WHO)
+    items = await fleet.pages("instances", query, who=PROVISIONER)
     read = decoder(InstanceRecord)
     return items, [read.decode(each) for each in items]
-
-
-def _leaked(record: "InstanceRecord") -> bool:
-    return record.state == "leaked"

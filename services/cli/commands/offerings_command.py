@@ -1,55 +1,49 @@
-"""`navarch offerings`: where capacity may come from, at what price, and what is exhausted."""
+"""`navarch offerings`: what can be launched, at what price, and what is exhausted."""
 
-import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.command_options import Output
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
+
+if TYPE_CHECKING:
+    from services.cli.bus_client import Fleet
 
 
-def offerings(
+@fleet_command
+async def offerings(
+    fleet: "Fleet",
     *,
-    pool: Annotated[str, typer.Option("--pool", help="That one pool may launch.")] = "",
-    provider: Annotated[str, typer.Option("--provider", help="Of one provider.")] = "",
+    pool: Annotated[str, typer.Option("--pool", help="Only what this pool may launch.")] = "",
+    provider: Annotated[str, typer.Option("--provider", help="Only this provider.")] = "",
     instance_type: Annotated[
-        str, typer.Option("--type", help="Of one type: gpu_8x_h100_sxm5, or h100-8x.")
+        str, typer.Option("--type", help="Only this type: gpu_8x_h100_sxm5, or h100-8x.")
     ] = "",
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what no pool names, from the catalogue.")
+        bool, typer.Option("--all", help="Include catalogue entries that no pool names.")
     ] = False,
-    nats_url: NatsUrl = "",
-    config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List what can be launched, and what it costs.
+    """List the offerings and their prices.
 
-    Where, since when it is exhausted, when that is tried again, and what uses it.
+    Where each is available, since when it is exhausted, when it is tried next, and what uses it.
     """
+    from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
+    from services.cli.text.offering_text import HEADERS, offering_rows  # noqa: PLC0415
 
-    async def work() -> None:
-        from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
-        from services.cli.bus_client import connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-        from services.cli.text.offering_text import HEADERS, offering_rows  # noqa: PLC0415
-
-        query = OfferingsQuery(
-            pool=pool, provider=provider, instance_type=instance_type, everything=everything
-        )
-        async with connected(find_bus(nats_url, config)) as fleet:
-            await fleet.check_pool(pool)
-            items = await fleet.pages("offerings", query)
-        if output is Format.JSON:
-            console.write_json(console.json_array(items))
-            return
-        now = datetime.now(UTC)
-        views = [msgspec.json.decode(each, type=OfferingView) for each in items]
-        rows = offering_rows(views, now)
-        empty = "No pool names an offering that can be launched; --all shows the catalogue."
-        console.write_table(HEADERS, rows, empty)
-
-    asyncio.run(work())
+    query = OfferingsQuery(
+        pool=pool, provider=provider, instance_type=instance_type, everything=everything
+    )
+    await fleet.check_pool(pool)
+    items = await fleet.pages("offerings", query)
+    if output is Format.JSON:
+        console.write_json(items)
+        return
+    views = [msgspec.json.decode(each, type=OfferingView) for each in items]
+    empty = "No pool names an offering that can be launched; --all shows the catalogue."
+    console.write_table(HEADERS, offering_rows(views, datetime.now(UTC)), empty)

@@ -17,7 +17,7 @@ import typer
 from schemas.enums import FaultKind
 from schemas.node_events import Metric
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output, moment
+from services.cli.command_options import Config, NatsUrl, Output, start_time
 from services.cli.console import Format
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def over_the_past(
     It prints what would differ from what was decided.
     """
     policy = _load(file)
-    start = moment(since) or datetime.fromtimestamp(0, UTC)
+    start = start_time(since) or datetime.fromtimestamp(0, UTC)
 
     async def work() -> "tuple[list[Difference], int]":
         from services.cli.bus_client import connected  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""`navarch report`: what sick nodes have cost a pool, by what was wrong, over a span of time.
+"""`navarch report`: what unhealthy nodes cost a pool, by fault, over a period.
 
-It reads the events `repaired` alone, so it answers when no service runs.
+It reads only `repaired` events, so it needs no running service.
 """
 
 import asyncio
@@ -14,14 +14,16 @@ import msgspec
 import typer
 
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output, moment
+from services.cli.command_options import Output, Pool, checked_time, start_time
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 
 if TYPE_CHECKING:
     from schemas.node_events import Repaired
     from schemas.node_records import NodeRecord
     from services.bus.port import Stored
+    from services.cli.bus_client import Fleet
 
 HEADERS: Final = (
     *("pool", "fault", "count", "gpu-hours lost"),
@@ -30,8 +32,8 @@ HEADERS: Final = (
 NAMED_MAX: Final = 20
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool's nodes with one fault."""
+class RepairRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Repairs of one fault in one pool."""
 
     pool: str
     fault: str
@@ -41,10 +43,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     repair_seconds_p95: float
     repair_seconds_longest: float
     longest: str
-    """The node that was out for the longest."""
+    """The node that was out of service longest."""
 
 
-class Out(msgspec.Struct, frozen=True, kw_only=True):
+class OutOfService(msgspec.Struct, frozen=True, kw_only=True):
     """A node that is out of service now."""
 
     pool: str
@@ -53,72 +55,70 @@ class Out(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole report."""
 
     since: datetime
     until: datetime
-    rows: tuple[Row, ...]
-    out: tuple[Out, ...]
+    rows: tuple[RepairRow, ...]
+    out: tuple[OutOfService, ...]
 
 
-def report(
+@fleet_command
+async def report(
+    fleet: "Fleet",
     since: Annotated[
-        str, typer.Option("--since", help="From when on: 24h, 7d, 2026-11-21T01:35:00Z.")
+        str,
+        typer.Option(
+            "--since",
+            callback=checked_time,
+            help="From this time: 24h, 7d, 2026-11-21T01:35:00Z.",
+        ),
     ] = "7d",
-    pool: Annotated[str, typer.Option("--pool", help="Of one pool only.")] = "",
-    nats_url: NatsUrl = "",
-    config: Config = None,
+    pool: Pool = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Count sick nodes and GPU-hours lost, by pool and fault.
+    """Count unhealthy nodes and lost GPU-hours, by pool and fault.
 
-    With the median and the 95th percentile of the time from falling ill to the place being filled.
+    With the median and the 95th percentile of the time until the node or its replacement served.
     """
-    start = moment(since)
+    from schemas import subjects  # noqa: PLC0415
+    from schemas.messages import decoder  # noqa: PLC0415
+    from schemas.node_events import FACTS, Repaired  # noqa: PLC0415
+    from schemas.node_records import NodeRecord  # noqa: PLC0415
+    from schemas.topology import EVENTS, NODES  # noqa: PLC0415
+
+    start = start_time(since)
     if start is None:
-        raise typer.BadParameter("say from when on: --since 7d")
-
-    async def work() -> None:
-        from schemas import subjects  # noqa: PLC0415
-        from schemas.messages import decoder  # noqa: PLC0415
-        from schemas.node_events import FACTS, Repaired  # noqa: PLC0415
-        from schemas.node_records import NodeRecord  # noqa: PLC0415
-        from schemas.topology import EVENTS, NODES  # noqa: PLC0415
-        from services.cli.bus_client import connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-
-        nodes = decoder(NodeRecord)
-        async with connected(find_bus(nats_url, config)) as fleet:
-            await fleet.check_pool(pool)
-            stored, entries = await asyncio.gather(
-                fleet.bus.read(EVENTS.name, subjects.node_event_wildcard(FACTS[Repaired])),
-                fleet.bus.entries(NODES, f"{pool or '*'}.*"),
-            )
-        told = Report(
-            since=start,
-            until=datetime.now(UTC),
-            rows=rows(ended(stored, start, pool)),
-            out=out(nodes.decode(each.value) for each in entries),
-        )
-        if output is Format.JSON:
-            console.write_json(told)
-        else:
-            console.write(page(told))
-
-    asyncio.run(work())
+        raise typer.BadParameter("give a start time: --since 7d")
+    nodes = decoder(NodeRecord)
+    await fleet.check_pool(pool)
+    stored, entries = await asyncio.gather(
+        fleet.bus.read(EVENTS.name, subjects.node_event_wildcard(FACTS[Repaired])),
+        fleet.bus.entries(NODES, f"{pool or '*'}.*"),
+    )
+    found = RepairReport(
+        since=start,
+        until=datetime.now(UTC),
+        rows=rows(ended(stored, start, pool)),
+        out=out(nodes.decode(each.value) for each in entries),
+    )
+    if output is Format.JSON:
+        console.write_json(found)
+    else:
+        console.write(page(found))
 
 
 def ended(stored: "Iterable[Stored]", start: datetime, pool: str) -> "list[Repaired]":
-    """What ended since a moment."""
+    """Outages that ended after a time."""
     from schemas.node_events import Repaired, node_codec  # noqa: PLC0415
 
     found = (node_codec.decode(each.data) for each in stored if each.time >= start)
     return [each for each in found if isinstance(each, Repaired) and pool in ("", each.pool)]
 
 
-def rows(repaired: "Iterable[Repaired]") -> tuple[Row, ...]:
-    """One row a pool and fault, the most expensive first."""
+def rows(repaired: "Iterable[Repaired]") -> tuple[RepairRow, ...]:
+    """One row per pool and fault, the most GPU-hours first."""
     groups: dict[tuple[str, str], list[Repaired]] = {}
     for each in repaired:
         groups.setdefault((each.pool, each.fault_signature), []).append(each)
@@ -126,12 +126,12 @@ def rows(repaired: "Iterable[Repaired]") -> tuple[Row, ...]:
     return tuple(sorted(found, key=lambda row: (-row.lost_gpu_hours, row.pool, row.fault)))
 
 
-def _row(pool: str, fault: str, group: "Sequence[Repaired]") -> Row:
+def _row(pool: str, fault: str, group: "Sequence[Repaired]") -> RepairRow:
     took = sorted(
         ((each.restored_at - each.unhealthy_at).total_seconds(), each.node) for each in group
     )
     seconds = [each for each, _ in took]
-    return Row(
+    return RepairRow(
         pool=pool,
         fault=fault,
         count=len(group),
@@ -144,8 +144,8 @@ def _row(pool: str, fault: str, group: "Sequence[Repaired]") -> Row:
     )
 
 
-def out(nodes: "Iterable[NodeRecord]") -> tuple[Out, ...]:
-    """Nodes that are out of service now; what they cost is counted when they are back."""
+def out(nodes: "Iterable[NodeRecord]") -> tuple[OutOfService, ...]:
+    """Nodes that are out of service now; their cost is counted when they return."""
     found = []
     for node in nodes:
         if node.state == "terminated" or node.spare:
@@ -158,36 +158,36 @@ def out(nodes: "Iterable[NodeRecord]") -> tuple[Out, ...]:
             since, why = node.changed_at, node.reason or "cordoned"
         else:
             continue
-        found.append(Out(pool=node.pool, node=node.node, why=why, since=since))
+        found.append(OutOfService(pool=node.pool, node=node.node, why=why, since=since))
     return tuple(found)
 
 
-def page(told: Report) -> str:
-    """The report as people read and paste it."""
+def page(report: RepairReport) -> str:
+    """The report as text."""
     from services.cli.text import tables  # noqa: PLC0415
 
-    count = sum(row.count for row in told.rows)
-    lost = gpu_hours(sum(row.lost_gpu_hours for row in told.rows))
+    count = sum(row.count for row in report.rows)
+    lost = gpu_hours(sum(row.lost_gpu_hours for row in report.rows))
     times = "once" if count == 1 else f"{count} times"
-    head = f"Nodes went out of service and came back or were replaced: {times}"
-    span_ = f"from {local_time(told.since)} to {local_time(told.until)}"
+    head = f"Nodes that went out of service and returned or were replaced: {times}"
+    span_ = f"from {local_time(report.since)} to {local_time(report.until)}"
     parts = [f"{head}, {span_}; {lost} GPU-hours lost."]
-    if told.rows:
-        parts.append(tables.columns(HEADERS, [_cells(row) for row in told.rows], colour=False))
-    if told.out:
-        lines = [f"Out of service now, and not counted yet: {len(told.out)}"]
+    if report.rows:
+        parts.append(tables.columns(HEADERS, [_cells(row) for row in report.rows], colour=False))
+    if report.out:
+        lines = [f"Out of service now, and not counted yet: {len(report.out)}"]
         lines += [
             f"  {each.node} ({each.pool}), since {local_time(each.since) if each.since else '-'}: "
             f"{each.why}"
-            for each in told.out[:NAMED_MAX]
+            for each in report.out[:NAMED_MAX]
         ]
-        if len(told.out) > NAMED_MAX:
-            lines.append(f"  … {len(told.out) - NAMED_MAX} more: navarch list")
+        if len(report.out) > NAMED_MAX:
+            lines.append(f"  … {len(report.out) - NAMED_MAX} more: navarch list")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: RepairRow) -> tuple[str, ...]:
 
     return (
         row.pool,

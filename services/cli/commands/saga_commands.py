@@ -1,69 +1,54 @@
-"""`navarch saga list|show|retry|cancel|proceed`: what is under way, and what a person may do to it.
+"""`navarch saga list|show|retry|cancel|proceed`: open sagas, and requests about them.
 
-`list` and `show` read the logs themselves; the others are requests like any other, and the
-pool-manager answers them.
+`list` and `show` read the logs; the others are requests that the pool-manager answers.
 """
 
-import asyncio
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.command_options import Output, Pool
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
 from services.operator_text.quantities import local_time
 
 if TYPE_CHECKING:
     from services.bus.port import Stored
+    from services.cli.bus_client import Fleet
     from services.cli.text.saga_progress import Progress
 
 commands = typer.Typer(
     name="saga",
-    help="Look at the sagas, cancel one, or bring on one that is stuck.",
+    help="Show sagas, cancel one, or continue a stuck one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Saga = Annotated[str, typer.Argument(metavar="ID", help="The saga's id.", show_default=False)]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the saga's log.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the saga's log.")]
 HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiting for")
 
 
 @commands.command("list")
-def list_sagas(
-    pool: Annotated[str, typer.Option("--pool", help="Of one pool only.")] = "",
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
+@fleet_command
+async def list_sagas(fleet: "Fleet", pool: Pool = "", output: Output = Format.TABLE) -> None:
     """List the open sagas and what each waits for."""
+    from services.cli.stored_history import open_sagas  # noqa: PLC0415
+    from services.cli.text.saga_progress import progress  # noqa: PLC0415
 
-    async def work() -> None:
-        from services.cli.bus_client import connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-        from services.cli.stored_history import open_sagas  # noqa: PLC0415
-        from services.cli.text import tables  # noqa: PLC0415
-        from services.cli.text.saga_progress import progress  # noqa: PLC0415
-
-        async with connected(find_bus(nats_url, config)) as fleet:
-            await fleet.check_pool(pool)
-            found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
-        if output is Format.JSON:
-            console.write_json(found)
-        elif found:
-            console.write(tables.columns(HEADERS, rows(found), colour=console.colour()))
-        else:
-            console.write("No saga is open.")
-
-    asyncio.run(work())
+    await fleet.check_pool(pool)
+    found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
+    if output is Format.JSON:
+        console.write_json(found)
+    else:
+        console.write_table(HEADERS, rows(found), "No saga is open.")
 
 
 def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
-    """One row a saga."""
+    """One row per saga."""
     return [
         (
             each.saga,
@@ -80,35 +65,23 @@ def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
 
 
 @commands.command("show")
-def show(
-    saga: Saga, nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE
-) -> None:
-    """Show a saga's log, open or ended.
+@fleet_command
+async def show(fleet: "Fleet", saga: Saga, output: Output = Format.TABLE) -> None:
+    """Show a saga and its log, with each step's inputs and outputs."""
+    from services.cli.stored_history import saga_log  # noqa: PLC0415
+    from services.cli.text.saga_progress import progress  # noqa: PLC0415
 
-    With what each step was given and put out.
-    """
-
-    async def work() -> None:
-        from services.cli.bus_client import connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-        from services.cli.stored_history import saga_log  # noqa: PLC0415
-        from services.cli.text.saga_progress import progress  # noqa: PLC0415
-
-        async with connected(find_bus(nats_url, config)) as fleet:
-            state, stored = await saga_log(fleet.bus, saga)
-        where = progress(state)
-        if output is Format.JSON:
-            entries = b"[" + b",".join(console.json_line(each).encode() for each in stored) + b"]"
-            told = {**msgspec.structs.asdict(where), "log": msgspec.Raw(entries)}
-            console.write_json(told)
-        else:
-            console.write(page(where, stored))
-
-    asyncio.run(work())
+    state, stored = await saga_log(fleet.bus, saga)
+    where = progress(state)
+    if output is Format.JSON:
+        entries = [msgspec.Raw(console.json_line(each).encode()) for each in stored]
+        console.write_json({**msgspec.structs.asdict(where), "log": entries})
+    else:
+        console.write(page(where, stored))
 
 
 def page(where: "Progress", stored: "Sequence[Stored]") -> str:
-    """A saga as people read it: what it is, its log, and what it waits for."""
+    """A saga, its log and what it waits for, as text."""
     from services.cli.text import tables  # noqa: PLC0415
     from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
 
@@ -128,16 +101,16 @@ def page(where: "Progress", stored: "Sequence[Stored]") -> str:
         ("if unwound", f"it leaves {where.leaves}"),
     )
     in_order = sorted(stored, key=lambda one: one.time)
-    moments = [
-        msgspec.structs.replace(told, detail=given(each) or told.detail)
-        for each, told in zip(in_order, timeline_rows(in_order), strict=True)
+    timeline = [
+        msgspec.structs.replace(row, detail=given(each) or row.detail)
+        for each, row in zip(in_order, timeline_rows(in_order), strict=True)
     ]
     head = "\n".join(f"{key:<11} {value}" for key, value in facts if value)
-    return f"{head}\n\n{tables.timeline(moments, colour=console.colour())}"
+    return f"{head}\n\n{tables.timeline(timeline, colour=console.colour())}"
 
 
 def given(stored: "Stored") -> str:
-    """What a step was given, where the entry is the order to perform or undo it."""
+    """The inputs of a step, if the entry starts it or its undo."""
     from schemas.saga_log_entries import StepStarted, UndoStarted  # noqa: PLC0415
     from schemas.stored_messages import decode_stored  # noqa: PLC0415
 
@@ -151,63 +124,25 @@ def given(stored: "Stored") -> str:
     )
 
 
-def _ask(
-    verb: str, saga: str, reason: str, output: Format, nats_url: str, config: Path | None
-) -> None:
-    """Publish a request about a saga to its pool, and print what answers it."""
-
-    async def work() -> None:
+def _request_command(verb: str) -> Callable[..., None]:
+    async def command(
+        fleet: "Fleet", saga: Saga, reason: Reason = "", output: Output = Format.TABLE
+    ) -> None:
         from schemas.operator_requests import SagaRequest  # noqa: PLC0415
-        from services.cli.bus_client import accepted, connected  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
+        from services.cli.bus_client import accepted  # noqa: PLC0415
         from services.cli.stored_history import saga_log  # noqa: PLC0415
 
-        async with connected(find_bus(nats_url, config)) as fleet:
-            state, _ = await saga_log(fleet.bus, saga)
-            request = SagaRequest(saga=saga, reason=reason)
-            answer = await fleet.request(state.params.pool, verb, request)
-            console.write_message(accepted(answer), output)
+        state, _ = await saga_log(fleet.bus, saga)
+        request = SagaRequest(saga=saga, reason=reason)
+        answer = await fleet.request(state.params.pool, verb, request)
+        console.write_message(accepted(answer), output)
 
-    asyncio.run(work())
-
-
-@commands.command("cancel")
-def cancel(
-    saga: Saga,
-    reason: Reason = "",
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Unwind a saga, where that still can be.
-
-    That is before its old node goes, or its new one serves.
-    """
-    _ask("cancel", saga, reason, output, nats_url, config)
+    return fleet_command(command)
 
 
-@commands.command("retry")
-def retry(
-    saga: Saga,
-    reason: Reason = "",
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Bring on a stuck saga, once it is mended."""
-    _ask("retry", saga, reason, output, nats_url, config)
-
-
-@commands.command("proceed")
-def proceed(
-    saga: Saga,
-    reason: Reason = "",
-    nats_url: NatsUrl = "",
-    config: Config = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """Have a saga wait no longer for a drain.
-
-    It goes on, whatever still runs on the node.
-    """
-    _ask("proceed", saga, reason, output, nats_url, config)
+for _verb, _help in (
+    ("cancel", "Unwind a saga, if it has not passed its pivot."),
+    ("retry", "Continue a stuck saga after its cause is fixed."),
+    ("proceed", "Stop waiting for a drain, even if work still runs."),
+):
+    commands.command(_verb, help=_help)(_request_command(_verb))

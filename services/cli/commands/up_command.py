@@ -1,12 +1,11 @@
-"""`navarch up` and `navarch down`: a pool from a wish for GPUs, and its end.
+"""`navarch up` and `navarch down`: launch a pool of GPUs by request, and remove it.
 
-Both are a request to the pool (`apply`, `remove`) and the watching of what comes of it; leaving in
-the middle changes nothing about it.
+Both send a request (`apply`, `remove`) and follow its progress; interrupting the command does not
+cancel the request.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,50 +15,54 @@ from schemas.fleet_queries import Query
 from schemas.names import TOKEN
 from services.cli import console
 from services.cli.command_options import Config, Mode, NatsUrl, Timeout
+from services.cli.fleet_connection import with_fleet
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
     from services.cli.bus_client import Fleet
-    from services.cli.text.launch_plan import Plan, Wish
+    from services.cli.text.launch_plan import LaunchPlan, LaunchRequest
 
 READY_MINUTES: Final = 60
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Stay = Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Stay = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
 
 
 def up(
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="How many GPUs in all.")],
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of GPUs in total.")],
     kind: Annotated[
-        str, typer.Option("--type", help="GPU model (h100), abstract type, or a provider's own.")
+        str,
+        typer.Option(
+            "--type", help="GPU model (h100), abstract type, or a provider's instance type."
+        ),
     ],
     name: Annotated[str, typer.Option("--name", help="The pool's name.")],
-    provider: Annotated[str, typer.Option("--provider", help="At this provider alone.")] = "",
-    region: Annotated[str, typer.Option("--region", help="In this region alone.")] = "",
+    provider: Annotated[str, typer.Option("--provider", help="Only at this provider.")] = "",
+    region: Annotated[str, typer.Option("--region", help="Only in this region.")] = "",
     *,
     spot: Annotated[bool, typer.Option("--spot", help="On the spot market.")] = False,
     max_price: Annotated[
-        float, typer.Option("--max-price", min=0, help="Dollars per hour of one node; 0: any.")
+        float, typer.Option("--max-price", min=0, help="Dollars per hour and node; 0: no limit.")
     ] = 0.0,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the pool, as in YAML."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")
     ] = False,
     yes: Yes = False,
     wait: Stay = True,
     nats_url: NatsUrl = "",
     config: Config = None,
 ) -> None:
-    """Bring up GPUs under a name: plan, price, confirm, watch.
+    """Launch a pool of GPUs: plan, price, confirm, progress.
 
-    Asked again with another number the same pool grows; what is too many leaves.
+    Run again with another number to grow or shrink the same pool.
     """
-    from services.cli.text.launch_plan import Wish  # noqa: PLC0415
+    from services.cli.text.launch_plan import LaunchRequest  # noqa: PLC0415
 
-    wish = Wish(
+    request = LaunchRequest(
         name=name,
         gpus=gpus,
         type=kind,
@@ -74,20 +77,20 @@ def up(
         from schemas.operator_requests import ApplyRequest  # noqa: PLC0415
         from services.cli import bus_client  # noqa: PLC0415
 
-        planned = await _planned(fleet, await _as_it_is(fleet, wish), config)
+        planned = await _planned(fleet, await _with_current_size(fleet, request), config)
         there = await _nodes(fleet, name)
         console.write(plan_text(planned, there))
         if dry_run:
             return
-        _confirm("Bring it up?", yes=yes)
-        request = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
+        _confirm("Launch it?", yes=yes)
+        applied = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
         console.write_message(
-            bus_client.accepted(await fleet.request(name, "apply", request)), console.Format.TABLE
+            bus_client.accepted(await fleet.request(name, "apply", applied)), console.Format.TABLE
         )
         if wait:
             await _ready(fleet, name, planned.nodes)
 
-    _with_fleet(work, nats_url, config)
+    with_fleet(nats_url, config, work)
 
 
 def down(
@@ -100,7 +103,7 @@ def down(
     nats_url: NatsUrl = "",
     config: Config = None,
 ) -> None:
-    """Let every node of a pool leave, then forget the pool."""
+    """Drain and terminate all nodes of a pool, and remove it."""
 
     async def work(fleet: "Fleet") -> None:
         import msgspec  # noqa: PLC0415
@@ -114,11 +117,11 @@ def down(
         for node, status in there.items():
             console.write(f"  {node:<24} {status}")
         nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
-        console.write(f"{name}: {nodes}, each when its work has left.")
+        console.write(f"{name}: {nodes}, each after its work has left.")
         _confirm(f"Take {name} down?", yes=yes)
-        said = {"mode": mode, "timeout": timeout or None}
+        options = {"mode": mode, "timeout": timeout or None}
         try:
-            request = msgspec.convert(said, RemoveRequest, dec_hook=decode_hook)
+            request = msgspec.convert(options, RemoveRequest, dec_hook=decode_hook)
         except msgspec.ValidationError as error:
             raise NavarchError(f"--mode or --timeout: {error}") from error
         answer = bus_client.accepted(await fleet.request(name, "remove", request))
@@ -126,34 +129,25 @@ def down(
         if wait:
             await _gone(fleet, name)
 
-    _with_fleet(work, nats_url, config)
-
-
-def _with_fleet(work: Callable[["Fleet"], Any], nats_url: str, config: Path | None) -> None:
-    from services.cli.bus_client import connected  # noqa: PLC0415
-    from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-
-    async def run() -> None:
-        async with connected(find_bus(nats_url, config)) as fleet:
-            await work(fleet)
-
-    asyncio.run(run())
+    with_fleet(nats_url, config, work)
 
 
 def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise NavarchError("nobody is there to be asked: say --yes, or --dry-run to look alone")
+        raise NavarchError(
+            "this is not a terminal, so nothing can be confirmed: give --yes, or --dry-run"
+        )
     typer.confirm(question, abort=True)
 
 
-def read_settings(said: list[str]) -> dict[str, Any]:
+def read_settings(options: list[str]) -> dict[str, Any]:
     """`--set KEY=VALUE`, each value as YAML; `health.auto_replace=false` goes into `health`."""
     import yaml  # noqa: PLC0415
 
     found: dict[str, Any] = {}
-    for each in said:
+    for each in options:
         path, equals, text = each.partition("=")
         if not equals or not path:
             raise NavarchError(f"--set {each}: write KEY=VALUE")
@@ -174,22 +168,24 @@ def read_settings(said: list[str]) -> dict[str, Any]:
 # --- the plan ------------------------------------------------------------------------------------
 
 
-async def _as_it_is(fleet: "Fleet", wish: "Wish") -> "Wish":
-    """The wish, with the size of the nodes that the pool has already."""
+async def _with_current_size(fleet: "Fleet", request: "LaunchRequest") -> "LaunchRequest":
+    """The request, with the size of the nodes that the pool already has."""
     import msgspec  # noqa: PLC0415
 
     from schemas.messages import decoder  # noqa: PLC0415
     from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
     from schemas.topology import POOLS  # noqa: PLC0415
 
-    entry = await fleet.bus.get(POOLS, pool_key(wish.name)) if TOKEN.match(wish.name) else None
+    entry = (
+        await fleet.bus.get(POOLS, pool_key(request.name)) if TOKEN.match(request.name) else None
+    )
     if entry is None:
-        return wish
+        return request
     record: PoolRecord = decoder(PoolRecord).decode(entry.value)
-    return msgspec.structs.replace(wish, each=record.spec.gpu_count if record.desired else 0)
+    return msgspec.structs.replace(request, each=record.spec.gpu_count if record.desired else 0)
 
 
-async def _planned(fleet: "Fleet", wish: "Wish", config: Path | None) -> "Plan":
+async def _planned(fleet: "Fleet", request: "LaunchRequest", config: Path | None) -> "LaunchPlan":
     import msgspec  # noqa: PLC0415
 
     from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
@@ -206,16 +202,16 @@ async def _planned(fleet: "Fleet", wish: "Wish", config: Path | None) -> "Plan":
     except AnswerError:
         raise
     except NavarchError:
-        # A provisioner that is away, or older: the catalogue still says what there is.
+        # The provisioner does not answer, or is older: the catalogue has the types.
         offers = listed(load_instance_types(settings.instance_types, file), kinds)
-    return plan(wish, offers, kinds)
+    return plan(request, offers, kinds)
 
 
-def plan_text(planned: "Plan", there: dict[str, str]) -> str:
-    """The plan as people read it, the place that is tried first in front."""
+def plan_text(planned: "LaunchPlan", there: dict[str, str]) -> str:
+    """The plan as a table, the offering that is tried first on top."""
     from services.cli.text import tables  # noqa: PLC0415
 
-    headers = ("", "provider", "region", "type", "market", "$/h a node", "$/h in all", "capacity")
+    headers = ("", "provider", "region", "type", "market", "$/h per node", "$/h total", "capacity")
     rows = []
     for number, each in enumerate(planned.offers):
         price = each.dollars_per_hour

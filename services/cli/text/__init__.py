@@ -1,1 +1,1 @@
-"""What the command line says to people, as text."""
+"""The output of the command line as text. Pure."""

@@ -1,4 +1,4 @@
-"""What an autoscaler asks for and does not get, in a sentence. Pure."""
+"""An autoscaler's advice that is not followed, in a sentence. Pure."""
 
 from schemas.autoscaling_advice import Advice
 from schemas.duration import format_duration
@@ -6,7 +6,7 @@ from services.operator_text.quantities import local_time
 
 
 def advice_words(advice: Advice) -> str:
-    """Say what is asked for, why it is not done, and when it is looked at again."""
+    """What is advised, why it is not followed, and when the autoscaler is queried again."""
     since = local_time(advice.since)
     again = ""
     if advice.again_seconds:
@@ -36,8 +36,8 @@ def advice_words(advice: Advice) -> str:
     return f"{asks}, not followed since {since}: {kept}.{again}"
 
 
-def matters(advice: Advice | None) -> bool:
-    """Whether somebody who looks at the whole fleet must know: idle at min_nodes is no news."""
+def is_notable(advice: Advice | None) -> bool:
+    """Whether `navarch status` shows the advice: not for an idle pool at min_nodes."""
     if advice is None:
         return False
     return not (advice.limited_by == "limits" and advice.detail.startswith("min_nodes"))

@@ -1,7 +1,4 @@
-"""Writes evidence down for people, a vendor's support among them: a summary, and a file a part.
-
-Pure: a bundle in, text and bytes out.
-"""
+"""Evidence as a summary and as files, for operators and vendor support. Pure."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,24 +20,24 @@ FAULTS_SHOWN_MAX: Final = 20
 README: Final = "README.txt"
 FILES: Final[dict[str, str]] = {
     README: "this summary",
-    "kernel.log": "the lines of the kernel log that the faults were read from, as they were",
-    "faults.json": "every fault, decoded, with what was made of it",
-    "samples.jsonl": "readings of every GPU around the fault, one sample of the node a line",
+    "kernel.log": "the kernel log lines behind the faults, verbatim",
+    "faults.json": "every fault, decoded, with its verdict",
+    "samples.jsonl": "GPU readings around the fault, one sample per line",
     "gpus.json": "index, UUID, serial number and PCI address of every GPU",
     "checks.json": "boot checks and diagnostics",
-    "timeline.txt": "what was done, from the first message on, with milliseconds",
-    "timeline.jsonl": "the same messages, whole",
-    "bundle.json": "all of it in one file",
+    "timeline.txt": "what happened, with milliseconds",
+    "timeline.jsonl": "the same messages in full",
+    "bundle.json": "everything in one file",
 }
 
 
 def stamp(at: datetime | None) -> str:
-    """A moment that means the same everywhere."""
+    """A time in UTC."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC" if at else "-"
 
 
 def files(bundle: EvidenceBundle) -> dict[str, bytes]:
-    """Every part of a bundle, by file name."""
+    """The files of a bundle, by name."""
     kernel = "".join(f"{stamp(each.time)}  {each.line}\n" for each in bundle.kernel_lines)
     parts: dict[str, bytes] = {
         "kernel.log": kernel.encode(),
@@ -62,7 +59,7 @@ def _pretty(data: bytes) -> bytes:
 
 
 def story(bundle: EvidenceBundle) -> str:
-    """The timeline as `navarch timeline` tells it."""
+    """The timeline as `navarch timeline` prints it."""
     stored = [
         Stored(each.subject, msgspec.json.encode(each.message), each.sequence, each.time)
         for each in bundle.timeline
@@ -101,21 +98,21 @@ def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
         facts += [
             ("judged", f"{verdict.status}: {verdict.reason}"),
             ("by rule", f"{verdict.rule or '-'} (health policy {verdict.policy or '-'})"),
-            ("calls for", verdict.action),
+            ("action", verdict.action),
         ]
     match bundle.outcome:
         case "open":
-            ended = "not yet: this is what is known up to now"
+            ended = "not yet: this is the state so far"
         case "recovered":
-            ended = "by itself: nothing was done"
+            ended = "recovered without remediation"
         case "replaced":
             ended = f"replaced by {bundle.new_node}, in service since {stamp(bundle.restored_at)}"
         case "reset":
-            ended = f"its GPUs were reset; given back to work at {stamp(bundle.restored_at)}"
+            ended = f"its GPUs were reset; returned to service at {stamp(bundle.restored_at)}"
         case "rebooted":
-            ended = f"rebooted; given back to work at {stamp(bundle.restored_at)}"
+            ended = f"rebooted; returned to service at {stamp(bundle.restored_at)}"
         case "uncordoned":
-            ended = f"given back to work at {stamp(bundle.restored_at)}"
+            ended = f"returned to service at {stamp(bundle.restored_at)}"
         case "removed":
             ended = f"removed without a replacement, {stamp(bundle.restored_at)}"
     facts.append(("ended", ended))
@@ -138,7 +135,7 @@ def _machine(bundle: EvidenceBundle) -> list[tuple[str, str]]:
         ("provider", bundle.provider),
         ("instance id", bundle.provider_id),
         ("instance type", bundle.instance_type),
-        ("place", place),
+        ("location", place),
         ("host name", bundle.hostname),
         ("address", bundle.address),
         ("boot id", bundle.boot_id),
@@ -212,7 +209,7 @@ def _fault(judged: JudgedFault) -> tuple[str, ...]:
 
 
 def _readings(bundle: EvidenceBundle) -> str:
-    """The last sample before the fault and the first after it, of the GPUs that had one."""
+    """The last sample before the fault and the first after it, of the GPUs with faults."""
     decided = next(
         (
             each.fault
@@ -225,8 +222,8 @@ def _readings(bundle: EvidenceBundle) -> str:
     before = [each for each in bundle.samples if each.time <= moment]
     after = [each for each in bundle.samples if each.time > moment]
     if not bundle.samples:
-        return "READINGS\n  none: no sample of this node was left when it was judged"
-    ill = {each.fault.gpu_index for each in bundle.faults if each.fault.gpu_index >= 0}
+        return "READINGS\n  none: no sample was stored when the verdict was made"
+    faulty = {each.fault.gpu_index for each in bundle.faults if each.fault.gpu_index >= 0}
     rows = [
         (stamp(sample.time), when, *_reading(gpu))
         for when, sample in (
@@ -234,7 +231,7 @@ def _readings(bundle: EvidenceBundle) -> str:
             *(("after", each) for each in after[:1]),
         )
         for gpu in sample.gpus
-        if not ill or gpu.index in ill
+        if not faulty or gpu.index in faulty
     ]
     head = (
         "taken",
@@ -295,7 +292,7 @@ def _left_out(bundle: EvidenceBundle) -> str:
     if not bundle.omitted:
         return ""
     named = ", ".join(f"{count} of {part}" for part, count in bundle.omitted.items())
-    return f"Left out, because more is not kept: {named}."
+    return f"Omitted because of the size limit: {named}."
 
 
 def _indented(text: str) -> str:

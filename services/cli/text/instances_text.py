@@ -1,4 +1,4 @@
-"""Instances, leaks and sweeps as text for people. Pure: values in, rows and sentences out."""
+"""Instances, leaks and sweeps as text. Pure."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -16,11 +16,11 @@ LEAKED_HEADERS: Final = (
     *("instance", "pool", "provider", "id", "since", "tries", "last try", "$/hour", "so far"),
     "last error",
 )
-SWEEP_HEADERS: Final = ("does", "instance", "pool", "provider", "id", "when", "because")
+SWEEP_HEADERS: Final = ("action", "instance", "pool", "provider", "id", "when", "because")
 
 
 def age(seconds: float) -> str:
-    """How old something is, in its two largest units."""
+    """An age in its two largest units."""
     whole = max(int(seconds), 0)
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", HOUR_SECONDS), ("m", 60), ("s", 1)):
@@ -31,7 +31,7 @@ def age(seconds: float) -> str:
 
 
 def instance_rows(records: Iterable[InstanceRecord], now: datetime) -> list[tuple[str, ...]]:
-    """One row an instance, those that should be gone first, then the dearest."""
+    """One row per instance: leaked ones first, then the most expensive."""
     ordered = sorted(
         records, key=lambda each: (each.state != "leaked", -each.dollars_per_hour, each.instance)
     )
@@ -51,15 +51,15 @@ def instance_rows(records: Iterable[InstanceRecord], now: datetime) -> list[tupl
 
 
 def total(records: Sequence[InstanceRecord]) -> str:
-    """How many there are, and what they cost together."""
-    standing = [each for each in records if each.state != "terminated"]
-    if not standing:
-        return "No instance stands."
-    return f"{_count(len(standing), 'instance')}{_cost(standing)}."
+    """The number of instances and their total cost."""
+    present = [each for each in records if each.state != "terminated"]
+    if not present:
+        return "There are no instances."
+    return f"{_count(len(present), 'instance')}{_cost(present)}."
 
 
 def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[str, ...]]:
-    """One row a leak, the dearest so far first."""
+    """One row per leak, the highest cost so far first."""
     ordered = sorted(leaked, key=lambda each: (-_so_far(each, now), each.instance))
     return [
         (
@@ -79,20 +79,20 @@ def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[s
 
 
 def leaked_total(records: Sequence[InstanceRecord], now: datetime) -> str:
-    """What the leaks cost together; and what else is on its way out."""
+    """The total cost of the leaks, and what else is being terminated."""
     leaked = [each for each in records if each.state == "leaked"]
     going = sum(each.state == "terminating" for each in records)
-    rest = f" {_count(going, 'more instance')} {_are(going)} being removed." if going else ""
+    rest = f" {_count(going, 'more instance')} {_are(going)} being terminated." if going else ""
     if not leaked:
-        return f"Nothing is leaked.{rest}"
+        return f"No instance is leaked.{rest}"
     so_far = sum(_so_far(each, now) for each in leaked)
     spent = f", ${so_far:.2f} so far" if so_far else ""
-    again = "Removing is tried again and again; `navarch sweep` tries now."
+    again = "Termination is retried; `navarch sweep` retries now."
     return f"{_count(len(leaked), 'instance')} leaked{_cost(leaked)}{spent}. {again}{rest}"
 
 
 def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
-    """One row for each thing."""
+    """One row per difference."""
     return [
         (
             each.verb,
@@ -108,21 +108,21 @@ def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
 
 
 def sweep_words(answer: SweepAnswer) -> list[str]:
-    """What the table does not say."""
+    """Sentences below the table."""
     words = [
-        f"{provider} could not be listed, and nothing is concluded about it: {reason}"
+        f"{provider} could not be listed, and is left out of the sweep: {reason}"
         for provider, reason in sorted(answer.unlisted.items())
     ]
     if not answer.fleet_known:
-        words.append("The fleet's id is not known yet, so nothing at any provider is touched.")
+        words.append("The fleet ID is not known yet, so nothing at any provider is changed.")
     if not answer.lines and not words:
-        words.append("Providers and records agree: there is nothing to do.")
+        words.append("Providers and records agree.")
     if answer.performed and any(each.outcome not in {"", "done"} for each in answer.lines):
-        words.append("What could not be done is tried again; why: `navarch leaked`.")
+        words.append("Failed actions are retried; `navarch leaked` shows the reasons.")
     if answer.lines and not answer.performed:
         words.append(
-            f"Nothing was touched. {answer.replica} does it by itself when it is due; "
-            "`navarch sweep` does at once what is due now."
+            f"Nothing was changed. {answer.replica} performs each action when it is due; "
+            "`navarch sweep` performs now what is due."
         )
     return words
 
@@ -140,12 +140,12 @@ def _since(record: InstanceRecord) -> datetime:
 
 
 def _so_far(record: InstanceRecord, now: datetime) -> float:
-    """What it has cost since it was to go."""
+    """Its cost since it should have been terminated."""
     return record.dollars_per_hour * (now - _since(record)).total_seconds() / HOUR_SECONDS
 
 
 def _cost(records: Iterable[InstanceRecord]) -> str:
-    """Their price together, and how many have none."""
+    """Their total price, and how many have no known price."""
     prices = [each.dollars_per_hour for each in records]
     unknown = prices.count(0.0)
     if unknown == len(prices):

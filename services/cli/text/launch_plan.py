@@ -1,8 +1,8 @@
-"""What `navarch up` would do: which machines, where, at what price. Pure.
+"""Plans `navarch up`: which offerings, how many nodes, at what price. Pure.
 
-GPUs are asked for by number and model; machines come with 1, 4 or 8 of them. The plan takes the
-largest machines that the number divides by, and of those the cheapest place that has capacity as
-far as is known; the others stay the pool's to fall back on.
+An operator requests GPUs by number and model; instances have 1, 4 or 8 of them. The plan takes the
+largest instances that divide the number, and the cheapest offering with known capacity first; the
+other offerings remain as fallbacks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,19 @@ from schemas.offering_records import OfferingView
 from services.primitives.errors import NavarchError
 
 NODE_GPUS_MAX: Final = 8
-"""Of one machine that we make ourselves."""
+"""GPUs of a simulated or local machine."""
 ANY_TYPE: Final = ("local", "docker", "ssh", "fake")
-"""Kinds of provider that have no catalogue: they take any name for a type."""
+"""Provider plugins without a catalogue: they accept any instance type."""
 CLOUDS: Final = ("aws", "gcp", "azure", "lambda")
-"""Kinds whose machines are told at their first boot how to become a node."""
+"""Provider plugins whose instances are enrolled through their user data."""
 
 
 class PlanError(NavarchError):
-    """What is asked for cannot be planned; the text says what can."""
+    """The request cannot be planned; the message says what can be."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody asks for."""
+class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator requests."""
 
     name: str
     gpus: int
@@ -38,72 +38,74 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     market: Market = "on-demand"
     max_price: float = 0.0
-    """Dollars per hour of one node; 0: any."""
+    """Dollars per hour and node; 0: no limit."""
     each: int = 0
-    """GPUs of each node that the pool has already; 0: it has none."""
+    """GPUs of each node that the pool already has; 0: it has none."""
     settings: dict[str, Any] = {}
-    """Of the pool, as they stand in the configuration; they win over the plan's."""
+    """Pool settings in the form of the configuration; they override the plan's."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be done."""
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The offerings to launch and the pool's settings."""
 
     name: str
     nodes: int
     gpus: int
-    """Of one node."""
+    """GPUs per node."""
     offers: tuple[OfferingView, ...]
-    """Where they may come from, the one to try first in front."""
+    """In the order in which they are tried."""
     spec: dict[str, Any]
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """Of all nodes, if all come from the first; None: not known."""
+        """Price of all nodes at the first offering; None: unknown."""
         price = self.offers[0].dollars_per_hour
         return None if price is None else price * self.nodes
 
 
-def plan(wish: Wish, offerings: Sequence[OfferingView], kinds: Mapping[str, str]) -> Plan:
-    """Plan it. `kinds`: the configured providers as far as they are known, name -> plugin."""
+def plan(
+    request: LaunchRequest, offerings: Sequence[OfferingView], kinds: Mapping[str, str]
+) -> LaunchPlan:
+    """Make the plan. `kinds`: the known configured providers, name -> plugin."""
     try:
-        pool_name(wish.name)
+        pool_name(request.name)
     except InvalidNameError as error:
         raise PlanError(f"--name: {error}") from error
-    if wish.gpus < 1:
-        raise PlanError("--gpus: ask for one at least")
-    found = [each for each in offerings if _wanted(wish, each)]
-    if wish.each and wish.gpus % wish.each:
+    if request.gpus < 1:
+        raise PlanError("--gpus: request at least 1")
+    found = [each for each in offerings if _matches(request, each)]
+    if request.each and request.gpus % request.each:
         raise PlanError(
-            f"{wish.name} has nodes of {wish.each} GPUs each, and {wish.gpus} is no multiple of "
-            "that; ask for one that is, or under another name"
+            f"{request.name} has nodes of {request.each} GPUs each, and {request.gpus} is not a "
+            "multiple; request a multiple, or use another --name"
         )
     fitting = [
         each
         for each in found
-        if each.gpus and wish.gpus % each.gpus == 0 and wish.each in (0, each.gpus)
+        if each.gpus and request.gpus % each.gpus == 0 and request.each in (0, each.gpus)
     ]
     gpus = max((each.gpus for each in fitting), default=0)
     offers = sorted((each for each in fitting if each.gpus == gpus), key=_rank)
     if offers:
-        # One pool's machines become nodes in one way.
-        told = _is_told(offers[0], kinds)
-        offers = [each for each in offers if _is_told(each, kinds) == told]
+        # All nodes of a pool are enrolled in the same way.
+        enrolled = _has_user_data(offers[0], kinds)
+        offers = [each for each in offers if _has_user_data(each, kinds) == enrolled]
     if not offers:
-        gpus = wish.each or _divisor(wish.gpus)
-        offers = _any_type(wish, kinds, gpus)
+        gpus = request.each or _divisor(request.gpus)
+        offers = _any_type(request, kinds, gpus)
     if not offers:
-        raise PlanError(_nothing(wish, found, offerings, kinds))
-    return Plan(
-        name=wish.name,
-        nodes=wish.gpus // gpus,
+        raise PlanError(_nothing(request, found, offerings, kinds))
+    return LaunchPlan(
+        name=request.name,
+        nodes=request.gpus // gpus,
         gpus=gpus,
         offers=tuple(offers),
-        spec=_spec(wish, offers, gpus, wish.gpus // gpus, kinds),
+        spec=_spec(request, offers, gpus, request.gpus // gpus, kinds),
     )
 
 
 def listed(types: InstanceTypes, kinds: Mapping[str, str]) -> list[OfferingView]:
-    """What the catalogue has at the configured providers, where the fleet itself does not say."""
+    """The catalogue's offerings at the configured providers, if the provisioner does not answer."""
     found = []
     for provider, kind in kinds.items():
         known = {**types.types.get(kind, {}), **types.types.get(provider, {})}
@@ -127,11 +129,11 @@ def listed(types: InstanceTypes, kinds: Mapping[str, str]) -> list[OfferingView]
     return found
 
 
-def _wanted(wish: Wish, offering: OfferingView) -> bool:
-    """Whether it is of the type, and where it is wanted."""
-    named, model = wish.type.lower(), offering.gpu.lower()
+def _matches(request: LaunchRequest, offering: OfferingView) -> bool:
+    """Whether an offering has the requested type, location, market and price."""
+    named, model = request.type.lower(), offering.gpu.lower()
     of_type = (
-        wish.type == offering.instance_type
+        request.type == offering.instance_type
         or named in offering.abstract
         or model == named
         or model.startswith(f"{named}-")
@@ -139,16 +141,16 @@ def _wanted(wish: Wish, offering: OfferingView) -> bool:
     price = offering.dollars_per_hour
     return (
         of_type
-        and offering.market == wish.market
-        and wish.provider in ("", offering.provider)
-        # The catalogue knows no regions: what it has may be had in any.
-        and (wish.region in ("", offering.region) or not offering.region)
-        and (not wish.max_price or (price is not None and price <= wish.max_price))
+        and offering.market == request.market
+        and request.provider in ("", offering.provider)
+        # Catalogue entries have no region: they match any.
+        and (request.region in ("", offering.region) or not offering.region)
+        and (not request.max_price or (price is not None and price <= request.max_price))
     )
 
 
-def _is_told(offering: OfferingView, kinds: Mapping[str, str]) -> bool:
-    """Whether a machine of it is told at its first boot how to become a node."""
+def _has_user_data(offering: OfferingView, kinds: Mapping[str, str]) -> bool:
+    """Whether an instance of it is enrolled through its user data."""
     return kinds.get(offering.provider, offering.provider) in CLOUDS
 
 
@@ -164,19 +166,19 @@ def _rank(offering: OfferingView) -> tuple[bool, bool, float, str, str]:
     )
 
 
-def _any_type(wish: Wish, kinds: Mapping[str, str], gpus: int) -> list[OfferingView]:
-    """Machines of providers that have no types of their own, where nothing else is meant."""
+def _any_type(request: LaunchRequest, kinds: Mapping[str, str], gpus: int) -> list[OfferingView]:
+    """Offerings of providers that accept any type, unless a cloud could be meant."""
     free = [name for name, kind in kinds.items() if kind in ANY_TYPE]
-    if wish.provider:
-        free = [name for name in free if name == wish.provider]
+    if request.provider:
+        free = [name for name in free if name == request.provider]
     elif len(free) != len(kinds):
-        free = []  # Simulated GPUs must not stand in for those of a cloud.
+        free = []  # Simulated GPUs must not replace those of a cloud.
     return [
         OfferingView(
             provider=name,
-            region=wish.region,
-            instance_type=wish.type,
-            market=wish.market,
+            region=request.region,
+            instance_type=request.type,
+            market=request.market,
             gpus=gpus,
             dollars_per_hour=0.0,
         )
@@ -189,15 +191,19 @@ def _divisor(gpus: int) -> int:
 
 
 def _spec(
-    wish: Wish, offers: Sequence[OfferingView], gpus: int, nodes: int, kinds: Mapping[str, str]
+    request: LaunchRequest,
+    offers: Sequence[OfferingView],
+    gpus: int,
+    nodes: int,
+    kinds: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The pool, as the configuration would say it."""
+    """The pool's settings in the form of the configuration."""
     choices: dict[str, dict[str, Any]] = {}
     for each in offers:
         choice = choices.setdefault(
             each.provider, {"name": each.provider, "instance_type": each.instance_type}
         )
-        region = each.region or wish.region
+        region = each.region or request.region
         if region and choice["instance_type"] == each.instance_type:
             regions = choice.setdefault("regions", [])
             if region not in regions:
@@ -209,33 +215,33 @@ def _spec(
         "max_nodes": nodes,
         "gpu_count": gpus,
     }
-    if wish.market == "spot":
+    if request.market == "spot":
         spec["market"] = "spot"
-    if wish.max_price:
-        spec["max_price"] = wish.max_price
-    if _is_told(offers[0], kinds):
+    if request.max_price:
+        spec["max_price"] = request.max_price
+    if _has_user_data(offers[0], kinds):
         spec["user_data"] = "auto"
-    return {**spec, **wish.settings}
+    return {**spec, **request.settings}
 
 
 def _nothing(
-    wish: Wish,
+    request: LaunchRequest,
     found: Sequence[OfferingView],
     offerings: Sequence[OfferingView],
     kinds: Mapping[str, str],
 ) -> str:
-    """Why there is nothing to take, and what there is."""
+    """Why no offering matches, and which exist."""
     if found:
         sizes = sorted({each.gpus for each in found if each.gpus})
         return (
-            f"{wish.gpus} GPUs cannot be had in whole machines: {wish.type} comes with "
+            f"{request.gpus} GPUs are not a whole number of instances: {request.type} has "
             f"{', '.join(map(str, sizes))} each"
         )
     models = sorted({each.gpu.lower() for each in offerings if each.gpu})
     there = f"there are {', '.join(models)}" if models else "no provider has types with GPUs"
-    where = f" at {wish.provider}" if wish.provider else ""
+    where = f" at {request.provider}" if request.provider else ""
     known = ", ".join(kinds) or "not known here"
     return (
-        f"no {wish.market} {wish.type}{where}: {there} (providers: {known}); see "
+        f"no {request.market} {request.type}{where}: {there} (providers: {known}); see "
         "navarch offerings --all"
     )

@@ -1,4 +1,4 @@
-"""Offerings as a table for people. Pure."""
+"""Offerings as a table. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,7 +11,7 @@ HEADERS: Final = ("provider", "place", "type", "gpus", "market", "$/h", "price",
 
 
 def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[str, ...]]:
-    """A row for each."""
+    """One row per offering."""
     return [
         (
             each.provider,
@@ -29,16 +29,16 @@ def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[st
 
 
 def price_words(view: OfferingView, now: datetime) -> str:
-    """Where its price is from, and how old it is."""
+    """The source and age of its price."""
     if view.price_from == "provider" and view.price_at is not None:
         return f"{elapsed(max((now - view.price_at).total_seconds(), 0.0))} ago"
     return {"catalogue": "catalogue"}.get(view.price_from, "not known")
 
 
 def state_words(view: OfferingView, now: datetime) -> str:
-    """Whether it can be had, since when not, and when that is tried again."""
+    """Its availability, since when it is exhausted, and when it is tried next."""
     if view.state == "available":
-        return "it says none" if view.reported_available is False else "available"
+        return "reported as unavailable" if view.reported_available is False else "available"
     since = f" since {local_time(view.since)}" if view.since is not None else ""
     what = "exhausted" if view.state == "exhausted" else view.kind
     tries = f", {view.failures} tries" if view.failures > 1 else ""
@@ -53,7 +53,7 @@ def state_words(view: OfferingView, now: datetime) -> str:
 
 
 def used_words(view: OfferingView) -> str:
-    """The pools that may launch it, with how many of their instances are of it."""
+    """The pools that may launch it, with their number of instances."""
     if not view.used_by:
         return "-"
     return ", ".join(f"{each.pool} {each.instances}" for each in view.used_by)

@@ -1,6 +1,6 @@
-"""Turns what the fleet answered into text for people. Pure: values in, lines out.
+"""The fleet's answers as text. Pure.
 
-Columns are aligned with spaces, as `ps` does: quick for ten thousand nodes, and easy to cut.
+Columns are aligned with spaces, as in `ps`: fast for ten thousand nodes, and easy to `cut`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from schemas.duration import format_duration
 from schemas.fleet_queries import NodeView, PoolView
-from services.cli.text.advice_text import advice_words, matters
+from services.cli.text.advice_text import advice_words, is_notable
 from services.cli.text.node_timeline import TimelineRow
 from services.operator_text.event_text import EventDescription, Tone
 
 CELL_CHARS_MAX: Final = 140
-"""No id is cut, two nodes of a saga included: people copy them."""
+"""Long enough for every ID: operators copy them."""
 GAP: Final = "  "
 RESET: Final = "\x1b[0m"
 COLOURS: Final[dict[Tone, str]] = {"good": "\x1b[32m", "bad": "\x1b[31m", "plain": ""}
@@ -24,7 +24,7 @@ HEALTH_TONES: Final[dict[str, Tone]] = {"healthy": "good", "degraded": "bad", "u
 
 
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
-    """A table; the last column takes what room it needs."""
+    """A table; the last column is not shortened."""
     cells = [[_short(cell) for cell in row[:-1]] + [row[-1]] for row in rows]
     widths = [
         max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)
@@ -49,7 +49,7 @@ def _paint(line: str, cells: Sequence[str], *, colour: bool) -> str:
 
 
 def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:
-    """One row a node; what is out of the ordinary stands in the last column."""
+    """One row per node; the last column has what is exceptional."""
     return [
         (
             node.id,
@@ -103,13 +103,13 @@ POOL_HEADERS: Final = (
     "max",
     "breaker",
     "out of service",
-    "begun",
+    "disruptions",
     "open sagas",
 )
 
 
 def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
-    """One row a pool."""
+    """One row per pool."""
     return [
         (
             _named(pool),
@@ -125,16 +125,16 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
 
 
 def unfollowed(pools: Iterable[PoolView]) -> list[str]:
-    """What autoscalers ask for and do not get, a line each."""
+    """Autoscalers' advice that is not followed, one line each."""
     return [
         f"{pool.name}: {advice_words(pool.advice)}"
         for pool in pools
-        if pool.advice is not None and matters(pool.advice)
+        if pool.advice is not None and is_notable(pool.advice)
     ]
 
 
 def _named(pool: PoolView) -> str:
-    """Its name, and what is out of the ordinary about it."""
+    """Its name, with its mode if that is exceptional."""
     if pool.removing:
         return f"{pool.name} (removing)"
     return f"{pool.name} (observe)" if pool.mode == "observe" else pool.name
@@ -151,7 +151,7 @@ def begun(count: int, limit: int, window_seconds: float) -> str:
 
 
 def generic(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
-    """A table of whatever keys the items share; nested values are left to `-o json`."""
+    """A table of the keys that the items share, without nested values."""
     headers = [
         key
         for key in (items[0] if items else {})
@@ -167,7 +167,7 @@ SAGAS_SHOWN_MAX: Final = 20
 
 
 def under_way(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
-    """The open sagas in short; what each waits for is another command's."""
+    """The open sagas in short."""
     shown: list[dict[str, Any]] = [
         {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in sagas[:SAGAS_SHOWN_MAX]
     ]
@@ -175,8 +175,8 @@ def under_way(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
         if saga.get("since"):
             saga["since"] = datetime.fromisoformat(saga["since"]).astimezone().strftime("%m-%d %T")
     more = f", {len(sagas) - SAGAS_SHOWN_MAX} more" if len(sagas) > SAGAS_SHOWN_MAX else ""
-    waiting = f"What each waits for{more}: navarch saga list"
-    return f"Under way:\n{generic(shown, colour=colour)}\n{waiting}"
+    waiting = f"Details{more}: navarch saga list"
+    return f"Open sagas:\n{generic(shown, colour=colour)}\n{waiting}"
 
 
 def _cell(value: Any) -> str:
@@ -184,7 +184,7 @@ def _cell(value: Any) -> str:
 
 
 def node_page(node: NodeView, *, colour: bool) -> str:
-    """Everything about one node."""
+    """All facts about one node."""
     facts = [
         ("node", node.id),
         ("pool", node.pool),
@@ -194,7 +194,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         ("gpus", str(node.gpu_count)),
         ("provider", node.provider),
         ("instance type", node.instance_type),
-        ("place", "/".join(part for part in (node.region, node.zone) if part)),
+        ("location", "/".join(part for part in (node.region, node.zone) if part)),
         ("rack", node.rack),
         ("job", node.job),
         ("address", node.address),
@@ -204,7 +204,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
     parts = ["\n".join(f"{key:<14} {value}" for key, value in facts if value)]
     if node.gpus:
         parts.append(generic([_identity(gpu) for gpu in node.gpus], colour=colour))
-        parts += _sick_gpus(node, colour=colour)
+        parts += _unhealthy_gpus(node, colour=colour)
     if node.health_events:
         rows = [
             (
@@ -223,18 +223,18 @@ def node_page(node: NodeView, *, colour: bool) -> str:
 
 
 def _identity(gpu: dict[str, Any]) -> dict[str, Any]:
-    """A GPU's own facts and whether it is healthy, without why it is not."""
+    """A GPU's identity and health, without the reason."""
     return {key: value for key, value in gpu.items() if key not in WHY}
 
 
 def _moment(text: str) -> str:
-    """A moment to the millisecond, as everywhere."""
+    """A time in milliseconds."""
     head, dot, _ = text.partition(".")
     return f"{head}{dot}{text[len(head) + 1 :].rstrip('Z')[:3]}Z" if dot else text or "-"
 
 
-def _sick_gpus(node: NodeView, *, colour: bool) -> list[str]:
-    """A table of what stands against each GPU that is not healthy; none: no table."""
+def _unhealthy_gpus(node: NodeView, *, colour: bool) -> list[str]:
+    """A table of the conditions of each degraded or unhealthy GPU, if there are any."""
     rows = [
         (
             str(gpu["index"]),
@@ -252,7 +252,7 @@ def _sick_gpus(node: NodeView, *, colour: bool) -> list[str]:
 
 
 WHY: Final = frozenset({"action", "rule", "reason", "fault", "kind", "code", "since"})
-"""Of a GPU that is not healthy; shown in a table of its own."""
+"""Keys that are shown in the table of unhealthy GPUs."""
 
 
 def event_line(at: datetime, text: EventDescription, *, colour: bool) -> str:

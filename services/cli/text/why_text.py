@@ -1,7 +1,7 @@
-"""Why something is as it is: what was seen, decided, tried and refused, and what it waits for.
+"""Explains a node, pool or saga: what was observed, decided and tried, and what it waits for. Pure.
 
-Pure: stored messages and records in, sentences out; nothing is remembered beside the log. The
-moments are those of storing, because they come from one clock, the server's.
+The input is stored messages and records. Times are storage times: they come from one clock, the
+server's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,25 +23,26 @@ from services.pool_manager.planner.sizing.cloud_notices import taken
 from services.saga.saga_state import SagaState
 
 LINES_MAX: Final = 40
-"""The newest; what was before is `navarch timeline`."""
+"""The newest; `navarch timeline` has all."""
 SAGAS_NAMED_MAX: Final = 20
+NOTHING: Final = "Nothing is in progress, and it waits for nothing."
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer."""
+class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer of `navarch why`."""
 
     about: str
     kind: Literal["node", "pool", "saga"]
     summary: str
     lines: tuple[HistoryLine, ...] = ()
     omitted: int = 0
-    """Older lines that are not shown."""
+    """Number of older lines that are not shown."""
     now: tuple[str, ...] = ()
     """What it waits for, and since when."""
     next: str = ""
-    """What comes after that."""
+    """What follows."""
     evidence: str = ""
-    """The command that shows what is kept of a node that was sick."""
+    """The command that shows the evidence about a node that was unhealthy."""
 
 
 # --- one node ------------------------------------------------------------------------------------
@@ -53,31 +54,31 @@ def why_node(
     stored: Iterable[Stored],
     sagas: Sequence[SagaState],
     *,
-    kept: bool = False,
+    has_evidence: bool = False,
     at: datetime | None = None,
-) -> Answer:
-    """Answer for a node; `stored`: its events, its pool's about it, its sagas' entries.
+) -> WhyAnswer:
+    """Explain a node; `stored`: its events, its pool's events about it, its sagas' entries.
 
-    `kept`: whether there is evidence of it; `at`: now, to say which windows are open.
+    `has_evidence`: whether evidence of it is stored; `at`: now, for the maintenance windows.
     """
-    told = history_lines(stored)
+    lines = history_lines(stored)
     words: list[str] = [node.state, node.health]
     words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
-    keeps = blocked_text.node_kept(node, pool, at)
-    now, then = _node_now(node, pool, sagas, told, keeps)
-    now = (*keeps, *now)
-    if not now and (waits := blocked_text.degraded_told(node, pool, at)):
+    blocks = blocked_text.node_blocks(node, pool, at)
+    now, then = _node_now(node, pool, sagas, lines, blocks)
+    now = (*blocks, *now)
+    if not now and (waits := blocked_text.degraded_wait(node, pool, at)):
         now = (waits,)
     return _answer(
-        Answer(
+        WhyAnswer(
             about=node.node,
             kind="node",
             summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
-            now=now or ("Nothing is under way, and nothing is waited for.",),
+            now=now or (NOTHING,),
             next=then,
-            evidence=f"navarch evidence {node.node}" if kept else "",
+            evidence=f"navarch evidence {node.node}" if has_evidence else "",
         ),
-        told,
+        lines,
     )
 
 
@@ -85,8 +86,8 @@ def _node_now(
     node: NodeRecord,
     pool: PoolRecord | None,
     sagas: Sequence[SagaState],
-    told: Sequence[HistoryLine],
-    keeps: Sequence[str],
+    lines: Sequence[HistoryLine],
+    blocks: Sequence[str],
 ) -> tuple[tuple[str, ...], str]:
     saga = next((each for each in sagas if each.saga == node.saga), None)
     if saga is not None:
@@ -94,55 +95,59 @@ def _node_now(
         return (_waits(where),), _then(where)
     if node.state == "terminated":
         replaced = (each for each in sagas if (each.kind, each.status) == ("replace", "done"))
-        heirs = (e.params for e in replaced if e.params.node == node.node)
-        heir = next((each.promotes or each.new_node for each in heirs), "")
-        took = f" {heir} took its place." if heir else ""
-        return (f"It is gone; nothing is under way about it.{took}",), ""
-    if _sick(node):
+        params = (each.params for each in replaced if each.params.node == node.node)
+        successor = next((each.promotes or each.new_node for each in params), "")
+        place = f" {successor} replaced it." if successor else ""
+        return (f"It is terminated; nothing is in progress.{place}",), ""
+    if _is_unhealthy(node):
         by_hand = _by_hand(node)
-        if keeps:
-            return (f"It is sick: {_illness(node)}.",), "nothing by itself until that ends"
+        if blocks:
+            return (
+                f"It is unhealthy: {_fault_of(node)}.",
+            ), "nothing automatic until the block ends"
         asked = pool is not None and pool.spec.health.auto_replace
         left = pool is not None and node.node in pool.operator_notified
-        then = "it is mended or replaced, as soon as nothing holds that back any more"
-        return (_held_back(node, pool, told),), then if asked and not left else by_hand
+        then = "it is remediated or replaced as soon as nothing blocks that"
+        return (_blocked(node, pool, lines),), then if asked and not left else by_hand
     if node.spare:
-        return ("It is a spare, kept cordoned until it takes a node's place.",), ""
+        return ("It is a spare: it stays cordoned until it replaces a node.",), ""
     if node.cordoned:
         return (
-            "Nothing is under way; it takes no new work, because it is cordoned.",
-        ), f"nothing by itself; to have it back: navarch uncordon {node.node}"
+            "Nothing is in progress; it gets no new work, because it is cordoned.",
+        ), f"nothing automatic; to return it to service: navarch uncordon {node.node}"
     return (), ""
 
 
 def _by_hand(node: NodeRecord) -> str:
-    """What a person can do about a sick node; first what its verdict calls for."""
+    """What an operator can do about an unhealthy node; first the action of its verdict."""
     verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action, "replace")
-    return f"navarch {verb} {node.node}, or navarch uncordon {node.node} if it is well"
+    return f"navarch {verb} {node.node}, or navarch uncordon {node.node} if it is healthy"
 
 
-def _sick(node: NodeRecord) -> bool:
-    """Whether something must be done about a node."""
+def _is_unhealthy(node: NodeRecord) -> bool:
+    """Whether a node needs remediation."""
     return node.state == "active" and bool(node.health == "unhealthy" or node.lost or taken(node))
 
 
-def _illness(node: NodeRecord) -> str:
+def _fault_of(node: NodeRecord) -> str:
     if node.health == "unhealthy":
         return node.health_reason or "judged unhealthy"
-    return taken(node) or "its heart does not beat"
+    return taken(node) or "its heartbeats stopped"
 
 
-def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[HistoryLine]) -> str:
-    """Why a sick node is not being replaced."""
+def _blocked(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[HistoryLine]) -> str:
+    """Why an unhealthy node is not being remediated."""
     if pool is None:
-        return "Nothing is under way: its pool is not configured any more."
+        return "Nothing is in progress: its pool is no longer configured."
     if not pool.spec.health.auto_replace:
-        return "Nothing is under way: the pool has auto_replace: false, so a person must decide."
-    last = next((each for each in reversed(told) if each.topic == "blocked"), None)
+        return (
+            "Nothing is in progress: the pool has auto_replace: false, so an operator must decide."
+        )
+    last = next((each for each in reversed(lines) if each.topic == "blocked"), None)
     if node.node in pool.operator_notified:
-        asked = f", asked for at {local_time(last.at)}" if last else ""
-        how = pool.spec.health.remediation.type
-        return f"It waits for a person{asked}: the pool leaves it to people (remediation: {how})."
+        since = f", alerted at {local_time(last.at)}" if last else ""
+        kind = pool.spec.health.remediation.type
+        return f"It waits for an operator{since}: the pool has remediation: {kind}."
     if node.health != "unhealthy" and node.lost_at is not None:
         due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
         if pool.breaker.state == "closed":
@@ -151,24 +156,24 @@ def _held_back(node: NodeRecord, pool: PoolRecord | None, told: Sequence[History
                 f"pool acts at {local_time(due)}, or later if its provider cannot confirm the loss."
             )
     if pool.failures and pool.retry_at is not None and not pool.over_spend_cap:
-        return f"It waits for the next try: {_failing(pool, told)}"
+        return f"It waits for the next try: {_failing(pool, lines)}"
     if pool.breaker.state != "closed":
         out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
-        spent = f" Under way: {', '.join(out)}." if out else ""
+        spent = f" In progress: {', '.join(out)}." if out else ""
         words = _small(breaker_words(pool.name, pool.breaker))
         return f"It waits for the breaker, which {words}{spent}"
     if pool.breaker.ramp:
         return (
-            f"It waits for its turn: the breaker has closed, and {pool.breaker.ramp} at once are "
-            "repaired until it is clear that it goes well."
+            f"It waits for its turn: the breaker has closed and still allows only "
+            f"{pool.breaker.ramp} remediations at once."
         )
-    return "It waits for the pool-manager to decide; is it running? `nats micro ls` lists it."
+    return "It waits for the pool-manager to decide. Is it running? `nats micro ls` lists it."
 
 
-def _failing(pool: PoolRecord, told: Sequence[HistoryLine]) -> str:
-    """How often in a row it went wrong, the last time why, and when it is tried again."""
+def _failing(pool: PoolRecord, lines: Sequence[HistoryLine]) -> str:
+    """How many tries failed in a row, why the last one failed, and when the next is."""
     assert pool.retry_at is not None
-    last = next((each for each in reversed(told) if each.topic == "tried"), None)
+    last = next((each for each in reversed(lines) if each.topic == "tried"), None)
     why = f", the last at {local_time(last.at)}: {last.text}" if last else ""
     tries = "1 try" if pool.failures == 1 else f"{pool.failures} tries in a row"
     return f"{tries} failed{why}. The next is at {local_time(pool.retry_at)}."
@@ -184,65 +189,68 @@ def why_pool(
     sagas: Sequence[SagaState],
     *,
     at: datetime | None = None,
-) -> Answer:
-    """Answer for a pool; `stored`: its events, `sagas`: its open ones, `at`: now."""
+) -> WhyAnswer:
+    """Explain a pool; `stored`: its events, `sagas`: its open ones, `at`: now."""
     nodes = tuple(nodes)
     present = [each for each in nodes if each.state != "terminated" and not each.spare]
     healthy = sum(1 for each in present if each.state == "active" and each.health == "healthy")
     summary = (
-        f"Pool {pool.name} wants {pool.desired} nodes and has {len(present)}, {healthy} of them "
+        f"Pool {pool.name} has {len(present)} of {pool.desired} desired nodes, {healthy} of them "
         f"healthy and in service; open sagas: {len(pool.open)}, breaker: {pool.breaker.state}."
     )
-    told = history_lines(stored)
+    lines = history_lines(stored)
     now: list[str] = [
-        *blocked_text.removal_told(pool, nodes),
-        *blocked_text.pool_kept(pool),
-        *blocked_text.windows_told(pool, at),
+        *blocked_text.removal_progress(pool, nodes),
+        *blocked_text.observed_actions(pool),
+        *blocked_text.open_windows(pool, at),
     ]
-    now += blocked_text.reserve_told(pool, nodes)
+    now += blocked_text.ready_spares(pool, nodes)
     if pool.advice is not None:
         now.append(advice_words(pool.advice))
     if pool.breaker.state != "closed":
         now.append(f"The breaker {breaker_words(pool.name, pool.breaker)}")
     elif pool.breaker.ramp:
-        now.append(f"The breaker has closed; {pool.breaker.ramp} repairs at once for now.")
+        now.append(
+            f"The breaker has closed and allows only {pool.breaker.ramp} remediations at once."
+        )
     now += [
-        f"The incident {name} is open since {local_time(each.since)}: {each.nodes} nodes have it."
+        f"The incident {name} is open since {local_time(each.since)}: it has {each.nodes} nodes."
         for name, each in pool.incidents.items()
         if each.settled is None
     ]
     if pool.failures and pool.retry_at is not None:
-        now.append(_failing(pool, told))
+        now.append(_failing(pool, lines))
     now += [f"{each.saga}: {_small(_waits(progress(each)))}" for each in sagas[:SAGAS_NAMED_MAX]]
     if len(sagas) > SAGAS_NAMED_MAX:
         now.append(f"{len(sagas) - SAGAS_NAMED_MAX} more: navarch saga list")
-    now += _waiting(present, pool, told, shown=len(now))
-    nothing = "Nothing is under way, and nothing is waited for."
-    found = Answer(about=pool.name, kind="pool", summary=summary, now=tuple(now or [nothing]))
-    return _answer(found, told)
+    now += _waiting(present, pool, lines, shown=len(now))
+    found = WhyAnswer(about=pool.name, kind="pool", summary=summary, now=tuple(now or [NOTHING]))
+    return _answer(found, lines)
 
 
 def _waiting(
-    nodes: Sequence[NodeRecord], pool: PoolRecord, told: Sequence[HistoryLine], *, shown: int
+    nodes: Sequence[NodeRecord], pool: PoolRecord, lines: Sequence[HistoryLine], *, shown: int
 ) -> list[str]:
-    """The nodes that something should be done about, and what keeps it from being done."""
+    """The nodes that need remediation, and what blocks it."""
     named = []
     busy = {each.node for each in pool.open.values()}
     for node in (each for each in nodes if not each.saga and each.node not in busy):
-        if _sick(node):
-            kept = blocked_text.node_kept(node, pool) or (_held_back(node, pool, told),)
-            # What holds all of them back stands above, once.
+        if _is_unhealthy(node):
+            blocks = blocked_text.node_blocks(node, pool) or (_blocked(node, pool, lines),)
+            # A block that applies to all nodes is reported once, above.
             above = pool.breaker.state != "closed" or (pool.failures and not pool.over_spend_cap)
-            why = "It waits for that" if above else kept[0]
-            named.append(f"{node.node}: {_illness(node)}. {why}")
+            why = "It waits for the same" if above else blocks[0]
+            named.append(f"{node.node}: {_fault_of(node)}. {why}")
         elif node.cordoned:
-            named.append(f"{node.node} is cordoned: to have it back: navarch uncordon {node.node}")
+            named.append(
+                f"{node.node} is cordoned; to return it to service: navarch uncordon {node.node}"
+            )
     room = max(1, SAGAS_NAMED_MAX - shown)
     more = [f"{len(named) - room} nodes more: navarch list"] if len(named) > room else []
     gap = pool.desired - len(nodes)
     if gap > 0 and not pool.open and not pool.failures and pool.spec.mode == "act":
         more.append(
-            f"{gap} nodes are missing and nothing is under way: is the pool-manager running? "
+            f"{gap} nodes are missing and nothing is in progress. Is the pool-manager running? "
             "`nats micro ls` lists it."
         )
     return [*named[:room], *more]
@@ -251,17 +259,17 @@ def _waiting(
 # --- one saga ------------------------------------------------------------------------------------
 
 
-def why_saga(state: SagaState, stored: Iterable[Stored]) -> Answer:
-    """Answer for a saga; `stored`: its entries, and the events that led to it or came of it."""
+def why_saga(state: SagaState, stored: Iterable[Stored]) -> WhyAnswer:
+    """Explain a saga; `stored`: its entries, and the events that caused it or that it caused."""
     where = progress(state)
     nodes = " -> ".join(name for name in (where.node, where.new_node) if name)
-    now = ("It has ended; nothing is waited for.",) if state.ended else (_waits(where),)
-    asked = f", asked by {state.params.by}" if state.params.by else ""
-    began = f" It began because: {state.params.reason}{asked}." if state.params.reason else ""
+    now = ("It has ended.",) if state.ended else (_waits(where),)
+    requested = f", requested by {state.params.by}" if state.params.by else ""
+    began = f" Reason: {state.params.reason}{requested}." if state.params.reason else ""
     summary = f"{state.saga} ({where.kind} {nodes}) is {state.status}.{began}"
     if state.status in ("unwinding", "unwound"):
         summary += f" Unwinding leaves behind: {where.leaves}."
-    found = Answer(about=state.saga, kind="saga", summary=summary, now=now, next=_then(where))
+    found = WhyAnswer(about=state.saga, kind="saga", summary=summary, now=now, next=_then(where))
     return _answer(found, history_lines(stored))
 
 
@@ -274,7 +282,7 @@ def _waits(where: Progress) -> str:
             f"It is stuck at {where.step} since {local_time(where.since)}: {where.reason}. "
             f"It waits for {where.waiting_for}."
         )
-    until = f", until {local_time(where.deadline)} at the latest" if where.deadline else ""
+    until = f", at most until {local_time(where.deadline)}" if where.deadline else ""
     doing = " while it is unwound" if where.status == "unwinding" else ""
     at = f" (at {where.step}{doing})" if where.step else ""
     why = f" {where.reason}." if where.status == "unwinding" else ""
@@ -282,17 +290,17 @@ def _waits(where: Progress) -> str:
 
 
 def breaker_words(pool: str, breaker: Breaker) -> str:
-    """What a breaker that is not closed is like, and what is waited for; after its name."""
+    """The state of a breaker that is not closed, and what it waits for; follows its name."""
     since = f" since {local_time(breaker.since)}" if breaker.since else ""
     if breaker.state == "half-open":
-        return f"is half-open{since}: {breaker.probe} is tried first, and how it ends decides."
+        return f"is half-open{since}: {breaker.probe} is the probe, and its outcome decides."
     by = f" by {breaker.by}" if breaker.by else ""
     if breaker.forced:
-        then = f"it stays open until somebody closes it: navarch breaker close {pool} --reason …"
+        then = f"it stays open until an operator closes it: navarch breaker close {pool} --reason …"
     elif breaker.probe_at is not None:
-        then = f"one repair is tried at {local_time(breaker.probe_at)} at the earliest"
+        then = f"one probe is tried at {local_time(breaker.probe_at)} at the earliest"
     else:
-        then = "when that is over one repair is tried, and then the others"
+        then = "when that has passed, one probe is tried, and then others"
     return f"is open{by}{since}: {breaker.reason}; {then}."
 
 
@@ -304,20 +312,20 @@ def _then(where: Progress) -> str:
     if not where.next:
         return ""
     names = ", ".join(where.next)
-    return f"{names} to be taken back" if where.status == "unwinding" else names
+    return f"{names} to be undone" if where.status == "unwinding" else names
 
 
-def _answer(found: Answer, lines: Sequence[HistoryLine]) -> Answer:
+def _answer(found: WhyAnswer, lines: Sequence[HistoryLine]) -> WhyAnswer:
     return msgspec.structs.replace(
         found, lines=tuple(lines[-LINES_MAX:]), omitted=max(0, len(lines) - LINES_MAX)
     )
 
 
-def page(answer: Answer) -> str:
-    """The answer as people read it."""
+def page(answer: WhyAnswer) -> str:
+    """The explanation as text."""
     lines = [answer.summary]
     if answer.omitted:
-        lines.append(f"  … {answer.omitted} older lines: navarch timeline tells them")
+        lines.append(f"  … {answer.omitted} older lines: navarch timeline has all")
     lines += [f"  {local_time(each.at)}  {each.topic:<9}  {each.text}" for each in answer.lines]
     lines += [f"Now:   {each}" for each in answer.now]
     if answer.next:

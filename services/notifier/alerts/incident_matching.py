@@ -1,7 +1,4 @@
-"""Which open incident a fact about a node is part of: people know of it by that. Pure.
-
-The pool's record says which incidents are open, and the node's what it has in common with others.
-"""
+"""Which open incident an event about a node belongs to. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,12 +14,11 @@ from schemas.pool_events import OperatorNeeded
 def part_of(
     event: Message, node: NodeRecord | None, incidents: Mapping[str, OpenIncident], at: datetime
 ) -> str:
-    """The name of the incident that a fact stored `at` is part of; empty: of none.
+    """The name of the incident that covers an event stored `at`; empty if none does.
 
-    One that somebody let go, or whose hold had passed before, is known and over: what happens
-    after it is news again.
+    A released or settled incident covers no later event.
     """
-    fault_signature = _sickness(event, node)
+    fault_signature = _fault_signature(event, node)
     for what, each in incidents.items():
         over = each.released or (each.settled is not None and each.settled < at)
         if each.scope == "pool":
@@ -34,8 +30,8 @@ def part_of(
     return ""
 
 
-def _sickness(event: Message, node: NodeRecord | None) -> str:
-    """What a fact says that its node has, as incidents are called; empty: nothing grave."""
+def _fault_signature(event: Message, node: NodeRecord | None) -> str:
+    """The fault signature in an event, as incidents name it; empty if it has none."""
     match event:
         case Verdict(status="unhealthy", kind=kind, code=code) if kind:
             return called(kind, code)

@@ -10,7 +10,7 @@ from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
-from services.cli.text.blocked_text import node_kept, pool_kept, reserve_told, windows_told
+from services.cli.text.blocked_text import node_blocks, observed_actions, open_windows, ready_spares
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, spares=2)
@@ -41,31 +41,31 @@ OBSERVING = msgspec.structs.replace(
     [
         (SICK, POOL, []),
         (HELD, POOL, ["held until", "by ada: bisecting", "navarch release n1"]),
-        (SICK, OBSERVING, ["only observes", "would begin replace"]),
-        (SICK, pool(mode="observe"), ["only observes, so nothing is done"]),
+        (SICK, OBSERVING, ["in observe mode", "would begin replace"]),
+        (SICK, pool(mode="observe"), ["in observe mode, so nothing is performed"]),
         (SICK, pool(windows=(FREEZE,)), ["window launch freezes the pool until"]),
         (msgspec.structs.replace(SICK, lost=True), pool(windows=(FREEZE,)), []),
         (msgspec.structs.replace(SICK, health="healthy"), pool(windows=(FREEZE,)), []),
     ],
 )
-def test_a_node_is_told_what_keeps_it(
+def test_what_blocks_a_node_is_named(
     node: NodeRecord, record: PoolRecord, words: list[str]
 ) -> None:
-    """Each in a sentence, with the way on; nothing where nothing keeps it."""
-    told = " ".join(node_kept(node, record, NOW))
+    """One sentence per block; none where nothing blocks it."""
+    text = " ".join(node_blocks(node, record, NOW))
 
-    assert bool(words) == bool(told)
-    assert [each for each in words if each not in told] == []
+    assert bool(words) == bool(text)
+    assert [each for each in words if each not in text] == []
 
 
-def test_a_pool_is_told_what_it_would_do_and_which_windows_are_open() -> None:
+def test_observed_actions_windows_and_spares_of_a_pool_are_named() -> None:
     """The decisions, what is frozen, when what can wait may begin, and which spares are ready."""
     spare = msgspec.structs.replace(SICK, node="s1", spare=True, health="healthy")
-    windows = windows_told(pool(windows=(FREEZE, SERVICE)), NOW)
-    at_night = windows_told(pool(windows=(SERVICE,)), NOW.replace(hour=3))
+    windows = open_windows(pool(windows=(FREEZE, SERVICE)), NOW)
+    at_night = open_windows(pool(windows=(SERVICE,)), NOW.replace(hour=3))
 
-    assert "It would begin replace of n1: XID 79." == pool_kept(OBSERVING)[1]
+    assert "It would begin replace of n1: XID 79." == observed_actions(OBSERVING)[1]
     assert "The window launch freezes the pool until" in windows[0]
-    assert "What can wait does so until the window night" in windows[1]
+    assert "Remediation that can wait is done in the window night" in windows[1]
     assert at_night[0].startswith("The window night is open for service until")
-    assert ("Spares ready: 1 of 2: s1.",) == reserve_told(POOL, [spare, SICK])
+    assert ("Spares ready: 1 of 2: s1.",) == ready_spares(POOL, [spare, SICK])

@@ -2,7 +2,13 @@
 
 from datetime import UTC, datetime, timedelta
 
-from services.notifier.alerts.alert_dedup import CROWDS_MAX, EACH_MAX, Folding, folded, is_held
+from services.notifier.alerts.alert_dedup import (
+    EACH_MAX,
+    GROUPS_MAX,
+    AlertGroups,
+    is_held,
+    limit_alert,
+)
 from services.notifier.alerts.alert_rules import Alert, Severity
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -31,9 +37,9 @@ def alert(
 
 def told(*alerts: Alert) -> list[Alert]:
     """Those that are told, one after the other."""
-    state, found = Folding(), []
+    state, found = AlertGroups(), []
     for each in alerts:
-        state, one = folded(state, each)
+        state, one = limit_alert(state, each)
         if one is not None:
             found.append(one)
     return found
@@ -80,24 +86,24 @@ def test_a_minute_later_nodes_are_told_again() -> None:
 
 
 def test_what_is_about_no_node_is_always_told_and_little_is_kept() -> None:
-    """An incident is never folded; the oldest crowd is forgotten."""
+    """An incident is never limit_alert; the oldest crowd is forgotten."""
     pool = [
         Alert(severity="critical", title="t", text="", pool="a", key="k", event="e", time=NOW)
     ] * 9
-    state = Folding()
-    for number in range(CROWDS_MAX + 5):
-        state, _ = folded(state, alert(0, pool=f"p{number}"))
+    state = AlertGroups()
+    for number in range(GROUPS_MAX + 5):
+        state, _ = limit_alert(state, alert(0, pool=f"p{number}"))
 
     assert pool == told(*pool)
-    assert CROWDS_MAX == len(state.crowds)
+    assert GROUPS_MAX == len(state.groups)
 
 
 def test_one_sick_node_is_told_at_once_and_the_next_is_held() -> None:
     """Of its pool, within a minute: it may be one of many. What is no incident's is not held."""
     first = alert(0)
-    state, _ = folded(Folding(), first)
+    state, _ = limit_alert(AlertGroups(), first)
 
-    assert not is_held(Folding(), first)
+    assert not is_held(AlertGroups(), first)
     assert [
         (False, first),  # delivered again: a channel had failed
         (True, alert(1)),
@@ -110,4 +116,4 @@ def test_one_sick_node_is_told_at_once_and_the_next_is_held() -> None:
         alert(1, severity="info"),
     )]  # fmt: skip
     sagas = alert(0, kind="saga")
-    assert not is_held(folded(Folding(), sagas)[0], alert(1, kind="saga"))
+    assert not is_held(limit_alert(AlertGroups(), sagas)[0], alert(1, kind="saga"))

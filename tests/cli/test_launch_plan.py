@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from schemas.offering_records import OfferingView as Offer
 from services.cli.commands.up_command import plan_text, read_settings
-from services.cli.text.launch_plan import PlanError, Wish, listed, plan
+from services.cli.text.launch_plan import LaunchRequest, PlanError, listed, plan
 from services.primitives.errors import NavarchError
 from services.settings.instance_type_file import load_instance_types
 from services.settings.settings_file import parse_settings, requested_pool
 
-WISH = Wish(name="mine", gpus=8, type="h100")
+WISH = LaunchRequest(name="mine", gpus=8, type="h100")
 KINDS = {"aws": "aws", "lambda": "lambda", "gcp": "gcp"}
 H100: dict[str, Any] = {"gpus": 8, "gpu": "H100", "abstract": ("h100-8x",)}
 OFFERS = [
@@ -85,12 +85,12 @@ def test_a_wish_finds_what_it_means(changes: dict[str, Any], first: str, nodes: 
     [
         (
             {"gpus": 12, "type": "a100"},
-            "12 GPUs cannot be had in whole machines: a100 comes",
+            "12 GPUs are not a whole number of instances: a100 has",
         ),
         ({"type": "b300"}, "no on-demand b300: there are a100, a100-80gb, h100 (providers: aws, l"),
         ({"max_price": 1.0}, "no on-demand h100: there are"),
         ({"provider": "azure"}, "no on-demand h100 at azure"),
-        ({"gpus": 12, "each": 8}, "mine has nodes of 8 GPUs each, and 12 is no multiple"),
+        ({"gpus": 12, "each": 8}, "mine has nodes of 8 GPUs each, and 12 is not a multiple"),
         ({"name": "My_Cluster"}, "--name: "),
         ({"gpus": 0}, "--gpus: "),
     ],
@@ -114,12 +114,12 @@ def test_simulated_gpus_never_stand_in_for_a_clouds(
     kinds: dict[str, str], provider: str, found: str
 ) -> None:
     """Only where there is nothing else, or where they are asked for by name."""
-    wish = replace(WISH, type="h900", gpus=12, provider=provider)
+    request = replace(WISH, type="h900", gpus=12, provider=provider)
     if not found:
         with pytest.raises(PlanError):
-            plan(wish, OFFERS, kinds)
+            plan(request, OFFERS, kinds)
         return
-    made = plan(wish, OFFERS, kinds)
+    made = plan(request, OFFERS, kinds)
     assert (found, 6, 2) == (made.offers[0].provider, made.gpus, made.nodes)
     assert "user_data" not in made.spec
 
@@ -141,9 +141,9 @@ def test_the_catalogue_serves_where_the_fleet_does_not_say() -> None:
 def test_every_plan_is_a_pool_that_the_configuration_would_take() -> None:
     """Read by its reader, with what `--set` says."""
     said = ["max_price=60", "labels={team: vision}", "health.auto_replace=false", "spares=1"]
-    wish = replace(WISH, market="spot", settings=read_settings(said))
+    request = replace(WISH, market="spot", settings=read_settings(said))
     settings = parse_settings("x", "providers: {aws: {}, lambda: {}, gcp: {}}", {})
-    spec = requested_pool("mine", plan(wish, OFFERS, KINDS).spec, settings, Path())
+    spec = requested_pool("mine", plan(request, OFFERS, KINDS).spec, settings, Path())
 
     assert ("spot", 60.0, 1, {"team": "vision"}, False) == (
         spec.market,
