@@ -24,7 +24,7 @@ from services.provisioner.provider_client.provider import Environment
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.service import build
 from tests.cli.test_commands import navarch
-from tests.provisioner.support import (
+from tests.provisioner.provisioner_parts import (
     FLEET,
     answer_to,
     provision,
@@ -32,7 +32,7 @@ from tests.provisioner.support import (
     start_step,
     terminate,
 )
-from tests.provisioner.test_core import NOW, record
+from tests.provisioner.test_instance_decisions import NOW, record
 from tests.support.inprocess import Running, eventually
 
 pytestmark = pytest.mark.slow

@@ -46,7 +46,7 @@ CLEAN_LATER: Final = (
         "docs/stress.md",
     ),
     *("services/cli", "services/health_monitor", "services/metrics"),
-    *("services/notifier", "services/pool_manager", "services/provisioner"),
+    *("services/notifier", "services/pool_manager"),
     *("tests/agent", "tests/autoscaling", "tests/cli", "tests/crash"),
     *(
         "tests/golden",

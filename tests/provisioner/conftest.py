@@ -36,8 +36,8 @@ from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.gcp_server import serving as serving_gcp
 from tests.provisioner.lambda_server import KEY, LambdaServer
 from tests.provisioner.lambda_server import serving as serving_lambda
-from tests.provisioner.machines import USER, Machines, machines
-from tests.provisioner.support import FLEET
+from tests.provisioner.provisioner_parts import FLEET
+from tests.provisioner.ssh_machines import USER, Machines, machines
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP = ("/bin/sleep", "1000")

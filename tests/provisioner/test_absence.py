@@ -18,7 +18,7 @@ from services.provisioner.provider_client.provider import Capabilities, Environm
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removal.remover import Remover
-from tests.provisioner.support import FLEET, QUICK, launch
+from tests.provisioner.provisioner_parts import FLEET, QUICK, launch
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LAG = timedelta(seconds=5)

@@ -15,7 +15,7 @@ from services.provisioner.providers import aws
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.aws_errors import KINDS, error_of
 from services.saga.participant import StepFailure
-from tests.provisioner.support import Killed, Life, Mortal, provision, request, steps
+from tests.provisioner.provisioner_parts import Killed, Life, Mortal, provision, request, steps
 
 Make = Callable[..., AwsProvider]
 ZONE = "us-east-1a"

@@ -13,7 +13,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from tests.provisioner.azure_price_list import A100, H100
 from tests.provisioner.azure_server import AzureServer
-from tests.provisioner.support import FLEET, request
+from tests.provisioner.provisioner_parts import FLEET, request
 
 Make = Callable[..., AzureProvider]
 SIZE = "Standard_ND96isr_H100_v5"
@@ -193,7 +193,7 @@ async def test_a_machine_of_somebody_else_under_the_name_is_not_adopted(
     only(azure)["tags"] = {"team": "other"}
     for state in ("Succeeded", "Failed"):
         only(azure)["properties"] |= {"provisioningState": state, "instanceView": {}}
-        with pytest.raises(ProviderError, match="that is not ours"):
+        with pytest.raises(ProviderError, match="another machine is named"):
             await make_azure().provision(wanted())
     assert "virtualMachines.delete" not in azure.calls
 

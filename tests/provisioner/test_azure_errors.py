@@ -10,7 +10,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from services.provisioner.providers.azure_errors import KINDS, error_of
 from tests.provisioner.azure_server import AzureServer
-from tests.provisioner.statuses import COMMON
+from tests.provisioner.http_status_table import COMMON
 
 Make = Callable[..., AzureProvider]
 

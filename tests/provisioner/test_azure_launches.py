@@ -14,8 +14,8 @@ from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.azure import AzureProvider
 from services.saga.participant import StepFailure
 from tests.provisioner.azure_server import AzureServer
-from tests.provisioner.support import Killed, Life, provision, request, steps, terminate
-from tests.provisioner.transports import LosingTransport, MortalTransport
+from tests.provisioner.faulty_transports import LosingTransport, MortalTransport
+from tests.provisioner.provisioner_parts import Killed, Life, provision, request, steps, terminate
 
 Make = Callable[..., AzureProvider]
 SIZE = "Standard_ND96isr_H100_v5"

@@ -7,7 +7,7 @@ import pytest
 
 from services.provisioner.conformance import MakeProvider, ProviderConformance, Refusal
 from services.provisioner.provider_client.provider import Provider
-from tests.provisioner.rows import ROWS, Row
+from tests.provisioner.provider_table import ROWS, Row
 
 pytestmark = pytest.mark.slow
 

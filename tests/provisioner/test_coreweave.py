@@ -28,7 +28,7 @@ from services.provisioner.providers.coreweave_pool import Taint
 from services.saga.participant import StepFailure
 from tests.provisioner import coreweave_server
 from tests.provisioner.coreweave_server import TOKEN, CoreWeaveServer
-from tests.provisioner.support import FLEET, provision, request, steps
+from tests.provisioner.provisioner_parts import FLEET, provision, request, steps
 
 Make = Callable[..., CoreWeaveProvider]
 TYPE = "gd-8xh100ib-i128"
@@ -175,7 +175,7 @@ async def test_a_pool_of_somebody_else_under_the_name_is_not_adopted(
     """Its labels are not ours, so it is not ours to use or to remove."""
     await make_coreweave().provision(wanted())
     only(coreweave)["metadata"]["labels"] = {"team": "other"}
-    with pytest.raises(ProviderError, match="that is not ours"):
+    with pytest.raises(ProviderError, match="another node pool is named"):
         await make_coreweave().provision(wanted())
     assert 1 == len(coreweave.pools)
 

@@ -9,9 +9,9 @@ from services.provisioner.providers.coreweave_errors import (
     REASONS,
     error_of,
     is_settled,
-    judge,
+    pool_error,
 )
-from tests.provisioner.statuses import COMMON
+from tests.provisioner.http_status_table import COMMON
 
 
 @pytest.mark.parametrize(("reason", "kind"), REASONS.items())
@@ -54,7 +54,7 @@ def pool_of(name: str, reason: str, status: str = "True"):
 def test_every_known_condition_has_its_kind(condition: tuple[str, str], kind: str | None) -> None:
     """One row each, whatever status it comes with."""
     for status in ("True", "False", "Unknown"):
-        error = judge(pool_of(*condition, status), [])
+        error = pool_error(pool_of(*condition, status), [])
         assert kind == (error and error.kind)
 
 
@@ -63,18 +63,18 @@ def test_a_condition_that_is_denied_for_an_unknown_reason_has_its_types_kind(
     name: str, kind: str
 ) -> None:
     """And one that is not denied decides nothing."""
-    denied = judge(pool_of(name, "NewlyInvented", "False"), [])
+    denied = pool_error(pool_of(name, "NewlyInvented", "False"), [])
     assert denied is not None
     assert (kind, f"{name}=NewlyInvented") == (denied.kind, denied.unknown)
     for open_ in ("True", "Unknown"):
-        assert judge(pool_of(name, "NewlyInvented", open_), []) is None
+        assert pool_error(pool_of(name, "NewlyInvented", open_), []) is None
         assert not is_settled(pool_of(name, "NewlyInvented", open_))
 
 
 @pytest.mark.parametrize(("reason", "kind"), EVENTS.items())
 def test_every_known_event_has_its_kind(reason: str, kind: str) -> None:
     """One row each; any other event says nothing."""
-    error = judge({}, [{"reason": "CWNodeAssigned"}, {"reason": reason, "message": "m"}])
+    error = pool_error({}, [{"reason": "CWNodeAssigned"}, {"reason": reason, "message": "m"}])
     assert error is not None
     assert kind == error.kind
-    assert judge({}, [{"reason": "CWNodeAssigned"}]) is None
+    assert pool_error({}, [{"reason": "CWNodeAssigned"}]) is None

@@ -7,7 +7,7 @@ import pytest
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.saga.participant import StepFailure
-from tests.provisioner.support import (
+from tests.provisioner.provisioner_parts import (
     Held,
     Killed,
     Life,

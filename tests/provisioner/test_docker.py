@@ -25,8 +25,9 @@ from tests.provisioner.docker_server import (
     NO_SPACE,
     DockerServer,
 )
-from tests.provisioner.statuses import COMMON
-from tests.provisioner.support import (
+from tests.provisioner.faulty_transports import MortalTransport
+from tests.provisioner.http_status_table import COMMON
+from tests.provisioner.provisioner_parts import (
     FLEET,
     Killed,
     Life,
@@ -35,7 +36,6 @@ from tests.provisioner.support import (
     steps,
     terminate,
 )
-from tests.provisioner.transports import MortalTransport
 
 Make = Callable[..., DockerProvider]
 CREATE, START = "POST /containers/create", "POST /containers/{id}/start"
@@ -207,7 +207,7 @@ def test_an_unknown_answer_goes_by_its_status(status: int, kind: str, unknown: b
     """Where that says nothing either it is transient, and says so."""
     for body, text in ((b'{"message": "no"}', "no"), (b"\xff", "\ufffd")):
         error = error_of(status, body)
-        note = " (a status that is not known here)" if unknown else ""
+        note = " (not known here)" if unknown else ""
         assert (kind, f"HTTP {status}: {text}{note}") == (error.kind, error.message)
         assert (f"HTTP {status}" if unknown else "") == error.unknown
 

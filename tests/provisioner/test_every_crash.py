@@ -18,9 +18,17 @@ from services.provisioner.provider_client.provider import Provider
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import Command
-from tests.provisioner.lossy import Lossy, lossy
-from tests.provisioner.rows import ROWS, Row
-from tests.provisioner.support import QUICK, Killed, Life, provision, recorded, steps, terminate
+from tests.provisioner.lossy_proxy import Lossy, lossy
+from tests.provisioner.provider_table import ROWS, Row
+from tests.provisioner.provisioner_parts import (
+    QUICK,
+    Killed,
+    Life,
+    provision,
+    recorded,
+    steps,
+    terminate,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,16 @@ from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.gcp_errors import KINDS, error_of, operation_error
 from services.saga.participant import StepFailure
 from tests.provisioner.gcp_server import GcpServer
-from tests.provisioner.statuses import COMMON
-from tests.provisioner.support import FLEET, Killed, Life, Mortal, provision, request, steps
+from tests.provisioner.http_status_table import COMMON
+from tests.provisioner.provisioner_parts import (
+    FLEET,
+    Killed,
+    Life,
+    Mortal,
+    provision,
+    request,
+    steps,
+)
 
 Make = Callable[..., GcpProvider]
 ZONE = "us-central1-a"
@@ -116,7 +124,7 @@ async def test_an_instance_of_somebody_else_under_the_name_is_not_adopted(
 ) -> None:
     """Its labels are not ours, so it is not ours to use or to remove."""
     await make_gcp().provision(replace(wanted(), fleet="another-fleet"))
-    with pytest.raises(ProviderError, match="that is not ours"):
+    with pytest.raises(ProviderError, match="another instance in"):
         await make_gcp().provision(wanted())
     assert 1 == len(gcp.instances)
 

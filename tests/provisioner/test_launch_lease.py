@@ -15,8 +15,8 @@ from services.primitives.errors import Conflict, Unavailable
 from services.provisioner.instances import instance_decisions
 from services.provisioner.launch.launch_lease import count_request, is_only_requester
 from services.provisioner.providers.fake import FakeProvider
-from tests.provisioner.support import Held, fake, launch, provision, steps
-from tests.provisioner.test_core import NOW
+from tests.provisioner.provisioner_parts import Held, fake, launch, provision, steps
+from tests.provisioner.test_instance_decisions import NOW
 
 SECONDS_MAX = 30.0
 HERE = Offering(provider="fake", region="r", zone="a", instance_type="h100", market="spot")

@@ -16,7 +16,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import local_process as process
 from services.provisioner.providers.local import LocalProvider, stop_all
 from services.provisioner.providers.local_gpus import compiler
-from tests.provisioner.support import (
+from tests.provisioner.provisioner_parts import (
     FLEET,
     SECONDS_MAX,
     provision,

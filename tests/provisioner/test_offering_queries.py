@@ -25,8 +25,8 @@ from services.provisioner.offerings.offering_queries import answer_offerings
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
 from services.settings.provider_choices import choice_of
-from tests.provisioner.support import provision
-from tests.provisioner.test_chooser import TYPES, Market
+from tests.provisioner.provisioner_parts import provision
+from tests.provisioner.test_offering_allocator import TYPES, Market
 
 POOL = PoolSpec(
     provider="fake",

@@ -23,7 +23,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.provider_client.rate_limit import LocalRateLimiter, SharedRateLimiter
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from tests.provisioner.lambda_server import KEY, serving
-from tests.provisioner.support import FLEET, request
+from tests.provisioner.provisioner_parts import FLEET, request
 from tests.support.busyness import watched
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

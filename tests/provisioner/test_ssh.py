@@ -14,8 +14,8 @@ from services.provisioner.providers import ssh, ssh_claims
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_claims import ClaimReport
 from services.provisioner.providers.ssh_inventory import InventoryMachine
-from tests.provisioner.machines import Machines
-from tests.provisioner.support import FLEET, provision, request, steps, terminate, until
+from tests.provisioner.provisioner_parts import FLEET, provision, request, steps, terminate, until
+from tests.provisioner.ssh_machines import Machines
 
 Make = Callable[..., SshProvider]
 ORDERS_MAX = 40

@@ -12,8 +12,8 @@ from services.provisioner.providers import ssh_claims, ssh_errors
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_claims import ClaimReport
 from services.provisioner.providers.ssh_inventory import InventoryMachine, SshInventory
-from tests.provisioner.machines import Machines, written
-from tests.provisioner.support import request
+from tests.provisioner.provisioner_parts import request
+from tests.provisioner.ssh_machines import Machines, written
 
 Make = Callable[..., SshProvider]
 

@@ -11,8 +11,15 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.removal.remover import NotRemoved
-from tests.provisioner.machines import Machines, new_key, written
-from tests.provisioner.support import FLEET, provision, recorded, request, steps, terminate
+from tests.provisioner.provisioner_parts import (
+    FLEET,
+    provision,
+    recorded,
+    request,
+    steps,
+    terminate,
+)
+from tests.provisioner.ssh_machines import Machines, new_key, written
 
 Make = Callable[..., SshProvider]
 

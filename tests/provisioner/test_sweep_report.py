@@ -8,7 +8,15 @@ from msgspec.structs import replace
 from schemas.sweeps import SweepLine
 from services.provisioner.instances import instance_decisions
 from services.provisioner.removal.sweep_report import OBSERVES, TOO_MANY, report
-from tests.provisioner.test_core import FLEET, KEY, LONG_AGO, NOW, instance, record, sighting
+from tests.provisioner.test_instance_decisions import (
+    FLEET,
+    KEY,
+    LONG_AGO,
+    NOW,
+    instance,
+    record,
+    sighting,
+)
 
 JUST_NOW = NOW - timedelta(seconds=15)
 

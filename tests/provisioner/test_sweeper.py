@@ -17,7 +17,7 @@ from services.provisioner.instances.instance_decisions import mark_terminating
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.removal.sweeper import Sweeper
-from tests.provisioner.support import (
+from tests.provisioner.provisioner_parts import (
     FLEET,
     QUICK,
     answer_to,

@@ -24,7 +24,7 @@ from services.provisioner.providers import (
     lambda_errors,
 )
 from services.provisioner.providers.fake import FakeFault
-from tests.provisioner.support import fake
+from tests.provisioner.provisioner_parts import fake
 
 TellerOf = Callable[[int, str], ProviderError]
 

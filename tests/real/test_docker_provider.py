@@ -26,8 +26,16 @@ from services.provisioner.conformance import ProviderConformance
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker import DockerProvider
-from tests.provisioner.support import Killed, Life, command, provision, request, steps, terminate
-from tests.provisioner.transports import MortalTransport
+from tests.provisioner.faulty_transports import MortalTransport
+from tests.provisioner.provisioner_parts import (
+    Killed,
+    Life,
+    command,
+    provision,
+    request,
+    steps,
+    terminate,
+)
 from tests.support.inprocess import eventually
 
 pytestmark = pytest.mark.real

@@ -17,7 +17,7 @@ from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_inventory import InventoryMachine
-from tests.provisioner.support import request
+from tests.provisioner.provisioner_parts import request
 from tests.real.sshd import SSHD, new_key, real_sshd
 from tests.support.inprocess import eventually
 

@@ -32,7 +32,7 @@ from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.service import build as build_pool_manager
 from services.provisioner.service import build as build_provisioner
-from tests.provisioner.machines import USER, Box, Machines, machines
+from tests.provisioner.ssh_machines import USER, Box, Machines, machines
 from tests.support.inprocess import Running, eventually
 from tests.support.wide import WHOLE
 

@@ -1,9 +1,9 @@
-"""Gives each new node's agent its own credentials, once.
+"""Issues each new node's agent its own credentials, once.
 
-The node makes a key pair and asks, with its bootstrap credentials, for a token over the public key;
-the seed never travels. The first key that asks is noted in the instance's record before it is
-answered; the same key is answered again, because an answer may be lost, and another key never. The
-server sees to it that nobody asks for another node, nor after the bootstrap credentials' time.
+The node creates a key pair and requests, with its bootstrap credentials, a token for the public
+key; the seed is never sent. The first key is recorded in the instance's record before the reply;
+the same key is answered again, because a reply may be lost, and another key never. The NATS server
+ensures that a node requests only its own token, before the bootstrap credentials expire.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ ID_CHARS = 8
 
 
 class EnrollmentEndpoint:
-    """Answers new nodes."""
+    """Answers enrollment requests."""
 
     def __init__(
         self, bus: Bus, clock: Clock, store: InstanceStore, agent: AgentSettings, signing_file: str
     ) -> None:
-        """`signing_file`: with which agents' credentials are made."""
+        """`signing_file` signs agents' credentials."""
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -48,7 +48,7 @@ class EnrollmentEndpoint:
         self._signing_file = signing_file
 
     async def answer(self, data: bytes, headers: Headers) -> bytes:
-        """Answer one node; its name is that of the subject it was allowed to ask on."""
+        """Answer one node, named by the subject that it may use."""
         found = subjects.parse_enroll(headers.get(SUBJECT, ""))
         if found is None:
             raise ValueError(f"ask on {subjects.enroll('POOL', 'NODE')}")
@@ -60,7 +60,7 @@ class EnrollmentEndpoint:
             noted, refused = await self._noted(pool, node, asked.key)
         if noted is None:
             log.warning("credentials refused", extra={"node": node, "reason": refused})
-            await self._tell_refused(pool, node, refused)
+            await self._publish_refused(pool, node, refused)
             return encode(EnrollAnswer(refused=refused))
         keys = read_agent_keys(Path(self._signing_file))
         token = agent_token(keys, pool, node, asked.key, self._clock.now())
@@ -89,7 +89,7 @@ class EnrollmentEndpoint:
         record = await self._store.change(node_key(pool, node), decide)
         return (None, refused) if refused else (record, "")
 
-    async def _tell_refused(self, pool: str, node: str, reason: str) -> None:
+    async def _publish_refused(self, pool: str, node: str, reason: str) -> None:
         now = self._clock.now()
         await publish_event(
             self._bus,
@@ -104,17 +104,13 @@ class EnrollmentEndpoint:
 
 
 def refusal_id(node: str, reason: str, now: datetime) -> str:
-    """One for each reason and day. Pure.
-
-    Who asks again and again tells nothing new; who comes next week is not taken for the one who
-    came today.
-    """
+    """Return one event ID for each reason and day, so that repetitions are published once. Pure."""
     about = hashlib.sha256(reason.encode()).hexdigest()[:ID_CHARS]
     return f"credentials-refused-{node}-{about}-{now:%Y-%m-%d}"
 
 
 def why_refused(record: InstanceRecord | None, key: str, oldest: datetime) -> str:
-    """Why a key gets no credentials for a node; empty where it does. Pure."""
+    """Return why a key gets no credentials for a node; empty if it does. Pure."""
     if record is None or record.state not in ALIVE:
         return "there is no such instance any more"
     if record.agent_key and record.agent_key != key:

@@ -1,9 +1,8 @@
-"""What is run on a new node to set it up, and how a repetition is made harmless. Pure.
+"""Turns a pool's setup commands into idempotent scripts. Pure.
 
-Each command becomes a script that takes a lock on the node, looks for the mark that the command has
-left when it ended well, and runs only where there is none. So a provisioner that dies in the middle
-costs a repetition of the question, never of the command; and one that is still running there is
-waited for, not run beside.
+Each script takes a lock on the node, looks for the marker that a successful command has left, and
+runs the command only without one. So a provisioner that dies costs a repetition of the check, never
+of the command; and a command that is still running is waited for.
 """
 
 import base64
@@ -60,7 +59,7 @@ def script(command: str, number: int, token: str, spec: SetupSpec) -> str:
 
 
 def first_line(command: str) -> str:
-    """A command in short, for people."""
+    """Return a command's first line, shortened."""
     lines = command.strip().splitlines() or [""]
     more = " …" if len(lines) > 1 else ""
     return lines[0][:TEXT_CHARS_MAX] + more

@@ -1,8 +1,8 @@
-"""Sets a new node up over SSH: waits for its address, logs in, runs the pool's commands in order.
+"""Sets up a new node over SSH: waits for its address, logs in, runs the pool's commands in order.
 
-The host key is pinned on first sight, in the instance's record and before anything is run: another
-key at the same address later is another machine. A connection that breaks is made anew, and what
-ended well on the node is not run again.
+The first host key is pinned in the instance's record before anything is run: another key at the
+same address later means another machine. A broken connection is opened again, and commands that
+have succeeded are not repeated.
 """
 
 import asyncio
@@ -33,27 +33,27 @@ from services.settings import placeholders
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 2.0
-"""Between two questions for an address, and two tries to log in."""
+"""Between two checks for an address, and two login attempts."""
 CONNECTIONS_MAX: Final = 128
-"""Nodes that one replica sets up at once; the next ones wait."""
+"""Nodes that one replica sets up at once."""
 BREAKS_MAX: Final = 5
-"""So often may the connection break in the middle."""
+"""How often the connection may break."""
 KEEPALIVE_SECONDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is to be run where."""
+    """The commands of one node."""
 
     record: InstanceRecord
     spec: SetupSpec
     commands: tuple[str, ...]
     saga: str
     secret: str = ""
-    """Credentials that the commands hold: never in a log, an event or an error."""
+    """Credentials in the commands: never in a log, an event or an error."""
 
     def text(self, index: int) -> str:
-        """A command in short, as people may see it: as it is written in the configuration."""
+        """Return a command's first line as configured, without credentials."""
         return setup_plan.first_line(self.spec.commands[index])
 
 
@@ -69,7 +69,7 @@ class SshSetup:
         templates: BootstrapTemplates,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`handover`: what the commands may ask for."""
+        """`templates` renders the commands' placeholders."""
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -79,7 +79,7 @@ class SshSetup:
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
 
     async def run(self, record: InstanceRecord, spec: SetupSpec, saga: str) -> None:
-        """Run every command that has not run yet; raise StepFailure where one does not end well."""
+        """Run every command that has not run yet; raise StepFailure if one fails."""
         commands, secret = self._commands(record, spec)
         async with self._room:
             job = _Job(await self._addressed(record, spec), spec, commands, saga, secret)
@@ -94,7 +94,7 @@ class SshSetup:
         )
 
     async def _run_from(self, job: _Job, done: int) -> int:
-        """Run what is left over one connection; how many are done when it ends or breaks."""
+        """Run the remaining commands over one connection; return how many are done."""
         connection = await self._logged_in(job.record, job.spec)
         try:
             while done < len(job.commands):
@@ -109,7 +109,7 @@ class SshSetup:
         return done
 
     def _commands(self, record: InstanceRecord, spec: SetupSpec) -> tuple[tuple[str, ...], str]:
-        """The commands filled in, and the credentials that they hold."""
+        """Return the rendered commands, and the credentials in them."""
         asked = placeholders.names_in("\n".join(spec.commands))
         try:
             values = self._templates.values(record, asked)
@@ -126,7 +126,7 @@ class SshSetup:
         return tuple(rendered), values["Credentials"]
 
     async def _addressed(self, record: InstanceRecord, spec: SetupSpec) -> InstanceRecord:
-        """The record once the provider has given the instance an address."""
+        """Return the record once the instance has an address."""
         until = self._clock.monotonic() + spec.address_seconds
         calls = self._providers.get(record.provider)
         while not record.address:
@@ -145,7 +145,7 @@ class SshSetup:
     async def _logged_in(
         self, record: InstanceRecord, spec: SetupSpec
     ) -> asyncssh.SSHClientConnection:
-        """A connection whose host key is the pinned one; the first seen is pinned."""
+        """Return a connection with the pinned host key; the first key is pinned."""
         until = self._clock.monotonic() + spec.login_seconds
         host, port = host_and_port(record.address, spec.port)
         while True:
@@ -173,7 +173,7 @@ class SshSetup:
                 if self._clock.monotonic() >= until:
                     where = f"{spec.user}@{host}:{port}"
                     raise StepFailure(
-                        f"SSH to {where} let nobody in within {spec.login_seconds:g} s "
+                        f"SSH login to {where} failed for {spec.login_seconds:g} s "
                         f"(ssh_timeout): {error or type(error).__name__}"
                     ) from error
                 await self._clock.sleep(self._look_seconds)
@@ -195,7 +195,7 @@ class SshSetup:
             )
 
     async def _one(self, connection: asyncssh.SSHClientConnection, job: _Job, index: int) -> None:
-        """Run one command, unless the node says that it has run; tell what came of it."""
+        """Run one command, unless its marker exists; publish the result."""
         command, number, of = job.commands[index], index + 1, len(job.commands)
         begun = self._clock.monotonic()
         try:
@@ -216,13 +216,13 @@ class SshSetup:
         output = redacted(written, job.secret)
         if not output.startswith(setup_plan.DONE_BEFORE):
             taken = self._clock.monotonic() - begun
-            await self._tell(job, index, ended.exit_status, output, taken)
+            await self._publish_result(job, index, ended.exit_status, output, taken)
         if ended.exit_status != 0:
             raise StepFailure(
                 setup_plan.failure_message(number, of, job.text(index), ended.exit_status, output)
             )
 
-    async def _tell(
+    async def _publish_result(
         self, job: _Job, index: int, status: int, output: str, taken_seconds: float
     ) -> None:
         record = job.record
@@ -245,7 +245,7 @@ class SshSetup:
     async def _noted(
         self, record: InstanceRecord, *, address: str = "", host_key: str = ""
     ) -> InstanceRecord:
-        """The record with what was learnt; what stands there already stays."""
+        """Record the address or host key, unless the record has one; return the record."""
 
         def decide(now: InstanceRecord | None) -> InstanceRecord | None:
             if now is None or now.state != "running":

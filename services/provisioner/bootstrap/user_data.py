@@ -1,9 +1,9 @@
-"""What a new node is handed at its birth: how to reach the bus, and credentials of its own.
+"""What a new node is given at launch: the address of the bus, and credentials of its own.
 
-The credentials are for the node's first minutes and hold for one question: a token for the key that
-the node makes itself (`enrolling`). So what a cloud keeps of user data, and shows to everybody on
-the machine, is worth nothing soon. Everything here derives from the instance's record, never from
-chance: a launch that is asked for again is asked for with the same words.
+The credentials are valid for the node's first minutes and one request: a token for the key that the
+node creates itself (`enrollment_endpoint`). So user data, which a cloud stores and shows to every
+process on the machine, soon contains nothing of value. Everything is derived from the instance's
+record, never from chance: a repeated launch request is identical.
 """
 
 from datetime import timedelta
@@ -25,20 +25,20 @@ CREDENTIALS_FILE: Final = "/var/lib/navarch-agent/nats.creds"
 
 
 class UserDataError(NavarchError):
-    """What a machine is to be told cannot be made; no provider can help that."""
+    """User data cannot be rendered; another offering would not help."""
 
 
 class BootstrapTemplates:
-    """Fills in what pools' commands and user data ask for."""
+    """Renders the placeholders of setup commands and user data."""
 
     def __init__(self, nats: NatsSettings, agent: AgentSettings, directory: Path) -> None:
-        """`directory`: what templates' relative paths start from."""
+        """`directory`: the base of templates' relative paths."""
         self._nats = nats
         self._agent = agent
         self._directory = directory
 
     def credentials(self, record: InstanceRecord) -> str:
-        """The node's bootstrap credentials; empty on a bus that asks for none."""
+        """Return the node's bootstrap credentials; empty on a bus without authentication."""
         nats = self._nats
         if not nats.agent_signing_file:
             if nats.creds_file or nats.nkey_file or nats.user:
@@ -59,7 +59,7 @@ class BootstrapTemplates:
         )
 
     def values(self, record: InstanceRecord, asked: frozenset[str]) -> dict[str, str]:
-        """What setup commands may ask for; credentials only where they do."""
+        """Return the values for setup commands; credentials only if `asked` names them."""
         return {
             "ControlPlane": self._agent.bus_url or self._nats.url,
             "NodeID": record.instance,
@@ -72,7 +72,7 @@ class BootstrapTemplates:
         }
 
     def user_data(self, record: InstanceRecord) -> str:
-        """What the machine is told at its first boot; HandoverError where that cannot be made."""
+        """Return the user data for the machine's first boot, or raise UserDataError."""
         named = record.launch.user_data
         if not named:
             return ""
@@ -92,17 +92,17 @@ class BootstrapTemplates:
         setting = f"user_data {file}"
         if wrong := placeholders.problem(setting, template, placeholders.USER_DATA_NAMES):
             raise UserDataError(f"pool {record.pool}: {wrong}")
-        told = placeholders.fill(template, values)
-        size = len(told.encode())
+        rendered = placeholders.fill(template, values)
+        size = len(rendered.encode())
         if size > placeholders.USER_DATA_BYTES_MAX:
             raise UserDataError(
                 f"user_data of pool {record.pool} is {size} bytes long when filled in, and may be "
                 f"{placeholders.USER_DATA_BYTES_MAX}: have it fetch what is long",
             )
-        return told
+        return rendered
 
     def _environment(self, record: InstanceRecord, *, secured: bool) -> str:
-        """The agent's settings, a line each."""
+        """Return the agent's settings, one per line."""
         agent = self._agent
         lines = {
             "NATS_URL": agent.bus_url or self._nats.url,
@@ -123,7 +123,7 @@ class BootstrapTemplates:
 
 
 def redacted(text: str, secret: str) -> str:
-    """A text without any line of the credentials, whatever stands around it."""
+    """Return the text with every line of the credentials replaced."""
     for line in secret.splitlines():
         if line and not line.startswith(("-----", "------")):
             text = text.replace(line, REDACTED)

@@ -1,6 +1,6 @@
-"""What every `Provider` must keep: tests that the author of a plugin runs with pytest.
+"""Tests of the `Provider` contract, which the author of a plugin runs with pytest.
 
-A class of tests in a package of yours inherits from the one here and says how the provider is made:
+A test class in your package inherits from the one here and constructs the provider:
 
     import pytest
     from services.provisioner.conformance import ProviderConformance, environment
@@ -12,8 +12,8 @@ A class of tests in a package of yours inherits from the one here and says how t
             return lambda: Acme(options=Acme.Options(url=account.url),
                                 environment=environment(tmp_path))
 
-Each test begins with an account in which nothing stands, and makes the provider anew, as often as a
-restarted provisioner would. It needs pytest and pytest-asyncio (`navarch[conformance]`).
+Each test starts with an empty account, and constructs the provider repeatedly, as a restarted
+provisioner would. It needs pytest and pytest-asyncio (`navarch[conformance]`).
 """
 
 from services.provisioner.conformance.provider_suite import (

@@ -35,7 +35,7 @@ class CallCancellation:
 def drive_call(
     call: Coroutine[Any, Any, Any], at: Callable[[int], None]
 ) -> Generator[Any, Any, Any]:
-    """Pass on what a call awaits, and tell at each how many there were; what it returns."""
+    """Pass on what a call awaits, report the count of awaits at each, and return its result."""
     awaits: int = 0
     error: BaseException | None = None
     while True:

@@ -1,4 +1,4 @@
-"""The rules that every provider must keep, one test each."""
+"""The contract of a provider, one test for each rule."""
 
 import asyncio
 from typing import Final, get_args
@@ -119,8 +119,8 @@ class ProviderConformance(SuiteFixtures):
         else:
             assert asked.token == found.token, f"the list shows it with token {found.token!r}"
         again = await self._bounded(provider.provision(asked))
-        [standing] = await self._listed(provider)
-        assert again.provider_id == standing.provider_id, "asked again, it made another"
+        [listed] = await self._listed(provider)
+        assert again.provider_id == listed.provider_id, "called again, it launched another"
 
     async def test_a_launch_cancelled_at_any_await_makes_one_instance_at_most(
         self, fresh: MakeProvider, wanted: MakeRequest
@@ -131,9 +131,9 @@ class ProviderConformance(SuiteFixtures):
             asked = wanted(f"web-{point}")
             cut = await self._cut(provider.provision(asked), point)
             made = await self._again(provider, asked)
-            standing = [each for each in await self._listed(provider) if each.name == asked.name]
-            assert [made.provider_id] == [each.provider_id for each in standing], (
-                f"cancelled at its await {point} and asked again, {len(standing)} stand"
+            left = [each for each in await self._listed(provider) if each.name == asked.name]
+            assert [made.provider_id] == [each.provider_id for each in left], (
+                f"cancelled at its await {point} and called again, {len(left)} exist"
             )
             await self._remove(provider, made.provider_id)
             if not cut:
@@ -166,7 +166,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_launch_and_a_removal_at_once_leave_one_or_none(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Whichever comes last, the list says what stands, and it can be removed."""
+        """Whichever comes last, the list shows what exists, and it can be removed."""
         one, two = fresh(), fresh()
         for number in range(ROUNDS):
             asked = wanted(f"web-{number}")
@@ -176,7 +176,7 @@ class ProviderConformance(SuiteFixtures):
             )
             left = [each for each in await self._listed(two) if each.name == asked.name]
             alive = [each for each in left if each.status in instance_decisions.ADOPTABLE_STATUSES]
-            assert len(alive) <= 1, f"{len(alive)} stand of one launch"
+            assert len(alive) <= 1, f"one launch has {len(alive)} instances"
             for each in left:
                 await self._bounded(one.terminate(each.provider_id))
         await self._until_gone(two)
@@ -206,9 +206,9 @@ class ProviderConformance(SuiteFixtures):
         await self._remove(provider, gone)
         expected = sorted(each.provider_id for each in made if each.provider_id != gone)
         actual = sorted(each.provider_id for each in await self._listed(fresh()))
-        assert expected == actual, f"{len(expected)} stand, and {len(actual)} are listed: {actual}"
+        assert expected == actual, f"{len(expected)} exist, and {len(actual)} are listed: {actual}"
 
-    async def test_another_fleets_instances_are_told_apart(
+    async def test_another_fleets_instances_are_distinguished(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
         """They share the account: each says whose it is, and none is taken for another's."""
@@ -240,13 +240,13 @@ class ProviderConformance(SuiteFixtures):
         refused: tuple[Refusal, ...],
         wanted: MakeRequest,
     ) -> None:
-        """As a ProviderError whose message a person can read; and nothing stands afterwards."""
+        """As a ProviderError with a readable message; and no instance exists afterwards."""
         for changes, kind in refused:
             with pytest.raises(ProviderError) as caught:
                 await self._bounded(fresh().provision(wanted(**changes)))
             assert kind == caught.value.kind, f"{dict(changes)}: {caught.value}"
             _check_message(caught.value)
-        assert await self._listed(fresh()) == [], "what was refused stands"
+        assert await self._listed(fresh()) == [], "a refused launch has an instance"
 
     async def test_silence_is_an_error_that_allows_another_try(
         self, fresh: MakeProvider, make_unreachable: MakeProvider | None, wanted: MakeRequest
@@ -277,7 +277,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_reboot_keeps_the_instance(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Once, twice or at the same time: it stands as it stood."""
+        """Once, twice or at the same time: the instance is unchanged."""
         provider = fresh()
         if not isinstance(provider, Reboots):
             pytest.skip("it cannot reboot")

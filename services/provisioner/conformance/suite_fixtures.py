@@ -1,4 +1,4 @@
-"""How the suite asks a provider: fixtures that its author writes or leaves, and bounded calls."""
+"""Fixtures of the suite, which a plugin's author may override, and calls with a time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -34,7 +34,7 @@ LOOK_AGAIN_SECONDS: Final = 0.1
 
 
 def environment(data_dir: Path, name: str = "acme") -> Environment:
-    """What a plugin is told about the place it runs in; nothing listens at the bus's address."""
+    """Return the environment of a plugin; nothing listens at the bus's address."""
     return Environment(name=name, fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=data_dir)
 
 
@@ -56,12 +56,12 @@ def request_maker(asks: Mapping[str, Any]) -> MakeRequest:
 
 
 class SuiteFixtures:
-    """What the author of a suite may set, and how its tests ask."""
+    """What a plugin's author may override, and how the tests call the provider."""
 
     pytestmark: ClassVar[Any] = pytest.mark.asyncio
 
     many: ClassVar[int] = 6
-    """So many instances make a whole list; more than a page has, where the cloud has pages."""
+    """Instances of a whole list: more than one page, where the cloud has pages."""
     seconds_max: ClassVar[float] = 30.0
     """How long any one call may take."""
     gone_seconds_max: ClassVar[float] = 0.0
@@ -69,7 +69,7 @@ class SuiteFixtures:
 
     @pytest.fixture
     def make(self) -> MakeProvider:
-        """Makes the provider anew, on the same account: this one is yours to write."""
+        """Constructs the provider, always on the same account: write this one yourself."""
         raise NotImplementedError("write a fixture `make` that returns what makes the provider")
 
     @pytest.fixture
@@ -109,7 +109,7 @@ class SuiteFixtures:
         return await asyncio.wait_for(call, self.seconds_max)
 
     async def _listed(self, provider: Provider) -> list[Instance]:
-        """What still stands: what is on its way out may be listed, and is not counted."""
+        """Return the listed instances, without those that are being removed."""
         listed = await self._bounded(provider.list())
         return [each for each in listed if each.status != "stopping"]
 

@@ -1,10 +1,10 @@
-"""Decides what becomes of an instance: pure functions over its record and what a provider lists.
+"""Decides what happens to an instance: pure functions over its record and a provider's list.
 
 An instance's life is `intended -> running -> terminating -> terminated`, with `leaked` beside
-`terminating` while it should be gone and is not. Its record is written before the provider is asked
-for anything, and says `terminated` only once the provider no longer lists it. Whoever finds record
-and provider at odds (a step that is tried again, an undo that overtook a launch, the sweep) asks
-here what to do; nothing here may ask a provider, read a clock or write a record.
+`terminating` while it should be gone and is not. Its record is written before the provider is
+called, and says `terminated` only once the provider no longer lists it. Where record and provider
+differ (a repeated step, an undo that overtook a launch, the sweep), the caller asks here what to
+do; nothing here calls a provider, reads a clock or writes a record.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ ADOPTABLE_STATUSES: Final = ("pending", "running")
 
 
 def launch_token(fleet: str, pool: str, instance: str) -> str:
-    """The idempotency token of an intention: the same for every try, whoever makes it."""
+    """Return the idempotency token of an intention: the same for every attempt."""
     return hashlib.sha256(f"{fleet}/{pool}/{instance}".encode()).hexdigest()[:TOKEN_CHARS]
 
 
@@ -46,7 +46,7 @@ def launch_token(fleet: str, pool: str, instance: str) -> str:
 def intended_record(
     pool: str, instance: str, launch: LaunchSpec, saga: str, now: datetime
 ) -> InstanceRecord:
-    """The record that must stand before a provider is asked for anything."""
+    """Return the record that must be written before a provider is called."""
     return InstanceRecord(
         pool=pool,
         instance=instance,
@@ -59,14 +59,14 @@ def intended_record(
 
 
 def cancelled_record(pool: str, instance: str, saga: str, now: datetime) -> InstanceRecord:
-    """The record that keeps a launch from happening after its undo."""
+    """Return the record that prevents a launch after its undo."""
     launch = LaunchSpec(fleet="", provider="", instance_type="")
     record = intended_record(pool, instance, launch, saga, now)
     return replace(record, state="terminated", error="undone before it began", terminated_at=now)
 
 
 def instance_of(record: InstanceRecord) -> Instance:
-    """The instance that a running record stands for."""
+    """Return the instance of a record."""
     return Instance(
         name=record.instance,
         provider_id=record.provider_id,
@@ -82,12 +82,12 @@ def instance_of(record: InstanceRecord) -> Instance:
 
 
 def type_of(record: InstanceRecord) -> str:
-    """The instance type that was launched, else that was named."""
+    """Return the instance type that was launched, else the one that was requested."""
     return record.offering.instance_type if record.offering else record.launch.instance_type
 
 
 def belongs_to(record: InstanceRecord, instance: Instance) -> bool:
-    """Whether a listed instance was made for this record."""
+    """Whether a listed instance was launched for this record."""
     if record.provider_id and instance.provider_id == record.provider_id:
         return True
     same_name = instance.name == record.instance and instance.pool == record.pool
@@ -95,7 +95,7 @@ def belongs_to(record: InstanceRecord, instance: Instance) -> bool:
 
 
 def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
-    """The instance that an earlier try has made, if it is there; every caller picks the same."""
+    """Return the instance of an earlier attempt, if there is one; every caller picks the same."""
     found = (each for each in listed if belongs_to(record, each))
     alive = (each for each in found if each.status in ADOPTABLE_STATUSES)
     return min(alive, key=lambda each: each.provider_id, default=None)
@@ -117,14 +117,14 @@ class AlreadyRecorded:
 
 @dataclass(frozen=True, slots=True)
 class SurplusInstance:
-    """Another instance was recorded for this intention: remove the one just made."""
+    """Another instance was recorded for this intention: remove the new one."""
 
     record: InstanceRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedMeanwhile:
-    """It was to be removed meanwhile: write this record and remove what was made."""
+    """Its removal was requested meanwhile: write this record and remove the instance."""
 
     record: InstanceRecord
 
@@ -133,9 +133,9 @@ Settlement = RecordRunning | AlreadyRecorded | SurplusInstance | RemovedMeanwhil
 
 
 def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str = "") -> Settlement:
-    """What becomes of an instance just made or adopted, given what the record says by now.
+    """Decide what happens to an instance just launched or adopted, by the current record.
 
-    `provider`: who made it; another than the record names by now has made one too many.
+    `provider` launched it; if the record names another provider by now, it is surplus.
     """
     if provider and record.offering is not None and record.provider != provider:
         return SurplusInstance(record)
@@ -166,7 +166,7 @@ def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str 
 
 
 def mark_terminating(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:
-    """The record of an instance that is to go; one that is going or gone stays as it is."""
+    """Return the record of an instance that must go; one that is going or gone is unchanged."""
     if record.state in {"terminating", "leaked", "terminated"}:
         return record
     return replace(
@@ -179,28 +179,28 @@ def mark_terminating(record: InstanceRecord, now: datetime, error: str = "") -> 
 
 
 def mark_listed(record: InstanceRecord, instance: Instance, now: datetime) -> InstanceRecord:
-    """The record of an instance that is to go, now that it is known to stand at its provider."""
+    """Return the record of an instance that must go, now that its provider lists it."""
     if record.state == "terminated":
         record = mark_terminating(replace(record, state="running"), now)
     known = record.running_at if record.provider_id == instance.provider_id else None
     return replace(
         record,
         provider_id=instance.provider_id,
-        # Just made, it may be missing from the next list, however long the record has been going.
+        # Just launched, it may be missing from the next list, however old the record is.
         running_at=known or now,
         dollars_per_hour=instance.dollars_per_hour or record.dollars_per_hour,
     )
 
 
 def mark_terminated(record: InstanceRecord, now: datetime) -> InstanceRecord:
-    """The record of an instance whose absence the provider has confirmed."""
+    """Return the record of an instance whose absence the provider has confirmed."""
     return replace(record, state="terminated", terminated_at=now)
 
 
 def count_removal_attempt(
     record: InstanceRecord, reason: str, now: datetime, *, leak: bool
 ) -> InstanceRecord:
-    """The record of an instance that was to be removed, once more in vain."""
+    """Return the record after another failed removal."""
     if record.state not in TERMINATING_STATES:
         return record
     return replace(
@@ -215,15 +215,15 @@ def count_removal_attempt(
 def is_leak(
     record: InstanceRecord, kind: ProviderErrorKind | None, now: datetime, after: timedelta
 ) -> bool:
-    """Whether to call it leaked: it takes too long, or its provider will not have it otherwise."""
+    """Whether it is a leak: the removal takes too long, or the provider refuses it."""
     if record.state != "terminating":
         return False
-    hopeless = kind is not None and not RULES[kind].retry_in_step
-    return hopeless or now - (record.terminating_at or record.intended_at) >= after
+    refused = kind is not None and not RULES[kind].retry_in_step
+    return refused or now - (record.terminating_at or record.intended_at) >= after
 
 
 def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
-    """Every provider id that stands for this record, the one it names first."""
+    """Return every provider ID of this record, the recorded one first."""
     found = sorted(each.provider_id for each in listed if belongs_to(record, each))
     first = (record.provider_id,) if record.provider_id else ()
     return tuple(dict.fromkeys((*first, *found)))
@@ -232,10 +232,10 @@ def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -
 def is_absent(
     record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
 ) -> bool:
-    """Whether a list that was asked for at a moment proves that the instance is gone.
+    """Whether a list that was begun at `asked_at` proves that the instance is gone.
 
-    The list must be so late that a lagging one would show it: counted from when its id was learnt,
-    and where that never was, from when it was given up.
+    It must be late enough that even a lagging list would show it: counted from when the ID was
+    learnt, or, without one, from when the launch was given up.
     """
     listed = tuple(listed)
     if any(belongs_to(record, each) for each in listed) or may_be_hidden(
@@ -251,7 +251,7 @@ def is_absent(
 
 @dataclass(frozen=True, slots=True)
 class RemoveUnexpected:
-    """An instance of our fleet that should not be: record it as terminating and remove it."""
+    """An unexpected instance of this fleet: record it as terminating and remove it."""
 
     key: str
     provider: str
@@ -261,7 +261,7 @@ class RemoveUnexpected:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSurplus:
-    """An instance beside the one its record names, or one whose tags name no node of ours."""
+    """An instance beside the recorded one, or one whose tags name no node."""
 
     provider: str
     instance: Instance
@@ -270,7 +270,7 @@ class RemoveSurplus:
 
 @dataclass(frozen=True, slots=True)
 class AdoptInstance:
-    """A launch that nobody finished: record what it has made."""
+    """An unfinished launch: record its instance."""
 
     key: str
     instance: Instance
@@ -278,7 +278,7 @@ class AdoptInstance:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRecord:
-    """A living node whose instance has no record: write one, touch nothing."""
+    """A node in service whose instance has no record: write one."""
 
     key: str
     provider: str
@@ -287,14 +287,14 @@ class RestoreRecord:
 
 @dataclass(frozen=True, slots=True)
 class RetryRemoval:
-    """It should be gone by now: try again to remove it, or confirm that it is."""
+    """An overdue removal: try again, or confirm that it is gone."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateListingError:
-    """A running instance's record is to say this about its listing."""
+    """A running instance's record must say whether its provider lists it."""
 
     key: str
     error: str
@@ -312,20 +312,20 @@ SweepAction = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepInput:
-    """What the sweep has before it.
+    """What the sweep decides on.
 
     The providers were listed *before* the records were read: as an intention is recorded before its
-    provider is asked, whatever is listed without a record was not made by a launch under way.
+    provider is called, an instance without a record does not belong to a launch in progress.
     """
 
     fleet: str
     records: Mapping[str, InstanceRecord]
     listed: Mapping[str, Sequence[Instance]]
-    """By provider; one that could not be listed is absent, and nothing is concluded from it."""
+    """By provider; one that could not be listed is missing, and proves nothing."""
     can: Mapping[str, Capabilities] = field(default_factory=dict)
     """By provider."""
     first_seen: Mapping[tuple[str, str], datetime]
-    """(provider, provider id) -> when this sweeper saw it first; age counts from there."""
+    """(provider, provider ID) -> when this sweeper first saw it; its age counts from there."""
     living: frozenset[str]
     """Keys of nodes that NODES knows as not terminated."""
     now: datetime
@@ -364,7 +364,7 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     seen_at = seen.first_seen.get((provider, instance.provider_id), seen.now)
     old = seen.now - seen_at >= seen.grace
     if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
-        why = "it has our fleet's tag and no node's name"
+        why = "it has this fleet's tag and no node's name"
         return RemoveSurplus(provider, instance, why) if old else None
     if record is not None and record.offering is not None and record.provider != provider:
         if instance.provider_id == record.provider_id:
@@ -405,7 +405,7 @@ def _decide_record(
 
 
 def _limit_removals(actions: list[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
-    """Keep a mistake small: so many unexpected instances at most are removed in one sweep."""
+    """Limit the damage of a mistake: remove at most so many unexpected instances in one sweep."""
     kept: list[SweepAction] = []
     removals = 0
     for action in actions:

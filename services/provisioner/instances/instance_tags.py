@@ -1,7 +1,7 @@
-"""How an instance says whose it is: the tags (labels, annotations) that every cloud provider sets.
+"""The tags (labels, annotations) by which an instance's fleet, pool, node and token are recognised.
 
-`list` finds an instance again by them, after whatever crash: fleet, pool, node and launch token.
-Pure; the spelling is declared here and nowhere else, because what stands carries it for ever.
+`list` finds an instance by them after any crash. Pure; the names are declared only here, because
+existing instances carry them.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ DIGEST_CHARS: Final = 12
 
 
 def tags_of(request: ProvisionRequest) -> dict[str, str]:
-    """The pool's labels, and what finds the instance again; a label never hides one of these."""
+    """Return the pool's labels and the tags of the instance; no label overrides a tag."""
     return request.labels | {
         FLEET_TAG: request.fleet,
         POOL_TAG: request.pool,
@@ -32,19 +32,19 @@ def tags_of(request: ProvisionRequest) -> dict[str, str]:
 
 
 def unique_name(request: ProvisionRequest) -> str:
-    """A name that people recognise the node by, and that no other intention has, of any fleet."""
+    """Return a name that contains the node's and is unique to the launch, across all fleets."""
     about = f"{request.fleet}/{request.token}".encode()
     digest = hashlib.sha256(about).hexdigest()[:DIGEST_CHARS]
     return f"{short_name(request)}-{digest}"
 
 
 def short_name(request: ProvisionRequest) -> str:
-    """As much of the node's name as goes into that."""
+    """Return the part of the node's name that the unique name contains."""
     return request.name[:NODE_CHARS_MAX].strip("-")
 
 
 def instance_for(request: ProvisionRequest, provider_id: str) -> Instance:
-    """The instance that was made for a request, as far as it is what was asked for."""
+    """Return the instance of a request, as far as the request describes it."""
     return Instance(
         name=request.name,
         provider_id=provider_id,
@@ -59,7 +59,7 @@ def instance_for(request: ProvisionRequest, provider_id: str) -> Instance:
 
 
 def with_tags(instance: Instance, tags: Mapping[str, str]) -> Instance:
-    """The instance with what its tags say; without a node's tag it keeps its name."""
+    """Return the instance with the data of its tags; without a node tag it keeps its name."""
     return replace(
         instance,
         name=tags.get(NODE_TAG) or instance.name,

@@ -1,9 +1,9 @@
-"""Credentials of clouds, as `navarch config set-credentials` keeps them beside the data.
+"""Cloud credentials, as `navarch config set-credentials` stores them in the data directory.
 
-One file a provider, for its owner alone: options that are no secret, and where the secret is. That
-is the secret itself in a file beside it, or a reference: a file, an environment variable, or the
-command of a secret manager. References are followed when the provisioner starts; what they yield is
-handed to the provider as a file in memory, so it never lies on a disk.
+One file per provider, readable by its owner alone: options that are not secret, and where the
+secret is: stored in a file beside it, or a reference to a file, an environment variable or the
+command of a secret manager. References are resolved when the provisioner starts; the result is
+passed to the provider as an in-memory file, so that it is never written to a disk.
 """
 
 import os
@@ -41,30 +41,30 @@ class SecretSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     kind: SourceKind
     where: str = ""
-    """The file, the variable, or the command; of what is stored: nothing."""
+    """The file, the variable or the command; empty for a stored secret."""
     option: str
-    """The provider's option that takes a file with it."""
+    """The provider's option that names the secret's file."""
 
 
 class StoredCredentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of one provider."""
+    """The stored credentials of one provider."""
 
     options: dict[str, str] = {}
     secret: SecretSource | None = None
 
 
 def credentials_file(data_dir: Path, provider: str) -> Path:
-    """Where it stands."""
+    """Return the file of a provider's stored credentials."""
     return data_dir / FOLDER / f"{token(provider, 'provider')}.json"
 
 
 def secret_file(data_dir: Path, provider: str) -> Path:
-    """Where a stored secret stands."""
+    """Return the file of a stored secret."""
     return data_dir / FOLDER / f"{token(provider, 'provider')}.key"
 
 
 def secret_option(kind: type[Any], named: str) -> str:
-    """The option of a provider's plugin that takes a file with its secret; empty: it has none."""
+    """Return the plugin's option that names a secret's file; empty: it has none."""
     there = {field.name for field in msgspec.structs.fields(kind.Options)}
     if named:
         if named not in there:
@@ -74,7 +74,7 @@ def secret_option(kind: type[Any], named: str) -> str:
 
 
 def add_stored_credentials(name: str, settings: PluginSettings, data_dir: Path) -> PluginSettings:
-    """A provider's settings with what is kept for it, which counts before the configuration."""
+    """Return a provider's settings with its stored credentials, which override the file's."""
     file = credentials_file(data_dir, name)
     try:
         kept = msgspec.json.decode(file.read_bytes(), type=StoredCredentials)
@@ -82,7 +82,7 @@ def add_stored_credentials(name: str, settings: PluginSettings, data_dir: Path) 
         return settings
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigurationError(
-            f"{file} cannot be used ({error}): write it anew with "
+            f"{file} cannot be used ({error}): write it again with "
             f"`navarch config set-credentials {name}`"
         ) from error
     return apply_credentials(settings, kept, secret_file(data_dir, name), os.environ)
@@ -91,7 +91,7 @@ def add_stored_credentials(name: str, settings: PluginSettings, data_dir: Path) 
 def apply_credentials(
     settings: PluginSettings, kept: StoredCredentials, stored: Path, environment: Mapping[str, str]
 ) -> PluginSettings:
-    """The settings with these credentials; `stored`: the file of a stored secret."""
+    """Return the settings with these credentials; `stored`: the file of a stored secret."""
     options: dict[str, Any] = {**settings.options, **kept.options}
     if kept.secret is not None:
         options[kept.secret.option] = _resolve_secret(kept.secret, stored, environment)
@@ -99,7 +99,7 @@ def apply_credentials(
 
 
 def _resolve_secret(source: SecretSource, stored: Path, environment: Mapping[str, str]) -> str:
-    """A file with the secret in it."""
+    """Return a file that contains the secret."""
     match source.kind:
         case "stored":
             return str(stored)
@@ -117,7 +117,7 @@ def _resolve_secret(source: SecretSource, stored: Path, environment: Mapping[str
 
 
 def _run_secret_command(command: str) -> bytes:
-    """What a secret manager's command prints; no word of it in an error."""
+    """Return what a secret manager's command prints; errors never contain it."""
     try:
         done = subprocess.run(
             shlex.split(command), capture_output=True, check=True, timeout=COMMAND_SECONDS_MAX
@@ -135,14 +135,14 @@ def _run_secret_command(command: str) -> bytes:
 
 
 def _write_memory_file(secret: bytes) -> str:
-    """A file that is no file; it lives as long as this process."""
+    """Return the path of an in-memory file, which exists as long as this process."""
     handle = os.memfd_create("credentials")
     os.write(handle, secret)
     return f"/proc/self/fd/{handle}"
 
 
 def store_credentials(data_dir: Path, provider: str, kept: StoredCredentials, secret: str) -> Path:
-    """Write it for its owner alone; `secret` is stored where the source says so."""
+    """Write the credentials for their owner alone, and `secret` if the source is `stored`."""
     file = credentials_file(data_dir, provider)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.parent.chmod(0o700)

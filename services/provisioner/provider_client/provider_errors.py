@@ -1,12 +1,12 @@
-"""One taxonomy for every provider's errors, and what each kind allows.
+"""The kinds of provider errors, what each kind allows, and the tables that map codes to kinds.
 
-A provider plugin turns whatever its cloud says into a ProviderError. The rest of the provisioner
-looks at the kind alone: whether another try within the step can help, whether the call may have
-taken effect all the same, and what the error blocks and for how long.
+A provider plugin turns its cloud's errors into ProviderError. The rest of the provisioner looks at
+the kind alone: whether a retry within the step can help, whether the call may have taken effect
+all the same, and what the error blocks for how long.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from schemas.enums import ProviderErrorKind
@@ -22,18 +22,18 @@ class ErrorRule:
     """What one kind of error allows."""
 
     scope: Scope
-    retry_in_step: bool
-    """Another try of the same intention may succeed soon; it reuses the same token."""
-    in_doubt: bool
-    """The call may have taken effect: list and adopt before anything is tried again."""
+    retry_in_step: bool = False
+    """A retry with the same token may succeed soon."""
+    in_doubt: bool = False
+    """The call may have taken effect: list and adopt before anything is retried."""
     block_seconds: float
-    """How long the scope is left alone before one launch tries it again; twice as long after each
-    try that fails of the same."""
+    """How long the scope is blocked before one launch probes it; doubled after each probe that
+    fails for the same reason."""
     block_max_seconds: float
-    """The longest that becomes. Of capacity short enough to have it within a minute of its return;
-    it is one call, whatever number of launches wait."""
-    passes: bool
-    """It passes by itself, soon: a launch waits for it where nothing else is left."""
+    """The longest block. For capacity it is short enough to find it within a minute of its return;
+    a probe is one call, however many launches wait."""
+    passes: bool = False
+    """It passes by itself, soon: a launch waits for it if nothing else is left."""
 
 
 THROTTLED: Final = 429
@@ -44,36 +44,14 @@ COMMON_STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
     404: "INVALID",
     THROTTLED: "THROTTLE",
 }
-"""HTTP status -> kind, where a provider says nothing else that is known. What further statuses
-mean, each provider says of itself."""
+"""HTTP status -> kind, for errors without a known code; providers may add further statuses."""
 TEXT_CHARS_MAX: Final = 300
-"""Of a provider's own words in an error."""
+"""Of a provider's own message in an error."""
 
 RULES: Final[dict[ProviderErrorKind, ErrorRule]] = {
-    "CAPACITY": ErrorRule(
-        scope="offering",
-        retry_in_step=False,
-        in_doubt=False,
-        block_seconds=5,
-        block_max_seconds=45,
-        passes=True,
-    ),
-    "QUOTA": ErrorRule(
-        scope="quota",
-        retry_in_step=False,
-        in_doubt=False,
-        block_seconds=300,
-        block_max_seconds=3600,
-        passes=False,
-    ),
-    "UNSUPPORTED": ErrorRule(
-        scope="type",
-        retry_in_step=False,
-        in_doubt=False,
-        block_seconds=86_400,
-        block_max_seconds=86_400,
-        passes=False,
-    ),
+    "CAPACITY": ErrorRule(scope="offering", block_seconds=5, block_max_seconds=45, passes=True),
+    "QUOTA": ErrorRule(scope="quota", block_seconds=300, block_max_seconds=3600),
+    "UNSUPPORTED": ErrorRule(scope="type", block_seconds=86_400, block_max_seconds=86_400),
     "NETWORK": ErrorRule(
         scope="subnet",
         retry_in_step=True,
@@ -83,12 +61,7 @@ RULES: Final[dict[ProviderErrorKind, ErrorRule]] = {
         passes=True,
     ),
     "THROTTLE": ErrorRule(
-        scope="account",
-        retry_in_step=True,
-        in_doubt=False,
-        block_seconds=5,
-        block_max_seconds=60,
-        passes=True,
+        scope="account", retry_in_step=True, block_seconds=5, block_max_seconds=60, passes=True
     ),
     "TRANSIENT": ErrorRule(
         scope="call",
@@ -98,28 +71,14 @@ RULES: Final[dict[ProviderErrorKind, ErrorRule]] = {
         block_max_seconds=300,
         passes=True,
     ),
-    "AUTH": ErrorRule(
-        scope="account",
-        retry_in_step=False,
-        in_doubt=False,
-        block_seconds=60,
-        block_max_seconds=600,
-        passes=False,
-    ),
-    "INVALID": ErrorRule(
-        scope="configuration",
-        retry_in_step=False,
-        in_doubt=False,
-        block_seconds=60,
-        block_max_seconds=600,
-        passes=False,
-    ),
+    "AUTH": ErrorRule(scope="account", block_seconds=60, block_max_seconds=600),
+    "INVALID": ErrorRule(scope="configuration", block_seconds=60, block_max_seconds=600),
 }
 """Kind -> what it allows."""
 
 
 class ProviderError(NavarchError):
-    """A provider did not do what was asked."""
+    """A provider call failed."""
 
     def __init__(
         self,
@@ -129,10 +88,14 @@ class ProviderError(NavarchError):
         scope: str = "",
         retry_after: float | None = None,
         unknown: str = "",
+        status: int | None = None,
+        code: str = "",
     ) -> None:
-        """Say what kind it is, what exactly is blocked, and how long the provider says to wait.
+        """`scope` overrides that of the kind; `retry_after`: seconds, if the provider names any.
 
-        `unknown` is the provider's own code where there is no row for it: people are told.
+        `unknown`: the provider's code if no table has it, which is reported to operators.
+        `status` and `code`: of the provider's answer. Status 0: an accepted operation failed later;
+        None: there was no answer.
         """
         super().__init__(f"{kind}: {message}")
         self.kind: ProviderErrorKind = kind
@@ -140,19 +103,49 @@ class ProviderError(NavarchError):
         self.scope = scope or RULES[kind].scope
         self.unknown = unknown
         self.retry_after = retry_after
-        """Seconds; None where the provider names none."""
+        self.status = status
+        self.code = code
 
     @property
     def rule(self) -> ErrorRule:
-        """What this kind of error allows."""
+        """Return what this kind of error allows."""
         return RULES[self.kind]
 
 
-def unknown_code(code: str, status: int, *, known: bool) -> str:
-    """The code that people are told of; empty where there is a row, or a server just failed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorTable:
+    """The kinds of a provider's error codes, and of HTTP statuses without a known code."""
 
-    What a code without a row means is guessed from the status, and must not pass for known.
-    """
-    if known or (not code and status >= SERVER_ERROR):
-        return ""
-    return code or f"HTTP {status}"
+    codes: Mapping[str, ProviderErrorKind]
+    statuses: Mapping[int, ProviderErrorKind] = field(default_factory=lambda: COMMON_STATUSES)
+    throttled_first: bool = True
+    """Status 429 decides, whatever the code."""
+
+    def error(
+        self,
+        status: int,
+        code: str,
+        text: str,
+        *,
+        kind: ProviderErrorKind | None = None,
+        retry_after: float | None = None,
+    ) -> ProviderError:
+        """Return the error for an answer; `kind`: by a rule beside the table.
+
+        An unknown code is TRANSIENT and says so. A kind by status alone is a guess, so the code is
+        reported all the same.
+        """
+        known = kind is not None or code in self.codes
+        if self.throttled_first and status == THROTTLED:
+            kind, known = "THROTTLE", True
+        sure = known or status in self.statuses or status >= SERVER_ERROR
+        expected = known or (not code and sure)
+        where = f"HTTP {status} {code}".strip() if status else code
+        return ProviderError(
+            kind or self.codes.get(code) or self.statuses.get(status) or "TRANSIENT",
+            f"{where}: {text[:TEXT_CHARS_MAX]}{'' if sure else ' (not known here)'}",
+            retry_after=retry_after,
+            unknown="" if expected else code or f"HTTP {status}",
+            status=status,
+            code=code,
+        )

@@ -2,8 +2,8 @@
 
 RunInstances takes a client token and drops a repeated launch by itself; the token is derived from
 the intention, the place and the market, because EC2 refuses the same token with other parameters.
-The node's fleet, pool and name are tags. Instances end, not stop, when they shut down, so that a
-machine that turns itself off costs nothing more.
+Fleet, pool and node are tags. Instances terminate, not stop, when they shut down, so that a machine
+that powers itself off costs nothing more.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers.aws_errors import ABSENT, code_of, error_of
+from services.provisioner.providers.aws_errors import ABSENT, error_of
 
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000
@@ -82,15 +82,10 @@ class AwsProvider:
     def __init__(self, *, options: Options, environment: Environment) -> None:
         """Connect nowhere yet."""
         self.options = options
-        self._name = environment.name
+        self.name = environment.name
         self._stack = AsyncExitStack()
         self._connecting = asyncio.Lock()
         self._client: Any = None
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -117,15 +112,15 @@ class AwsProvider:
         try:
             await self._call("terminate_instances", InstanceIds=[provider_id])
         except ProviderError as error:
-            if not _is_absent(error):
+            if error.code not in ABSENT:
                 raise
 
     async def reboot(self, instance: Instance) -> None:
-        """Reboot it in its place; INVALID where it does not stand."""
+        """Reboot it; INVALID if it does not exist."""
         try:
             found = await self._call("describe_instances", InstanceIds=[instance.provider_id])
         except ProviderError as error:
-            if not _is_absent(error):
+            if error.code not in ABSENT:
                 raise
             found = {"Reservations": []}
         states = [
@@ -154,7 +149,7 @@ class AwsProvider:
             more = {"NextToken": page["NextToken"]}
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
-        """The spot prices of these types now, by zone; on demand EC2's own API tells none."""
+        """Return current spot prices by zone; EC2's API has none for on-demand."""
         if not instance_types:
             return ()
         found: dict[tuple[str, str], KnownPrice] = {}
@@ -197,13 +192,13 @@ class AwsProvider:
         if request.region not in ("", options.region):
             raise ProviderError(
                 "INVALID",
-                f"pool {request.pool} wants region {request.region}, provider {self._name} is "
+                f"pool {request.pool} wants region {request.region}, provider {self.name} is "
                 f"{options.region}; add a provider of type aws for it",
             )
         if options.subnets and request.zone and request.zone not in options.subnets:
             raise ProviderError(
                 "INVALID",
-                f"provider {self._name} has no subnet in zone {request.zone}; add it to `subnets`",
+                f"provider {self.name} has no subnet in zone {request.zone}; add it to `subnets`",
             )
         named = tags_of(request) | {"Name": request.name}
         tags = [{"Key": key, "Value": value} for key, value in sorted(named.items()) if value]
@@ -265,11 +260,6 @@ class AwsProvider:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _is_absent(error: ProviderError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, ClientError) and code_of(cause.response) in ABSENT
-
-
 def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
     """Other parameters under the same token are refused, so what may differ is part of it."""
     about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
@@ -314,7 +304,7 @@ def _instance(made: Any, region: str) -> Instance:
     instance = Instance(
         name=made["InstanceId"],
         provider_id=made["InstanceId"],
-        # A state that is new to us belongs to something that stands, and must not be forgotten.
+        # An instance with an unknown state exists, and must not be lost.
         status=STATUSES.get(made["State"]["Name"], "running"),
         instance_type=made["InstanceType"],
         region=region,

@@ -1,17 +1,12 @@
-"""What EC2's error codes mean here: one row for each. Pure.
+"""The kinds of EC2's error codes: one row for each. Pure.
 
-Source: the error codes of the EC2 API reference, and what public autoscalers have met in practice.
+Source: the error codes of the EC2 API reference, and those that public autoscalers handle.
 """
 
 from typing import Any, Final
 
 from schemas.enums import ProviderErrorKind
-from services.provisioner.provider_client.provider_errors import (
-    SERVER_ERROR,
-    TEXT_CHARS_MAX,
-    ProviderError,
-    unknown_code,
-)
+from services.provisioner.provider_client.provider_errors import ErrorTable, ProviderError
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "InsufficientInstanceCapacity": "CAPACITY",
@@ -66,23 +61,12 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 """Code -> kind."""
 
 ABSENT: Final = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
-"""A removal that is answered so has nothing to remove."""
-
-
-def code_of(answer: Any) -> str:
-    """The code of an error answer, as botocore parses it."""
-    return str(answer.get("Error", {}).get("Code", ""))
+"""A removal that fails with one of these has nothing to remove."""
+TABLE: Final = ErrorTable(codes=KINDS, statuses={}, throttled_first=False)
 
 
 def error_of(answer: Any) -> ProviderError:
-    """The error that an answer stands for; what is not known is TRANSIENT and says its code."""
-    code = code_of(answer)
+    """Return the error for an error answer, as botocore parses it."""
+    error = answer.get("Error", {})
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    text = str(answer.get("Error", {}).get("Message", ""))[:TEXT_CHARS_MAX]
-    known = code in KINDS or status >= SERVER_ERROR
-    note = "" if known else " (a code that is not known here)"
-    return ProviderError(
-        KINDS.get(code, "TRANSIENT"),
-        f"{code}: {text}{note}",
-        unknown=unknown_code(code, status, known=code in KINDS),
-    )
+    return TABLE.error(status, str(error.get("Code", "")), str(error.get("Message", "")))

@@ -1,10 +1,10 @@
 """Azure: virtual machines of one resource group.
 
-A machine's name is derived from the intention and is made only where none of that name stands
-(`If-None-Match: *`), so a repeated launch meets the one that stands and adopts it. An accepted
-launch can still fail: its operation is read to the end, and what a failed one leaves is removed,
-because its name, interface and address would stand in the way of the next try. Interfaces and
-addresses that a crash left without a machine are listed, and go as instances do.
+A machine's name is derived from the intention, and a machine is created only if none has that name
+(`If-None-Match: *`), so a repeated launch adopts the existing one. An accepted launch can still
+fail: its operation is read to the end, and what it leaves is removed, because its name, interface
+and address would block the next attempt. Interfaces and addresses that a crash left without a
+machine are listed, and removed like instances.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import azure_prices
 from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_auth import Endpoints, read_principal, token_source
-from services.provisioner.providers.azure_errors import AzureError, error_of
-from services.provisioner.providers.azure_http import AzureClient, is_status
+from services.provisioner.providers.azure_errors import error_of
+from services.provisioner.providers.azure_http import AzureClient
 
 COMPUTE: Final = "2026-04-01"
 NETWORK: Final = "2026-03-01"
 """Versions of the API; what is sent was checked against these."""
 TRIES_MAX: Final = 3
-"""Of one launch whose parts are removed under its hands."""
+"""Of one launch whose parts are removed meanwhile."""
 VIEW: Final = {"$expand": "instanceView"}
 FAILED: Final = "Failed"
 DELETING: Final = "Deleting"
 UNDER_WAY: Final = frozenset({"Creating", DELETING})
 LOST: Final = frozenset({"NetworkInterfaceNotFound", "InvalidResourceReference"})
-"""Of a launch whose interface a removal took meanwhile, or which names a thing that is not."""
+"""Of a launch whose interface was removed meanwhile, or which names a missing resource."""
 RESERVED: Final = "NicReservedForAnotherVm"
 """Of an interface whose machine was refused: Azure holds it three minutes for that very machine."""
 IN_DOUBT: Final = frozenset({"TRANSIENT", "NETWORK", "THROTTLE"})
@@ -58,10 +58,10 @@ class AzureProvider:
     ) -> None:
         """Read the secret where there is one; connect nowhere yet."""
         self.options = options
-        self._name = environment.name
+        self.name = environment.name
         self._http = httpx.AsyncClient(timeout=float(options.timeout), transport=transport)
         principal = read_principal(
-            self._name,
+            self.name,
             tenant=options.tenant,
             client_id=options.client_id,
             secret_env=options.client_secret_env,
@@ -80,11 +80,6 @@ class AzureProvider:
         )
 
     @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
     def capabilities(self) -> Capabilities:
         """A derived name is as good as a token."""
         return Capabilities(
@@ -97,8 +92,8 @@ class AzureProvider:
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Launch a machine and read the operation to its end; or adopt the one that stands."""
-        vm.check(request, self.options, self._name)
+        """Launch a machine and read the operation to its end; or adopt the existing one."""
+        vm.check(request, self.options, self.name)
         name = unique_name(request)
         for _ in range(TRIES_MAX):
             machine = await self._settled(name, request) or await self._launched(name, request)
@@ -112,7 +107,7 @@ class AzureProvider:
             return
         try:
             answer = await self._azure.send("DELETE", self._vm(provider_id), version=COMPUTE)
-        except AzureError as error:
+        except ProviderError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
         else:
@@ -122,13 +117,13 @@ class AzureProvider:
         await self._remove_network(provider_id)
 
     async def reboot(self, instance: Instance) -> None:
-        """Restart it in its place; INVALID where it does not stand."""
+        """Restart it; INVALID if it does not exist."""
         path = f"{self._vm(instance.provider_id)}/restart"
         await self._azure.send("POST", path, version=COMPUTE)
 
     async def list(self) -> list[Instance]:
-        """Every machine with a fleet's tag, and what stands of one without its machine."""
-        # Machines last: one that is made meanwhile must not look as if its interface were left.
+        """Return every machine with a fleet's tag, and what is left of those without a machine."""
+        # Machines last: the interface of a machine launched meanwhile must not look left over.
         nics = await self._azure.pages(self._nic(""), version=NETWORK)
         addresses = await self._azure.pages(self._ip(""), version=NETWORK)
         machines = await self._azure.pages(self._vm(""), version=COMPUTE, query=VIEW)
@@ -151,7 +146,7 @@ class AzureProvider:
     # --- a launch --------------------------------------------------------------------------------
 
     async def _settled(self, name: str, request: ProvisionRequest) -> Any:
-        """The machine of this name once it is made; None where none stands, failed ones removed."""
+        """Return the machine of this name when it is created; None if none, or a failed one."""
         while True:
             machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
             if machine is None:
@@ -159,7 +154,7 @@ class AzureProvider:
             tags = machine.get("tags") or {}
             if (tags.get(FLEET_TAG), tags.get(TOKEN_TAG)) != (request.fleet, request.token):
                 raise ProviderError(
-                    "INVALID", f"a machine {name} that is not ours stands; remove or rename it"
+                    "INVALID", f"another machine is named {name}; remove or rename it"
                 )
             state = vm.state_of(machine)
             if state == FAILED and not _runs(machine):
@@ -183,7 +178,9 @@ class AzureProvider:
                 market=market,
             )
             await self._azure.finish(answer, market)
-        except AzureError as error:
+        except ProviderError as error:
+            if error.status is None:
+                raise
             if error.status == HTTPStatus.PRECONDITION_FAILED:
                 return None
             if error.code in LOST and await self._is_lost(name):
@@ -232,7 +229,7 @@ class AzureProvider:
             ) from again
 
     async def _remove(self, name: str) -> None:
-        """Remove a machine and wait until nothing of it stands."""
+        """Remove a machine and all its parts, and wait for it."""
         await self._azure.finish(await self._azure.send("DELETE", self._vm(name), version=COMPUTE))
         await self._clear_network(name)
 
@@ -243,21 +240,21 @@ class AzureProvider:
         """
         try:
             await self._remove_network(name)
-        except AzureError as error:
+        except ProviderError as error:
             if error.code != RESERVED:
                 raise
 
     async def _remove_network(self, name: str) -> None:
-        """The interface first: while it stands it holds the address."""
+        """Remove the interface first: it holds the address."""
         for path in (self._nic(name), self._ip(name)):
             try:
                 await self._azure.finish(await self._azure.send("DELETE", path, version=NETWORK))
             except ProviderError as error:
-                if not is_status(error, HTTPStatus.NOT_FOUND):
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
 
     async def _instance(self, name: str, machine: Any) -> Instance:
-        """The machine with its address, where Azure has told one by now."""
+        """Return the machine with its address, if it has one already."""
         nic = await self._azure.get(self._nic(name), version=NETWORK) or {}
         address: Any = {}
         if self.options.public_address:

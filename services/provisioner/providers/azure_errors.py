@@ -1,24 +1,21 @@
-"""What Azure's error codes mean here: one row for each. Pure.
+"""The kinds of Azure's error codes: one row for each. Pure.
 
-A refusal comes as an HTTP error, or, after the request was accepted, as the error of its operation;
-both name a code, and wrap others under `details`. Two codes stand for several things and have
-rules beside the table: SkuNotAvailable is a drought for spot and a restriction otherwise, and
-OperationNotAllowed is how a spent core quota is told. Source: Azure's pages on spot errors, on
-allocation failures and on Resource Manager errors, and codes that public autoscalers have met.
+An error comes as an HTTP error, or, after the request was accepted, as the error of its operation;
+both name a code, and wrap others under `details`. Two codes have several meanings and rules beside
+the table: SkuNotAvailable means no capacity for spot and a restriction otherwise, and
+OperationNotAllowed may mean a spent core quota. Source: Azure's pages on spot errors, on
+allocation failures and on Resource Manager errors, and codes that public autoscalers handle.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.enums import ProviderErrorKind
 from schemas.launch_offers import Market
 from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
-    SERVER_ERROR,
-    TEXT_CHARS_MAX,
     THROTTLED,
+    ErrorTable,
     ProviderError,
-    unknown_code,
 )
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
@@ -100,94 +97,49 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 SKU: Final = "SkuNotAvailable"
 NOT_ALLOWED: Final = "OperationNotAllowed"
 QUOTA: Final = "quota"
-"""In the text of the latter, when it is about one."""
-
-STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
-    **COMMON_STATUSES,
-    400: "INVALID",
-    409: "TRANSIENT",
-    412: "TRANSIENT",
-}
-"""HTTP status -> kind, where no code is known."""
-DEEP_MAX: Final = 5
+"""In the message of the latter, when it is about a quota."""
+TABLE: Final = ErrorTable(
+    codes=KINDS,
+    statuses={**COMMON_STATUSES, 400: "INVALID", 409: "TRANSIENT", 412: "TRANSIENT"},
+)
+DEPTH_MAX: Final = 5
 """Of details within details."""
 
 
-class AzureError(ProviderError):
-    """A refusal, with its HTTP status (0: an operation's) and the code that it was judged by."""
+def kind_of(code: str, message: str, market: Market) -> ProviderErrorKind | None:
+    """Return the kind of a code in a launch on this market; None: it is not known.
 
-    def __init__(
-        self,
-        kind: ProviderErrorKind,
-        message: str,
-        *,
-        status: int = 0,
-        code: str = "",
-        retry_after: float | None = None,
-        unknown: str = "",
-    ) -> None:
-        """Keep what the provider itself must look at."""
-        super().__init__(kind, message, retry_after=retry_after, unknown=unknown)
-        self.status = status
-        self.code = code
-
-
-def meaning(code: str, message: str, market: Market) -> ProviderErrorKind:
-    """What a code stands for in a launch on this market; `TRANSIENT` where it is not known.
-
-    Cores of spot machines have a quota of their own; blocks of quota are kept by market anyway.
+    Cores of spot machines have a quota of their own; quota blocks are kept by market anyway.
     """
     if code == SKU:
         return "CAPACITY" if market == "spot" else "UNSUPPORTED"
     if code == NOT_ALLOWED:
         return "QUOTA" if QUOTA in message.lower() else "TRANSIENT"
-    return KINDS.get(code, "TRANSIENT")
-
-
-def is_known(code: str) -> bool:
-    """Whether there is a row or a rule for it."""
-    return code in KINDS or code in (SKU, NOT_ALLOWED)
+    return KINDS.get(code)
 
 
 def error_of(
     status: int, body: Any, market: Market, retry_after: float | None = None
-) -> AzureError:
-    """What an HTTP error, or an operation's (status 0), stands for; an unknown one says so."""
-    code, text = _said(body)
-    known = is_known(code)
-    kind = meaning(code, text, market)
-    if status == THROTTLED:
-        kind = "THROTTLE"
-    elif not known:
-        kind = STATUSES.get(status, "TRANSIENT")
-    where = f"HTTP {status} {code}".strip() if status else code
-    by_status = status in STATUSES and not code
-    sure = known or status in STATUSES or status >= SERVER_ERROR
-    note = "" if sure else " (a code that is not known here)"
-    return AzureError(
-        kind,
-        f"{where}: {text[:TEXT_CHARS_MAX]}{note}",
-        status=status,
-        code=code,
-        retry_after=retry_after,
-        unknown=unknown_code(code, status, known=known or status == THROTTLED or by_status),
-    )
+) -> ProviderError:
+    """Return the error for an HTTP error, or for an operation's (status 0)."""
+    code, text = _code_and_message(body)
+    kind = kind_of(code, text, market) if status != THROTTLED else None
+    return TABLE.error(status, code, text, kind=kind, retry_after=retry_after)
 
 
-def _said(body: Any) -> tuple[str, str]:
-    """Of an error and what it wraps, the innermost whose code is known; else the outermost."""
+def _code_and_message(body: Any) -> tuple[str, str]:
+    """Return the innermost of an error's wrapped codes that is known, else the outermost."""
     outer = body.get("error") if isinstance(body, dict) else None
-    found = [each for each in _unwrapped(outer, DEEP_MAX) if is_known(each[0])]
-    if found:
-        return found[-1]
-    return next(iter(_unwrapped(outer, DEEP_MAX)), ("", ""))
+    unwrapped = _unwrapped(outer, DEPTH_MAX)
+    found = [each for each in unwrapped if each[0] in (SKU, NOT_ALLOWED, *KINDS)]
+    return found[-1] if found else next(iter(unwrapped), ("", ""))
 
 
-def _unwrapped(error: Any, deep: int) -> list[tuple[str, str]]:
-    if not isinstance(error, dict) or deep == 0:
+def _unwrapped(error: Any, depth: int) -> list[tuple[str, str]]:
+    if not isinstance(error, dict) or depth == 0:
         return []
     inner = error.get("details") or []
-    said = [(str(error.get("code", "")), str(error.get("message", "")))]
+    found = [(str(error.get("code", "")), str(error.get("message", "")))]
     for each in inner if isinstance(inner, list) else []:
-        said += _unwrapped(each, deep - 1)
-    return said
+        found += _unwrapped(each, depth - 1)
+    return found

@@ -1,8 +1,8 @@
 """Azure Resource Manager over HTTP: requests, pages, and operations that take their time.
 
 A request that was accepted goes on after its answer, which names where to look for the end: a
-monitor (`Azure-AsyncOperation`) that tells the state, or a place (`Location`) that answers 202
-until it is done. Nothing but the endpoint itself is ever sent the token.
+monitor (`Azure-AsyncOperation`) that reports the state, or a place (`Location`) that answers 202
+until it is done. The token is sent to nothing but the endpoint itself.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import msgspec
 from schemas.launch_offers import Market
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure_errors import error_of
+from services.provisioner.providers.provider_http import retry_after, send
 from services.provisioner.providers.token_cache import TokenCache
 
 WAIT_MAX_SECONDS: Final = 30.0
@@ -62,18 +63,16 @@ class AzureClient:
         url = self._address(path)
         token = await self._tokens.token()
         params = (query or {}) | ({"api-version": version} if version else {})
-        try:
-            answer = await self._client.request(
-                method,
-                url,
-                # None keeps the query that an address of Azure's brings along.
-                params=params or None,
-                json=body,
-                headers={"Authorization": f"Bearer {token}"} | (headers or {}),
-            )
-        except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
-            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        answer = await send(
+            self._client,
+            method,
+            path,
+            url=url,
+            # None keeps the query of an address that Azure gave.
+            params=params or None,
+            json=body,
+            headers={"Authorization": f"Bearer {token}"} | (headers or {}),
+        )
         if not answer.is_success:
             raise error_of(answer.status_code, _read(answer), market, retry_after(answer))
         return answer
@@ -83,7 +82,7 @@ class AzureClient:
         try:
             answer = await self.send("GET", path, version=version, query=query)
         except ProviderError as error:
-            if is_status(error, HTTPStatus.NOT_FOUND):
+            if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
         return _read(answer)
@@ -110,11 +109,7 @@ class AzureClient:
         for _ in range(PUBLIC_PAGES_MAX):
             if not more.startswith(f"{base}/"):
                 raise ProviderError("TRANSIENT", f"an address that is not {base}'s: {more[:200]}")
-            try:
-                answer = await self._client.get(more, params=params or None)
-            except httpx.HTTPError as error:
-                what = str(error) or type(error).__name__
-                raise ProviderError("TRANSIENT", f"GET {path}: {what}") from error
+            answer = await send(self._client, "GET", path, url=more, params=params or None)
             page = _read(answer)
             if not answer.is_success:
                 raise error_of(answer.status_code, page, "on-demand", retry_after(answer))
@@ -169,17 +164,6 @@ class AzureClient:
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def is_status(error: ProviderError, status: HTTPStatus) -> bool:
-    """Whether an error is an answer with this status."""
-    return getattr(error, "status", 0) == status
-
-
-def retry_after(answer: httpx.Response) -> float | None:
-    """How long the answer asks to wait; None where it names no seconds."""
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else None
 
 
 def _read(answer: httpx.Response) -> Any:

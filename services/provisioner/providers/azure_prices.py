@@ -13,7 +13,7 @@ from schemas.offering_records import KnownPrice
 PATH: Final = "/api/retail/prices"
 VERSION: Final = "2023-01-01-preview"
 SIZES_MAX: Final = 15
-"""Of one question, whose filter stands in the URL."""
+"""Of one query, whose filter is part of the URL."""
 HOUR: Final = "1 Hour"
 DOLLARS: Final = "USD"
 OTHERS: Final = ("Windows", "CloudServices", "Dedicated Host")

@@ -1,7 +1,7 @@
 """What is asked of Azure for one node, and what its answers say of one. Pure.
 
 A node is a machine, its disk, its network interface and, where asked for, its public address, all
-called after it; Azure is told to delete the others with the machine.
+named after it; Azure deletes the others with the machine.
 """
 
 import base64
@@ -51,7 +51,7 @@ STATES: Final[dict[str, InstanceStatus]] = {
     "Deleting": "stopping",
     "Failed": "stopped",
 }
-"""Its provisioning state -> ours, where no power state is told; whatever else stands may cost."""
+"""Its provisioning state -> ours, without a power state; any other state counts as running."""
 
 
 class AzureOptions(Setting, frozen=True, kw_only=True):
@@ -272,7 +272,7 @@ def failure_of(machine: Any) -> dict[str, Any]:
 def instances(
     machines: Iterable[Any], nics: Iterable[Any], addresses: Iterable[Any]
 ) -> list[Instance]:
-    """Every machine, and every interface or address of ours whose machine does not stand.
+    """Return every machine, and every interface or address of a fleet without its machine.
 
     Such a leftover is shown as a stopped instance: a removal takes it away, and none adopts it.
     """
@@ -319,7 +319,7 @@ def _status(machine: Any) -> InstanceStatus:
         return "stopping"
     for each in _statuses(machine):
         if str(each.get("code", "")).startswith("PowerState/"):
-            # A state that is new to us belongs to something that stands.
+            # A machine with an unknown state exists.
             return POWER.get(each["code"], "running")
     return STATES.get(state, "running")
 

@@ -1,9 +1,9 @@
 """CoreWeave: nodes of one Kubernetes cluster (CKS), each a node pool of its own.
 
-A NodePool is a custom resource of the cluster's API: it says how many nodes are wanted, and which
-of them a smaller number takes away is CoreWeave's choice. So every node has a pool with a target of
-one. The pool's name is derived from the intention and unique in the cluster, which makes a repeated
-launch harmless, and its removal removes exactly that node.
+A NodePool is a custom resource of the cluster's API with a target number of nodes; which nodes a
+smaller target removes is CoreWeave's choice. So every node has a pool with a target of one. The
+pool's name is derived from the intention and unique in the cluster, so that a repeated launch is
+harmless and a removal removes exactly that node.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import (
-    KubernetesError,
     error_of,
     is_settled,
-    judge,
+    pool_error,
 )
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
+from services.provisioner.providers.provider_http import retry_after, send
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
 NODES: Final = "/api/v1/nodes"
@@ -40,9 +40,9 @@ EVENTS: Final = "/api/v1/events"
 PAGE: Final = 500
 PAGES_MAX: Final = 10_000
 TRIES_MAX: Final = 3
-"""Of one launch whose pool is removed under its hands."""
+"""Of one launch whose pool is removed meanwhile."""
 STRICT: Final = {"fieldValidation": "Strict"}
-"""A field that the cluster does not know is refused, not dropped."""
+"""The cluster refuses unknown fields instead of dropping them."""
 
 
 class CoreWeaveProvider:
@@ -64,13 +64,13 @@ class CoreWeaveProvider:
         ca_file: str = ""
         """Certificate authority of the server; empty: the machine's own."""
         zone: str = ""
-        """The cluster's zone (US-EAST-04A), told of its nodes; a pool may ask for no other."""
+        """The cluster's zone (US-EAST-04A), reported for its nodes; a pool may name no other."""
         market: Market = "on-demand"
         taints: tuple[pools.Taint, ...] = ()
         gpu_driver: str = ""
         """Version of the driver on the nodes; empty: CoreWeave's own choice."""
         settle: Duration = Duration(20)
-        """How long a new pool is watched for word that it will get no node."""
+        """How long a new pool is watched for an error that denies it its node."""
         poll_interval: Duration = Duration(2)
         timeout: Duration = Duration(30)
         """Of one request."""
@@ -84,16 +84,16 @@ class CoreWeaveProvider:
     ) -> None:
         """Read kubeconfig or token; connect nowhere yet."""
         self.options = options
-        self._name = environment.name
+        self.name = environment.name
         if bool(options.kubeconfig) == bool(options.server):
             raise ConfigurationError(
-                "set either kubeconfig or server", key=f"providers.{self._name}"
+                "set either kubeconfig or server", key=f"providers.{self.name}"
             )
         if options.kubeconfig:
-            access = by_kubeconfig(self._name, options.kubeconfig, options.context)
+            access = by_kubeconfig(self.name, options.kubeconfig, options.context)
         else:
             access = by_settings(
-                self._name,
+                self.name,
                 server=options.server,
                 token_env=options.token_env,
                 token_file=options.token_file,
@@ -108,11 +108,6 @@ class CoreWeaveProvider:
         )
 
     @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
     def capabilities(self) -> Capabilities:
         """A derived name is as good as a token; the node's own name is its host's."""
         return Capabilities(
@@ -120,8 +115,8 @@ class CoreWeaveProvider:
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Make a node pool of one node, and see whether it will get it; or adopt the standing."""
-        pools.check(request, self._name, self.options.zone)
+        """Create a node pool of one node and watch whether it gets it; or adopt the existing."""
+        pools.check(request, self.name, self.options.zone)
         market = request.market or self.options.market
         body = pools.body(request, market, self.options.taints, self.options.gpu_driver)
         for _ in range(TRIES_MAX):
@@ -134,12 +129,12 @@ class CoreWeaveProvider:
         raise ProviderError("TRANSIENT", f"{request.name} is removed as fast as it is launched")
 
     async def terminate(self, provider_id: str) -> None:
-        """Begin to remove a node pool and its node; one that does not stand is gone."""
+        """Begin to remove a node pool and its node; success if there is none."""
         if pools.NAME.fullmatch(provider_id):
             await self._delete(provider_id)
 
     async def list(self) -> list[Instance]:
-        """Every node pool of a fleet, and every node that its pool has left behind."""
+        """Return every node pool of a fleet, and every node left without its pool."""
         nodes = await self._pages(NODES)
         found = await self._pages(POOLS)
         return pools.instances(found, nodes, self.options.zone)
@@ -151,19 +146,19 @@ class CoreWeaveProvider:
     # --- a launch --------------------------------------------------------------------------------
 
     async def _made(self, name: str, body: dict[str, Any]) -> Any:
-        """The pool of this name, made where there is none; None where it went meanwhile."""
+        """Return the pool of this name, created if there is none; None if removed meanwhile."""
         try:
             return await self._call("POST", POOLS, body=body, query=STRICT)
-        except KubernetesError as error:
+        except ProviderError as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise
         return await self._pool(name)
 
     async def _judged(self, pool: Any, request: ProvisionRequest) -> Any:
-        """The pool once nothing speaks against it, or time is up; None where it is going.
+        """Return the pool when it has no error, or time is up; None if it is being removed.
 
-        A pool that will get no node is removed before the error is told: it would wait on, and
-        take a node whenever there is one.
+        A pool that will get no node is removed before the error is raised: it would keep waiting,
+        and take a node later.
         """
         name = pool["metadata"]["name"]
         until = asyncio.get_running_loop().time() + self.options.settle
@@ -171,13 +166,13 @@ class CoreWeaveProvider:
             labels = pool["metadata"].get("labels") or {}
             if (labels.get(FLEET_TAG), labels.get(TOKEN_TAG)) != (request.fleet, request.token):
                 raise ProviderError(
-                    "INVALID", f"a node pool {name} that is not ours stands; remove or rename it"
+                    "INVALID", f"another node pool is named {name}; remove or rename it"
                 )
             going = pools.is_going(pool)
             if not going:
                 if pools.nodes_of(pool) or is_settled(pool):
                     return pool
-                error = judge(pool, await self._events(pool))
+                error = pool_error(pool, await self._events(pool))
                 if error is not None:
                     await self._give_way(pool, error)
                     raise error
@@ -202,19 +197,19 @@ class CoreWeaveProvider:
     async def _pool(self, name: str) -> Any:
         try:
             return await self._call("GET", f"{POOLS}/{name}")
-        except KubernetesError as error:
+        except ProviderError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return None
 
     async def _delete(self, name: str, *, uid: str = "") -> None:
-        """Begin to remove a pool; where a uid is given, that very one."""
+        """Begin to remove a pool; with a uid only if it has that one."""
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
             body["preconditions"] = {"uid": uid}
         try:
             await self._call("DELETE", f"{POOLS}/{name}", body=body)
-        except KubernetesError as error:
+        except ProviderError as error:
             gone = error.status == HTTPStatus.NOT_FOUND
             another = uid and error.status == HTTPStatus.CONFLICT
             if not (gone or another):
@@ -223,13 +218,13 @@ class CoreWeaveProvider:
     # --- questions -------------------------------------------------------------------------------
 
     async def _events(self, pool: Any) -> Any:
-        """What was said of this very pool."""
+        """Return the events of this pool."""
         about = f"involvedObject.kind=NodePool,involvedObject.uid={pool['metadata']['uid']}"
         answer = await self._call("GET", EVENTS, query={"fieldSelector": about, "limit": str(PAGE)})
         return answer.get("items") or []
 
     async def _pages(self, path: str, selector: str = FLEET_TAG) -> Any:
-        """Everything with these labels, to the end of the last page; else with a fleet's."""
+        """Return every item with these labels, from all pages."""
         found: list[Any] = []
         query = {"labelSelector": selector, "limit": str(PAGE)}
         for _ in range(PAGES_MAX):
@@ -252,11 +247,7 @@ class CoreWeaveProvider:
         query: dict[str, str] | None = None,
     ) -> Any:
         """One request; anything but a good answer is a ProviderError."""
-        try:
-            answer = await self._client.request(method, path, params=query, json=body)
-        except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
-            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        answer = await send(self._client, method, path, params=query, json=body)
         try:
             said = msgspec.json.decode(answer.content or b"{}")
         except msgspec.DecodeError as error:
@@ -266,12 +257,7 @@ class CoreWeaveProvider:
                 ) from error
             said = {"message": answer.text[:200]}
         if not answer.is_success:
-            raise error_of(answer.status_code, said, _retry_after(answer))
+            raise error_of(answer.status_code, said, retry_after(answer))
         if not isinstance(said, dict):
             raise ProviderError("TRANSIENT", f"{method} {path}: an answer that is no object")
         return said
-
-
-def _retry_after(answer: httpx.Response) -> float | None:
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else None

@@ -76,7 +76,7 @@ def body(
         "autoscaling": False,
         "targetNodes": 1,
         "nodeLabels": labels,
-        # Whoever removes a node has drained it first; what still runs must not hold it.
+        # A node is drained before its removal; what still runs must not delay it.
         "lifecycle": {"scaleDownStrategy": "PreferIdle"},
     }
     tainted = [msgspec.to_builtins(each) for each in taints]
@@ -149,7 +149,7 @@ def _pool_of(node: Any) -> str:
 
 
 def _address(node: Any) -> str:
-    told = {
+    addresses = {
         each["type"]: each["address"] for each in (node.get("status") or {}).get("addresses", ())
     }
-    return next((told[kind] for kind in ADDRESS_KINDS if kind in told), "")
+    return next((addresses[kind] for kind in ADDRESS_KINDS if kind in addresses), "")

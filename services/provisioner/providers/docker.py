@@ -15,7 +15,6 @@ import io
 import tarfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import httpx
@@ -23,7 +22,6 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
-from services.primitives.errors import ConfigurationError
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -34,6 +32,7 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker_engine import Container, Engine
+from services.provisioner.providers.provider_secret import read_text
 
 TYPE_TAG: Final = "navarch-type"
 REGION_TAG: Final = "navarch-region"
@@ -44,7 +43,7 @@ MIB: Final = 1_048_576
 NANO: Final = 1_000_000_000
 KEY_WORDS_MIN: Final = 2
 TRIES_MAX: Final = 25
-"""So often is one looked for that is made or removed by somebody else just now."""
+"""To find a container that another replica is creating or removing."""
 LOOK_SECONDS: Final = 0.2
 """Between two looks: the engine reserves a name before it lists the container."""
 
@@ -101,20 +100,15 @@ class DockerProvider:
     ) -> None:
         """Read the keys; raise ConfigurationError where their file cannot be read."""
         self.options = options
-        self._name = environment.name
+        self.name = environment.name
         self._keys = _keys(options, environment.name)
         self._engine = Engine(options.socket, float(options.timeout), transport)
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
         """The engine refuses a second container of one name, and its list never lags.
 
-        A container shares its host's kernel: rebooting it would cure nothing, so it is not offered.
+        A container shares its host's kernel: a reboot would repair nothing, so it is not offered.
         """
         return Capabilities(idempotency_token=True, tags=True)
 
@@ -122,10 +116,10 @@ class DockerProvider:
         """Start a container, or go on with the one that this token has made."""
         keys = self._keys_for(request)
         for _ in range(TRIES_MAX):
-            standing = await self._listed()
-            mine = _of(standing, request.token)
+            existing = await self._listed()
+            mine = _of(existing, request.token)
             if mine is None:
-                body = self._body(request, self._free_gpus(request, standing))
+                body = self._body(request, self._free_gpus(request, existing))
                 made = await self._engine.create(_container(request), body)
                 if made is None:
                     mine = _of(await self._listed(), request.token)
@@ -159,13 +153,13 @@ class DockerProvider:
     # --- the parts of a launch -------------------------------------------------------------------
 
     def _free_gpus(
-        self, request: ProvisionRequest, standing: Sequence[Container]
+        self, request: ProvisionRequest, existing: Sequence[Container]
     ) -> tuple[str, ...]:
         """The GPUs to give; CAPACITY where there are too few, or no more place."""
-        if len(standing) >= self.options.containers_max:
+        if len(existing) >= self.options.containers_max:
             raise ProviderError(
                 "CAPACITY",
-                f"{len(standing)} containers stand, and `containers_max` of provider {self._name} "
+                f"{len(existing)} containers exist, and `containers_max` of provider {self.name} "
                 f"is {self.options.containers_max}",
             )
         if not self.options.gpus or not request.gpu_count:
@@ -173,10 +167,10 @@ class DockerProvider:
         if request.gpu_count > self.options.gpus:
             raise ProviderError(
                 "UNSUPPORTED",
-                f"{request.gpu_count} GPUs are asked for, and `gpus` of provider {self._name} is "
+                f"{request.gpu_count} GPUs are asked for, and `gpus` of provider {self.name} is "
                 f"{self.options.gpus}",
             )
-        taken = frozenset[str]().union(*map(_gpus, standing))
+        taken = frozenset[str]().union(*map(_gpus, existing))
         free = [str(each) for each in range(self.options.gpus) if str(each) not in taken]
         if len(free) < request.gpu_count:
             raise ProviderError(
@@ -189,7 +183,7 @@ class DockerProvider:
     async def _started(self, ident: str, request: ProvisionRequest, keys: str) -> bool:
         """Give it its keys and start it; False where it was removed meanwhile."""
         if await self._crowded(ident):
-            # Not by force: where another one has started it by now, it stands as it should.
+            # Not by force: another replica may have started it by now.
             await self._engine.remove(ident, force=False)
             raise ProviderError("TRANSIENT", "another container was given the same GPU or place")
         try:
@@ -197,7 +191,7 @@ class DockerProvider:
             return unpacked and await self._engine.start(ident)
         except ProviderError as error:
             if not error.rule.in_doubt:
-                await self._engine.remove(ident, force=True)  # it would stand so for ever
+                await self._engine.remove(ident, force=True)  # it would never be removed
             raise
 
     async def _crowded(self, ident: str) -> bool:
@@ -206,13 +200,13 @@ class DockerProvider:
         Of two that were given one GPU the one with the smaller id stays, unless the other runs
         already: the engine removes it only if it does not, and its maker then finds it gone.
         """
-        standing = await self._listed()
-        mine = next((each for each in standing if each.id == ident), None)
+        existing = await self._listed()
+        mine = next((each for each in existing if each.id == ident), None)
         if mine is None:
             return False
-        if len(standing) > self.options.containers_max:
+        if len(existing) > self.options.containers_max:
             return True
-        for other in standing:
+        for other in existing:
             if other.id == ident or not _gpus(other) & _gpus(mine):
                 continue
             begun = other.state == "created" and other.id > ident
@@ -227,8 +221,7 @@ class DockerProvider:
         if labels is not None and labels.get(TOKEN_TAG) != request.token:
             raise ProviderError(
                 "INVALID",
-                f"a container named {name} stands that is not this launch's; remove it: "
-                f"docker rm -f {name}",
+                f"another container is named {name}; remove it: docker rm -f {name}",
             )
 
     async def _listed(self) -> Sequence[Container]:
@@ -240,7 +233,7 @@ class DockerProvider:
                 raise ProviderError(
                     "INVALID",
                     f"`ssh_keys` of pool {request.pool} must hold whole public keys for provider "
-                    f"{self._name} (`ssh-ed25519 AAAA…`), not {key!r}",
+                    f"{self.name} (`ssh-ed25519 AAAA…`), not {key!r}",
                 )
         keys = [*self._keys, *request.ssh_keys]
         return "".join(f"{each}\n" for each in dict.fromkeys(keys))
@@ -307,7 +300,7 @@ class DockerProvider:
             Instance(
                 name=next(iter(listed.names), listed.id).removeprefix("/"),
                 provider_id=listed.id,
-                # A state that is new to us belongs to something that stands.
+                # A container with an unknown state exists.
                 status=STATUSES.get(listed.state, "running"),
                 instance_type=labels.get(TYPE_TAG, ""),
                 region=labels.get(REGION_TAG, ""),
@@ -333,18 +326,13 @@ def _container(request: ProvisionRequest) -> str:
     return f"{request.fleet}.{request.pool}.{request.name}"
 
 
-def _of(standing: Sequence[Container], token: str) -> Container | None:
-    return next((each for each in standing if each.label(TOKEN_TAG) == token), None)
+def _of(existing: Sequence[Container], token: str) -> Container | None:
+    return next((each for each in existing if each.label(TOKEN_TAG) == token), None)
 
 
 def _keys(options: DockerProvider.Options, name: str) -> tuple[str, ...]:
     file = options.authorized_keys_file
     if not file:
         return ()
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file}: {error.strerror}", key=f"providers.{name}.authorized_keys_file"
-        ) from error
+    lines = read_text(file, f"providers.{name}.authorized_keys_file").splitlines()
     return tuple(each.strip() for each in lines if each.strip())

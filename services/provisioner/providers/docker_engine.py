@@ -8,13 +8,14 @@ import json
 import os
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import httpx
 import msgspec
 
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker_errors import error_of
+from services.provisioner.providers.provider_http import decode
 
 API_VERSION: Final = (1, 41)
 """Of Docker 20.10; an engine that has forgotten it is spoken to in the oldest one it knows."""
@@ -79,7 +80,7 @@ class _Inspected(msgspec.Struct, frozen=True):
     config: _Config = msgspec.field(name="Config", default=_Config())
 
 
-T = TypeVar("T")
+ENGINE: Final = "the Docker engine"
 
 
 class Engine:
@@ -108,21 +109,25 @@ class Engine:
         """Every container with this label, in whatever state."""
         params = {"all": "true", "filters": json.dumps({"label": [label]})}
         answer = await self._ask("GET", "/containers/json", (200,), params=params)
-        return _decoded(answer, list[Container])
+        return decode(answer, list[Container], ENGINE)
 
     async def create(self, name: str, body: dict[str, Any]) -> str | None:
-        """Create a container; its id, or None where one of this name stands."""
+        """Create a container; return its ID, or None if the name is taken."""
         answer = await self._ask(
             "POST", "/containers/create", (201, 409), params={"name": name}, json=body
         )
-        return None if answer.status_code == HTTPStatus.CONFLICT else _decoded(answer, _Created).id
+        return (
+            None
+            if answer.status_code == HTTPStatus.CONFLICT
+            else decode(answer, _Created, ENGINE).id
+        )
 
     async def labels(self, name: str) -> Mapping[str, str] | None:
         """The labels of the container of this name; None where there is none."""
         answer = await self._ask("GET", f"/containers/{name}/json", (200, 404))
         if answer.status_code == HTTPStatus.NOT_FOUND:
             return None
-        return _decoded(answer, _Inspected).config.labels or {}
+        return decode(answer, _Inspected, ENGINE).config.labels or {}
 
     async def unpack(self, ident: str, archive: bytes) -> bool:
         """Put files into a container; False where it is gone."""
@@ -137,7 +142,7 @@ class Engine:
     async def remove(self, ident: str, *, force: bool) -> bool:
         """Remove it and its anonymous volumes; one that is gone is a success.
 
-        False (409): somebody else removes it just now, or it runs and no force is used.
+        False (409): another replica is removing it, or it runs and no force is used.
         """
         params = {"v": "true"} | ({"force": "true"} if force else {})
         path = f"/containers/{ident}"
@@ -152,7 +157,7 @@ class Engine:
             version = await self._send("GET", "/version")
             if version.status_code != HTTPStatus.OK:
                 raise error_of(version.status_code, version.content)
-            self._prefix = _prefix(_decoded(version, _Version).oldest)
+            self._prefix = _prefix(decode(version, _Version, ENGINE).oldest)
         answer = await self._send(method, f"{self._prefix}{path}", **more)
         if answer.status_code not in good:
             raise error_of(answer.status_code, answer.content)
@@ -189,12 +194,3 @@ def _prefix(oldest: str) -> str:
     numbers = tuple(int(each) for each in oldest.split(".") if each.isdigit())
     major, minor = max(API_VERSION, numbers) if len(numbers) == len(API_VERSION) else API_VERSION
     return f"/v{major}.{minor}"
-
-
-def _decoded(answer: httpx.Response, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(answer.content, type=kind)
-    except msgspec.DecodeError as error:
-        raise ProviderError(
-            "TRANSIENT", f"an answer of the engine that cannot be read: {error}"
-        ) from error

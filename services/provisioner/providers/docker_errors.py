@@ -1,10 +1,9 @@
-"""What the errors of a Docker engine mean here: by what it says, then by HTTP status. Pure.
+"""The kinds of a Docker engine's errors: by phrases of its message, then by HTTP status. Pure.
 
-The engine has no error codes: its body is `{"message": …}`, and much that a person or another host
-could put right arrives as a plain 500. So a few phrases come first, as they stand in its source.
+The engine has no error codes: its body is `{"message": …}`, and much that an operator or another
+host could resolve arrives as a plain 500. So a few phrases from its source come first.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -12,10 +11,8 @@ import msgspec
 from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
-    SERVER_ERROR,
-    TEXT_CHARS_MAX,
+    ErrorTable,
     ProviderError,
-    unknown_code,
 )
 
 PHRASES: Final[dict[str, ProviderErrorKind]] = {
@@ -31,36 +28,25 @@ PHRASES: Final[dict[str, ProviderErrorKind]] = {
     "port is already allocated": "CAPACITY",
     "too many requests": "THROTTLE",
 }
-"""Phrase, in small letters -> kind; the first that is found counts."""
-
-STATUSES: Final[Mapping[int, ProviderErrorKind]] = {
-    **COMMON_STATUSES,
-    400: "INVALID",
-    409: "TRANSIENT",
-}
-"""HTTP status -> kind, where no phrase is known."""
+"""Phrase, in lower case -> kind; the first that is found counts."""
+TABLE: Final = ErrorTable(
+    codes={},
+    statuses={**COMMON_STATUSES, 400: "INVALID", 409: "TRANSIENT"},
+    throttled_first=False,
+)
 
 
 class _Body(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def message_of(body: bytes) -> str:
-    """What the engine says."""
-    try:
-        return msgspec.json.decode(body, type=_Body).message
-    except msgspec.DecodeError:
-        return body.decode(errors="replace")
-
-
 def error_of(status: int, body: bytes) -> ProviderError:
-    """The error that an answer stands for; what is not known is TRANSIENT and says so."""
-    text = " ".join(message_of(body).split())
-    small = text.lower()
-    said = next((kind for phrase, kind in PHRASES.items() if phrase in small), None)
-    kind = said or STATUSES.get(status) or "TRANSIENT"
-    known = said is not None or status in STATUSES or status >= SERVER_ERROR
-    note = "" if known else " (a status that is not known here)"
-    # The engine has no codes: a status stands for one.
-    unknown = unknown_code("", status, known=known)
-    return ProviderError(kind, f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}", unknown=unknown)
+    """Return the error for an answer."""
+    try:
+        message = msgspec.json.decode(body, type=_Body).message
+    except msgspec.DecodeError:
+        message = body.decode(errors="replace")
+    text = " ".join(message.split())
+    lowered = text.lower()
+    kind = next((kind for phrase, kind in PHRASES.items() if phrase in lowered), None)
+    return TABLE.error(status, "", text, kind=kind)

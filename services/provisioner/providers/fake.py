@@ -1,6 +1,6 @@
-"""A provider without machines, with faults to order: for tests, simulations and trying things out.
+"""A provider without machines, with injected faults: for tests, simulations and experiments.
 
-It keeps the contract exactly, and breaks it exactly as told: no capacity, an answer lost after the
+It keeps the contract exactly except for injected faults: no capacity, an answer lost after the
 launch took effect, a termination refused, a new instance missing from the list for a while. In a
 file (SQLite) it survives its provisioner, and is shared by all replicas on the host.
 """

@@ -1,9 +1,9 @@
 """Google Compute Engine: instances of one project.
 
-An instance is called like its node, and a name is unique in its project and zone, so a repeated
-launch meets the instance that stands and adopts it. An accepted launch can still fail: its
-operation is read to the end. Spot instances are deleted, not stopped, when they are taken, and the
-disk goes with the instance; either would else cost on.
+An instance has its node's name, which is unique in its project and zone; so a repeated launch
+adopts the existing instance. An accepted launch can still fail: its operation is read to the end.
+Spot instances are deleted, not stopped, when they are reclaimed, and disks with their instances;
+otherwise both would keep costing money.
 """
 
 import re
@@ -26,14 +26,15 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers.gcp_auth import TokenSource, read_key
+from services.provisioner.providers.gcp_auth import read_key, token_source
 from services.provisioner.providers.gcp_errors import error_of, operation_error
+from services.provisioner.providers.provider_http import send
 
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
 PAGE: Final = 500
 TRIES_MAX: Final = 3
-"""Of one launch whose instance is removed under its hands."""
+"""Of one launch whose instance is removed meanwhile."""
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
     "PROVISIONING": "pending",
@@ -82,15 +83,10 @@ class GcpProvider:
     def __init__(self, *, options: Options, environment: Environment) -> None:
         """Read the key where there is one; connect nowhere yet."""
         self.options = options
-        self._name = environment.name
+        self.name = environment.name
         self._client = httpx.AsyncClient(timeout=float(options.timeout))
-        key = read_key(options.credentials_file, self._name) if options.credentials_file else None
-        self._tokens = TokenSource(self._client, key, options.metadata_url)
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
+        key = read_key(options.credentials_file, self.name) if options.credentials_file else None
+        self._tokens = token_source(self._client, key, options.metadata_url)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -105,7 +101,7 @@ class GcpProvider:
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Launch an instance and read the operation to its end; or adopt the one that stands."""
+        """Launch an instance and read the operation to its end; or adopt the existing one."""
         _check(request)
         for _ in range(TRIES_MAX):
             instance = await self._inserted(request)
@@ -115,8 +111,8 @@ class GcpProvider:
                 return instance
             raise ProviderError(
                 "INVALID",
-                f"an instance {request.name} that is not ours stands in {request.zone}; remove it, "
-                "or give the pool another name",
+                f"another instance in {request.zone} is named {request.name}; remove it, or rename "
+                "the pool",
             )
         raise ProviderError("TRANSIENT", f"{request.name} is removed as fast as it is launched")
 
@@ -133,14 +129,14 @@ class GcpProvider:
                 requestId=str(uuid.uuid4()),
             )
         except ProviderError as error:
-            if not _is(error, HTTPStatus.CONFLICT):
+            if error.status != HTTPStatus.CONFLICT:
                 raise
         else:
             await self._finish(request.zone, operation)
         try:
             return _instance(await self._call("GET", f"{zone}/instances/{request.name}"))
         except ProviderError as error:
-            if not _is(error, HTTPStatus.NOT_FOUND):
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return None
 
@@ -151,7 +147,7 @@ class GcpProvider:
             try:
                 await self._call("DELETE", path, requestId=str(uuid.uuid4()))
             except ProviderError as error:
-                if not _is(error, HTTPStatus.NOT_FOUND):
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
 
     async def reboot(self, instance: Instance) -> None:
@@ -207,18 +203,16 @@ class GcpProvider:
     ) -> Any:
         """One request; anything but a good answer is a ProviderError."""
         token = await self._tokens.token()
-        try:
-            answer = await self._client.request(
-                method,
-                f"{self.options.base_url}/projects/{self.options.project}/{path}",
-                params=query,
-                json=body,
-                headers={"Authorization": f"Bearer {token}"},
-                timeout=timeout_seconds or float(self.options.timeout),
-            )
-        except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
-            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        answer = await send(
+            self._client,
+            method,
+            path,
+            url=f"{self.options.base_url}/projects/{self.options.project}/{path}",
+            params=query,
+            json=body,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=timeout_seconds or float(self.options.timeout),
+        )
         try:
             said = msgspec.json.decode(answer.content or b"{}")
         except msgspec.DecodeError:
@@ -229,10 +223,6 @@ class GcpProvider:
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _is(error: ProviderError, status: HTTPStatus) -> bool:
-    return error.message.startswith(f"HTTP {status.value}")
 
 
 def _check(request: ProvisionRequest) -> None:
@@ -317,7 +307,7 @@ def _instance(made: Any) -> Instance:
     instance = Instance(
         name=made["name"],
         provider_id=f"{zone}/{made['name']}",
-        # A status that is new to us belongs to something that stands, and must not be forgotten.
+        # An instance with an unknown status exists, and must not be lost.
         status=STATUSES.get(made.get("status", ""), "running"),
         instance_type=_last(made.get("machineType", "")),
         region=zone.rpartition("-")[0],

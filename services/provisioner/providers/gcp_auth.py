@@ -1,12 +1,10 @@
 """Access tokens for Google's APIs: by a service account's key, or from the metadata server.
 
-A key signs a short statement (a JWT) that Google's token endpoint turns into an access token; on a
-Google machine the metadata server hands one out. Tokens live an hour; each is used until shortly
-before its end.
+A key signs a JWT that Google's token endpoint exchanges for an access token; on a Google machine
+the metadata server issues one.
 """
 
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -15,6 +13,7 @@ import msgspec
 
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.providers.provider_secret import read_text
 from services.provisioner.providers.token_cache import TokenCache
 
 SCOPE: Final = "https://www.googleapis.com/auth/compute"
@@ -24,7 +23,7 @@ LIFETIME_SECONDS: Final = 3600
 
 
 class ServiceAccountKey(msgspec.Struct, frozen=True):
-    """Of a key file, what is used."""
+    """The used fields of a key file."""
 
     client_email: str
     private_key: str
@@ -36,9 +35,7 @@ def read_key(file: str, name: str) -> ServiceAccountKey:
     """A service account's key file; ConfigurationError where it is none."""
     where = f"providers.{name}.credentials_file"
     try:
-        return msgspec.json.decode(Path(file).read_bytes(), type=ServiceAccountKey)
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {error.strerror}", key=where) from error
+        return msgspec.json.decode(read_text(file, where), type=ServiceAccountKey)
     except msgspec.DecodeError as error:
         raise ConfigurationError(
             f"{file} is no service account key: {error}; make one with `gcloud iam "
@@ -47,27 +44,12 @@ def read_key(file: str, name: str) -> ServiceAccountKey:
         ) from error
 
 
-class TokenSource:
-    """Hands out an access token that is good for a while yet."""
+def token_source(
+    client: httpx.AsyncClient, key: ServiceAccountKey | None, metadata_url: str
+) -> TokenCache:
+    """Return tokens by the key, or without one from the metadata server."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, key: ServiceAccountKey | None, metadata_url: str
-    ) -> None:
-        """Without a key, ask the metadata server."""
-        self._client = client
-        self._key = key
-        self._metadata_url = metadata_url
-        remedy = "" if key else "; outside of Google Cloud set credentials_file"
-        self._cache = TokenCache(self._ask, remedy)
-
-    async def token(self) -> str:
-        """The token; ProviderError where none can be had."""
-        return await self._cache.token()
-
-    async def _ask(self) -> httpx.Response:
-        return await (self._by_key(self._key) if self._key else self._by_metadata())
-
-    async def _by_key(self, key: ServiceAccountKey) -> httpx.Response:
+    async def by_key(key: ServiceAccountKey) -> httpx.Response:
         now = int(time.time())
         claims: dict[str, Any] = {
             "iss": key.client_email,
@@ -81,11 +63,13 @@ class TokenSource:
             signed = jwt.encode(claims, key.private_key, algorithm="RS256", headers=headers)
         except (ValueError, jwt.PyJWTError) as error:
             raise ProviderError("AUTH", f"the private key cannot be used: {error}") from error
-        return await self._client.post(
-            key.token_uri, data={"grant_type": GRANT, "assertion": signed}
+        return await client.post(key.token_uri, data={"grant_type": GRANT, "assertion": signed})
+
+    async def by_metadata() -> httpx.Response:
+        return await client.get(
+            f"{metadata_url}{METADATA_PATH}", headers={"Metadata-Flavor": "Google"}
         )
 
-    async def _by_metadata(self) -> httpx.Response:
-        return await self._client.get(
-            f"{self._metadata_url}{METADATA_PATH}", headers={"Metadata-Flavor": "Google"}
-        )
+    if key is None:
+        return TokenCache(by_metadata, "; outside of Google Cloud set credentials_file")
+    return TokenCache(lambda: by_key(key))

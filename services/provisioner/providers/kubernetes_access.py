@@ -25,7 +25,7 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     """In PEM; empty: the machine's own authorities."""
 
     def verify(self) -> ssl.SSLContext | bool:
-        """What httpx is told to trust."""
+        """Return what httpx must trust."""
         return ssl.create_default_context(cadata=self.authority) if self.authority else True
 
 

@@ -1,9 +1,9 @@
 """Lambda Cloud: GPU machines by the minute, through its public API v1.
 
-The API has no idempotency token and lets nobody choose an id. So the node's name and the launch's
-token go into the instance's name and tags, `provision` looks for them before it launches, and the
-capabilities say that a launch whose answer was lost must be looked for. Requests are paced, because
-the API counts them for each key: one a second, a launch each twelve.
+The API has no idempotency token and no chosen IDs. So the node's name and the launch's token go
+into the instance's name and tags, `provision` looks for them before it launches, and the
+capabilities say that a launch whose answer was lost must be looked for. Requests are rate-limited, because the
+API counts them for each key: one a second, one launch in twelve seconds.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.provider_client.rate_limit import RequestRate
 from services.provisioner.providers.lambda_errors import error_of
+from services.provisioner.providers.provider_http import decode, retry_after, send
 from services.provisioner.providers.provider_secret import read_secret
 
 NAME_CHARS_MAX: Final = 64
@@ -129,7 +130,7 @@ class LambdaProvider:
     ) -> None:
         """Read the key; raise ConfigurationError where there is none."""
         self.options = options
-        self._name = environment.name
+        self.name = environment.name
         key = read_secret(
             environment.name,
             "api_key",
@@ -152,11 +153,6 @@ class LambdaProvider:
         )
 
     @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
     def capabilities(self) -> Capabilities:
         """Tags, and no token: what may have been launched must be looked for."""
         return Capabilities(
@@ -168,11 +164,11 @@ class LambdaProvider:
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Launch an instance, unless one of this token stands already."""
+        """Launch an instance, unless this token has one already."""
         body = self._body(request)
-        standing = [each for each in await self.list() if _is_for(each, request)]
-        if standing:
-            return min(standing, key=lambda each: each.provider_id)
+        existing = [each for each in await self.list() if _is_for(each, request)]
+        if existing:
+            return min(existing, key=lambda each: each.provider_id)
         answer = await self._call(
             "POST", "/instance-operations/launch", _Launch, body, kind_of_turn=LAUNCH
         )
@@ -191,7 +187,7 @@ class LambdaProvider:
                 {"instance_ids": [provider_id]},
             )
         except ProviderError as error:
-            if "global/object-does-not-exist" not in error.message:
+            if error.code != "global/object-does-not-exist":
                 raise
 
     async def reboot(self, instance: Instance) -> None:
@@ -240,7 +236,7 @@ class LambdaProvider:
             raise ProviderError(
                 "INVALID",
                 f"Lambda takes exactly one SSH key and pool {request.pool} names {len(keys)}; set "
-                f"`ssh_keys` of the pool, or `ssh_key` of provider {self._name}",
+                f"`ssh_keys` of the pool, or `ssh_key` of provider {self.name}",
             )
         if len(request.name) > NAME_CHARS_MAX:
             raise ProviderError(
@@ -273,21 +269,10 @@ class LambdaProvider:
     ) -> T:
         """One request in its turn; anything but a good answer is a ProviderError."""
         await self._rate_limiter.wait_for_slot(kind_of_turn)
-        try:
-            answer = await self._client.request(
-                method, path, json=body, follow_redirects=method == "GET"
-            )
-        except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
-            raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        answer = await send(self._client, method, path, json=body, follow_redirects=method == "GET")
         if answer.status_code != HTTPStatus.OK:
-            raise error_of(answer.status_code, answer.content, _retry_after(answer))
-        try:
-            return msgspec.json.decode(answer.content, type=kind)
-        except msgspec.DecodeError as error:
-            raise ProviderError(
-                "TRANSIENT", f"{method} {path}: an answer that cannot be read: {error}"
-            ) from error
+            raise error_of(answer.status_code, answer.content, retry_after(answer))
+        return decode(answer, kind, f"{method} {path}")
 
 
 def _is_for(instance: Instance, request: ProvisionRequest) -> bool:
@@ -299,7 +284,7 @@ def _instance(listed: _Listed) -> Instance:
     instance = Instance(
         name=listed.name or listed.id,
         provider_id=listed.id,
-        # A status that is new to us belongs to something that stands, and must not be forgotten.
+        # An instance with an unknown status exists, and must not be lost.
         status=STATUSES.get(listed.status, "running"),
         instance_type=listed.instance_type.name,
         region=listed.region.name,
@@ -307,8 +292,3 @@ def _instance(listed: _Listed) -> Instance:
         dollars_per_hour=listed.instance_type.price_cents_per_hour / CENTS,
     )
     return with_tags(instance, {each.key: each.value for each in listed.tags or ()})
-
-
-def _retry_after(answer: httpx.Response) -> float | None:
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else None

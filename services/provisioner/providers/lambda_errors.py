@@ -1,4 +1,4 @@
-"""What Lambda Cloud's errors mean here: one row for each documented code. Pure.
+"""The kinds of Lambda Cloud's errors: one row for each documented code. Pure.
 
 Source: the error bodies of Lambda's OpenAPI description (`{"error": {"code", "message",
 "suggestion"}}`); its documentation says to branch on `code` alone.
@@ -9,14 +9,7 @@ from typing import Final
 import msgspec
 
 from schemas.enums import ProviderErrorKind
-from services.provisioner.provider_client.provider_errors import (
-    COMMON_STATUSES,
-    SERVER_ERROR,
-    TEXT_CHARS_MAX,
-    THROTTLED,
-    ProviderError,
-    unknown_code,
-)
+from services.provisioner.provider_client.provider_errors import ErrorTable, ProviderError
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "global/invalid-api-key": "AUTH",
@@ -34,6 +27,7 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
     "instance-operations/launch/file-system-in-wrong-region": "UNSUPPORTED",
 }
 """Code -> kind."""
+TABLE: Final = ErrorTable(codes=KINDS)
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -47,22 +41,10 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 def error_of(status: int, body: bytes, retry_after: float | None = None) -> ProviderError:
-    """The error that an answer stands for; what is not known is TRANSIENT and says its code."""
+    """Return the error for an answer."""
     try:
-        said = msgspec.json.decode(body, type=_Body).error
+        error = msgspec.json.decode(body, type=_Body).error
     except msgspec.DecodeError:
-        said = _Error(message=body.decode(errors="replace"))
-    throttled = status == THROTTLED
-    kind = KINDS.get(said.code) or COMMON_STATUSES.get(status) or "TRANSIENT"
-    if throttled:
-        kind = "THROTTLE"
-    known = said.code in KINDS or status in COMMON_STATUSES or status >= SERVER_ERROR
-    text = " ".join(part for part in (said.code, said.message, said.suggestion) if part)
-    note = "" if known else " (a code that is not known here)"
-    by_status = status in COMMON_STATUSES and (throttled or not said.code)
-    return ProviderError(
-        kind,
-        f"HTTP {status}: {text[:TEXT_CHARS_MAX]}{note}",
-        retry_after=retry_after,
-        unknown=unknown_code(said.code, status, known=said.code in KINDS or by_status),
-    )
+        error = _Error(message=body.decode(errors="replace"))
+    text = " ".join(part for part in (error.message, error.suggestion) if part)
+    return TABLE.error(status, error.code, text, retry_after=retry_after)

@@ -3,7 +3,7 @@
 Each instance is a directory with its kernel log (`kmsg`, in the kernel's record format), the state
 of its GPUs, its agent's own state and log. Directory and process come and go under one lock per
 instance, so that two provisioners on one host, or one that was killed anywhere, leave no second
-agent and none that nobody knows. What was terminated is kept for a while as `.terminated-<name>`.
+agent and no unknown one. Terminated instances are kept for a while as `.terminated-<name>`.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ class LocalProvider:
 
     @contextmanager
     def _alone(self, name: str, seconds_max: float = MUTEX_SECONDS_MAX) -> Iterator[Path]:
-        """Nobody else on this host works on the instance."""
+        """Hold the instance's lock on this host."""
         if "/" in name or name.startswith("."):
             raise ProviderError("INVALID", f"{name!r} cannot name an instance")
         with process.mutex(self.directory / LOCKS / name, seconds_max):
@@ -177,8 +177,8 @@ class LocalProvider:
 
     def _make(self, place: Path, request: ProvisionRequest) -> _InstanceFile:
         """Make the directory elsewhere and move it, so that it is never seen half made."""
-        told = msgspec.structs.replace(request, user_data="")  # it may hold credentials
-        kept = _InstanceFile(provider=self.name, request=told, created_at=datetime.now(UTC))
+        plain = msgspec.structs.replace(request, user_data="")  # it may hold credentials
+        kept = _InstanceFile(provider=self.name, request=plain, created_at=datetime.now(UTC))
         fresh = place.with_name(f"{NEW}{place.name}")
         shutil.rmtree(fresh, ignore_errors=True)
         (fresh / STATE).mkdir(parents=True)
@@ -204,7 +204,7 @@ class LocalProvider:
         (place / HALTED).unlink(missing_ok=True)
 
     def _variables(self, place: Path, request: ProvisionRequest) -> dict[str, str]:
-        """The agent's environment: all that it is told."""
+        """Return the agent's environment."""
         agent, gpus = self._environment.agent, self._gpus(request)
         variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         if self._environment.agent_signing_file:
@@ -238,9 +238,9 @@ class LocalProvider:
         file = place / CREDENTIALS
         if not file.exists():
             keys = read_agent_keys(Path(self._environment.agent_signing_file))
-            told = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
+            credentials = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
             file.touch(mode=0o600)
-            file.write_text(told, encoding="ascii")
+            file.write_text(credentials, encoding="ascii")
         return file
 
     def _terminate(self, name: str) -> None:
@@ -266,7 +266,7 @@ class LocalProvider:
             self._start(place, kept)
 
     def _forget_old(self) -> None:
-        """Keep the last few that were terminated, for whoever wants to know why."""
+        """Keep the last terminated instances, for operators who want to know why."""
         found: list[tuple[float, Path]] = []
         for each in self.directory.glob(f"{TERMINATED}*"):
             with suppress(FileNotFoundError):
@@ -304,7 +304,7 @@ class LocalProvider:
                     self._start(place, kept)
 
     def _reap(self) -> None:
-        """Let agents that ended by themselves go; they are children of whoever started them."""
+        """Reap agents that have ended by themselves; they are children of this process."""
         for pid in tuple(self._children):
             if process.reap(pid):
                 self._children.discard(pid)

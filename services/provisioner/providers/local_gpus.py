@@ -25,7 +25,7 @@ COMPILE_SECONDS_MAX: Final = 120.0
 IDENTITY: Final = ("uuid", "serial", "pci", "name")
 GPU_WORDS: Final = 3
 BROKEN: Final = "# broken"
-"""Ends a line of the state file that no reset and no reboot cures."""
+"""Ends a line of the state file that survives resets and reboots."""
 GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
 BUSES: Final = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
 """Where the GPUs of an eight-GPU server sit."""

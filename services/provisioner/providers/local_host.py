@@ -1,9 +1,9 @@
-"""What a simulated host does when its agent mends it: GPUs are reset, the host is rebooted.
+"""What a simulated host does when its agent recovers it: reset GPUs, reboot the host.
 
-A program of its own, which the agents of the local provider are given in the place of `nvidia-smi`
-and of `systemctl reboot`. A reset takes the orders out of the GPUs' state file that a reset cures.
-A reboot ends the agent and starts it again as another boot with an empty kernel log; it outlives
-the agent that asked for it, and may be cut off anywhere: the provider's own reboot makes it good.
+The agents of the local provider run this program instead of `nvidia-smi` and `systemctl reboot`.
+A reset removes from the GPUs' state file the injected faults that a reset clears. A reboot ends the
+agent and starts it again as another boot with an empty kernel log; it outlives the agent that
+requested it, and may be cut off anywhere: the provider's own reboot completes it.
 """
 
 import argparse
@@ -50,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reset.add_argument("-i", default="", help="UUIDs with commas; none: every GPU")
     reboot = commands.add_parser("reboot")
     reboot.add_argument("place", type=Path)
-    told = parser.parse_args(arguments)
-    if told.command == "reboot":
-        return _reboot(told.place)
-    return _reset(os.environ, [each for each in told.i.split(",") if each])
+    given = parser.parse_args(arguments)
+    if given.command == "reboot":
+        return _reboot(given.place)
+    return _reset(os.environ, [each for each in given.i.split(",") if each])
 
 
 def _reset(environment: Mapping[str, str], uuids: Sequence[str]) -> int:

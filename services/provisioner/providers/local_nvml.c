@@ -11,7 +11,7 @@
  *   gpu I none KEY               the GPU has not got this reading: NOT_SUPPORTED
  *   fail FUNCTION CODE [I]       the call answers with CODE (of all GPUs, or of one)
  *   hang FUNCTION SECONDS [I]    the call takes that long, or until the line is gone
- *   xid ID I CODE                an event, delivered once, in the order of ID, to whoever asked for
+ *   xid ID I CODE                an event, delivered once, in the order of ID, to the caller that asked for
  *                                events before the line was written
  *
  * FUNCTION is an NVML name or `*`. Lines that cannot be read are ignored.

@@ -1,4 +1,4 @@
-"""One agent process per instance directory, exact under any crash of whoever starts it.
+"""One agent process per instance directory, exact under any crash of the provisioner.
 
 The process holds a lock on the directory's file `alive` from before it exists as a program until it
 ends: the lock is taken first and handed to the child. So whether an instance lives is a question to
@@ -31,7 +31,7 @@ HAND_OVER: Final = 'echo $$ >"$0" && exec "$@"'
 
 
 class BusyError(Exception):
-    """Somebody else works on this instance, or its process cannot be told yet: try again."""
+    """Another process works on this instance, or its process ID is not known yet: try again."""
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def mutex(path: Path, seconds_max: float) -> Iterator[None]:
             yield
         finally:
             # Closing is not enough: a child that was just spawned drops its copy of the file a
-            # moment after its parent goes on, and until then the lock would stand.
+            # moment after its parent goes on, and until then the lock would remain.
             fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
@@ -107,7 +107,7 @@ def spawn(directory: Path, command: Sequence[str], environment: Mapping[str, str
 
 
 class RunningProcess:
-    """A process that is to end: told apart from any later one of the same number."""
+    """A process to end, distinguished from any later one with the same ID."""
 
     def __init__(self, directory: Path) -> None:
         """Find the directory's process; none where it does not live."""
@@ -133,7 +133,7 @@ class RunningProcess:
         return self._handle >= 0
 
     def ask(self) -> None:
-        """Tell it to end."""
+        """Ask it to end."""
         self._signal(signal.SIGTERM)
 
     def end(self, seconds_max: float = TERM_SECONDS) -> None:

@@ -1,14 +1,14 @@
-"""Machines that one owns already, from an inventory: to provision is to claim one, over SSH.
+"""Machines that you own, from an inventory: provisioning claims one, over SSH.
 
-The claim stands on the machine itself (`ssh_claims`), so that every provisioner that can reach it
-sees the same and nothing need be remembered here. A launch takes a machine, looks at all of them
-whether its token has taken another one meanwhile, and holds the first by name; only what is held is
-an instance that may be adopted. Of two that launch one token at once, whoever holds last finds its
-machine gone from under it, and looks again.
+The claim is stored on the machine itself (`ssh_claims`), so that every provisioner that can reach
+it sees the same, and no other state is needed. A launch takes a machine, checks all machines for
+another one taken by its token, and holds the first by name; only a held machine is an instance that
+may be adopted. Of two replicas that launch one token at once, the one that holds last finds its
+machine dropped, and checks again.
 
-A machine that cannot be reached is listed as one that may hold something unseen: nothing on it is
-taken for gone, and the rest of the fleet goes on. One that never comes back is taken out of the
-inventory by a person, which says that it is gone.
+A machine that cannot be reached is listed with `may_hold`: its instances do not count as gone, and
+the rest of the fleet is handled as usual. An operator confirms that a machine is gone by removing
+it from the inventory.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
+from services.primitives.coalesce import Joined
 from services.primitives.errors import ConfigurationError
 from services.provisioner.instances.instance_tags import tags_of
 from services.provisioner.provider_client.provider import (
@@ -123,8 +124,7 @@ class SshProvider:
         pins = environment.data_dir / "ssh" / f"{environment.name}.known_hosts"
         self._links = SshConnections(access, pins, time.monotonic)
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
-        self._running: asyncio.Task[MachineReports] | None = None
-        self._next: asyncio.Task[MachineReports] | None = None
+        self._surveys = Joined(self._survey)
 
     @property
     def name(self) -> str:
@@ -141,8 +141,8 @@ class SshProvider:
         if request.user_data:
             raise ProviderError(
                 "INVALID",
-                f"pool {request.pool} has `user_data`, which only a machine that boots anew would "
-                "read; use `setup_commands`",
+                f"pool {request.pool} has `user_data`, which a machine reads only at its first "
+                "boot; use `setup_commands`",
             )
         for _ in range(TRIES_MAX):
             seen = await self._all()
@@ -189,10 +189,7 @@ class SshProvider:
 
     async def close(self) -> None:
         """Close the connections; claims stay."""
-        looks = [each for each in (self._running, self._next) if each is not None]
-        for each in looks:
-            each.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
+        await self._surveys.close()
         await self._links.close()
 
     # --- the parts of a claim --------------------------------------------------------------------
@@ -237,7 +234,7 @@ class SshProvider:
     async def _hold(self, token: str) -> Instance | None:
         """Hold the first of the machines that a token has taken, and drop the others.
 
-        None where another one is held already, or where somebody else has just dropped it.
+        None if another one is held already, or if another replica has just dropped it.
         """
         seen = await self._all()
         taken = _claimed(seen, token, "taken")
@@ -267,19 +264,14 @@ class SshProvider:
         )
         look = ssh_claims.read(await self._links.run(machine, script, patient=patient))
         if look is None:
-            raise ProviderError("TRANSIENT", f"{machine.display_name} told nothing about its claim")
+            raise ProviderError("TRANSIENT", f"{machine.display_name} did not report its claim")
         return look
 
     async def _all(self) -> MachineReports:
-        """What every machine says, in a look that began no earlier than this call."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._all_after(self._running))
-        return await asyncio.shield(self._next)
+        """Return every machine's report, from a survey that started no earlier than this call."""
+        return await self._surveys("")
 
-    async def _all_after(self, earlier: "asyncio.Task[MachineReports] | None") -> MachineReports:
-        if earlier is not None:
-            await asyncio.wait([earlier])
-        self._running, self._next = self._next, None
+    async def _survey(self, _: str) -> MachineReports:
         return await asyncio.gather(*map(self._one, self._machines()))
 
     async def _one(self, machine: InventoryMachine) -> MachineReport:

@@ -1,14 +1,14 @@
-"""What stands on a machine of one's own: who has it. The shell text that reads and writes it. Pure.
+"""The claim file on a machine that you own, and the scripts that read and change it. Pure.
 
 A claim is one file in a folder of the machine, and its name says how far it is:
 
-    taken   somebody wants the machine, and has not yet made sure to want no other
+    taken   a launch wants the machine, and may still choose another
     held    it is an instance
-    going   it is being given back, and the wipe command runs or has failed
+    going   it is being released, and the wipe command runs or has failed
 
-Every order is one script under the folder's lock. It changes something only if the claim is the
-one that is meant, by its token, and always ends by telling what stands: so each may be sent again,
-by anybody. A change is a rename after a sync: a machine that loses its power keeps one of the two.
+Every command is one script under the folder's lock. It changes only the claim with its token, and
+always ends by reporting the claim: so each may be sent again, by any replica. A change is a rename
+after a sync: a machine that loses power keeps either the old or the new claim.
 """
 
 import base64
@@ -31,7 +31,7 @@ BUSY: Final = 75
 
 
 class MachineClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has a machine; add-only, as it outlives whoever wrote it."""
+    """Who has a machine; fields are only added, as claims outlive releases of Navarch."""
 
     fleet: str
     pool: str
@@ -51,7 +51,7 @@ class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     """Of the claim; empty where there is none."""
     claim: MachineClaim | None = None
-    """None: there is none, or it cannot be read, and then it is somebody's all the same."""
+    """None: there is none, or it cannot be read, and then the machine is claimed all the same."""
     free_seconds: int | None = None
     """How long ago it was given back; None: never."""
     wipe_status: int | None = None
@@ -173,7 +173,7 @@ _CHANGES: Final = {
 
 
 def read(output: str) -> ClaimReport | None:
-    """What a script has told; None where its end is missing. Lines of others are overlooked."""
+    """Parse a script's output; None if its end is missing. Other programs' lines are ignored."""
     state: ClaimState = "free"
     said: dict[str, list[str]] = {}
     for line in output.splitlines():

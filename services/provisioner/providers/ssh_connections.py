@@ -1,9 +1,9 @@
-"""Connections to machines of one's own: kept while they work, made anew when they do not.
+"""SSH connections to machines that you own: kept open, and opened again when they break.
 
 A machine's host key is the one that the inventory names, or else the first that was seen, which is
-kept in a file beside the provisioner's data, in OpenSSH's own format: an operator who installs a
-machine anew takes its line out. A machine that could not be reached is not tried again for a while
-by whoever looks at all of them, so that a dead one costs its time-out once and not in every look.
+kept in a file beside the provisioner's data, in OpenSSH's own format: an operator who reinstalls a
+machine removes its line. A machine that could not be reached is skipped by surveys of all machines
+for a while, so that a dead one costs its time-out once and not in every survey.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class SshConnections:
                 except (asyncssh.Error, OSError):
                     if not was_open:
                         raise
-                    # It had broken while nobody looked; the order may be sent again.
+                    # It broke while idle; the command may be sent again.
                     self._drop(link)
                     ended = await (await self._opened(link)).run(command, check=False)
         except (asyncssh.Error, OSError, TimeoutError, ValueError) as error:  # ValueError: of keys

@@ -14,7 +14,7 @@ from services.provisioner.providers.ssh_claims import BUSY, CANNOT_WRITE
 
 RAISED: Final[tuple[tuple[type[BaseException], ProviderErrorKind, str], ...]] = (
     (asyncssh.HostKeyNotVerifiable, "AUTH", "shows another host key than the one that is pinned"),
-    (asyncssh.PermissionDenied, "AUTH", "lets nobody in with this user and key"),
+    (asyncssh.PermissionDenied, "AUTH", "refuses this user and key"),
     (asyncssh.KeyImportError, "INVALID", "is asked with a private key that cannot be used"),
     (asyncssh.KeyEncryptionError, "INVALID", "is asked with a private key that has a passphrase"),
     (FileNotFoundError, "INVALID", "is asked with a private key that is not there"),
@@ -38,7 +38,7 @@ SUDO: Final = "sudo:"
 
 
 def of_exception(machine: str, error: BaseException) -> ProviderError:
-    """The error that stands for what a connection has raised."""
+    """Return the error for what a connection has raised."""
     for kind_of, kind, words in RAISED:
         if isinstance(error, kind_of):
             said = str(error) or type(error).__name__
@@ -51,7 +51,7 @@ def of_exception(machine: str, error: BaseException) -> ProviderError:
 
 
 def of_status(machine: str, status: int, output: str) -> ProviderError:
-    """The error that stands for a script that ended so, having written this."""
+    """Return the error for a script that ended with this status and output."""
     said = " ".join(output.split())[-TEXT_CHARS_MAX:]
     if SUDO in output:
         return ProviderError(

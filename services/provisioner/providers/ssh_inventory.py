@@ -28,7 +28,7 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
     host: str
     """Name or address at which its SSH server answers."""
     name: str = ""
-    """What people call it; empty: its host. A claim is told by it, so it must not change."""
+    """Its display name; empty: its host. Claims are recognised by it, so it must not change."""
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 22
     user: str = ""
     """Empty: the provider's `user`. So with the next one."""
@@ -111,7 +111,7 @@ def _parsed(file: str, text: str) -> tuple[InventoryMachine, ...]:
     document: Document = read_document(file, text)
     machines: tuple[InventoryMachine, ...] = convert(document, document.value, _File, ()).machines
     if not machines:
-        # Whoever empties it by mistake would have every instance confirmed as gone.
+        # A file emptied by mistake would confirm every instance as gone.
         raise document.error(("machines",), "names no machine")
     if len(machines) > MACHINES_MAX:
         raise document.error(("machines",), f"names more than {MACHINES_MAX} machines")

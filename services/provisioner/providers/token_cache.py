@@ -1,6 +1,6 @@
-"""Access tokens that are kept until shortly before their end, however many ask for one.
+"""Caches access tokens until shortly before they expire.
 
-Clouds hand them out at an endpoint of their own, in OAuth's form: a token and its seconds.
+Clouds issue them at a token endpoint, in OAuth's form: a token and its lifetime in seconds.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 from services.provisioner.provider_client.provider_errors import ProviderError
 
 RENEW_SECONDS: Final = 225
-"""So long before its end a token is renewed."""
+"""How long before its expiry a token is renewed."""
 TEXT_CHARS_MAX: Final = 200
 
 
@@ -25,10 +25,10 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class TokenCache:
-    """Hands out an access token that is good for a while yet."""
+    """Returns access tokens that are valid for a while yet."""
 
     def __init__(self, ask: Callable[[], Awaitable[httpx.Response]], remedy: str = "") -> None:
-        """`ask` sends the request; `remedy` is what to do where nobody answers it."""
+        """`ask` sends the request; `remedy` is what to do if there is no answer."""
         self._ask = ask
         self._remedy = remedy
         self._token = ""

@@ -15,6 +15,8 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.lambda_errors import KINDS, error_of
 from services.saga.participant import StepFailure
+from tests.provisioner.faulty_transports import MortalTransport
+from tests.provisioner.http_status_table import COMMON
 from tests.provisioner.lambda_server import (
     BAD_KEY,
     BROKEN,
@@ -23,9 +25,7 @@ from tests.provisioner.lambda_server import (
     THROTTLED,
     LambdaServer,
 )
-from tests.provisioner.statuses import COMMON
-from tests.provisioner.support import FLEET, Killed, Life, provision, request, steps
-from tests.provisioner.transports import MortalTransport
+from tests.provisioner.provisioner_parts import FLEET, Killed, Life, provision, request, steps
 
 Make = Callable[..., LambdaProvider]
 LAUNCH = "/instance-operations/launch"
@@ -133,7 +133,7 @@ def test_every_documented_code_has_its_kind(code: str, kind: str) -> None:
     """One row each."""
     body = f'{{"error": {{"code": "{code}", "message": "m", "suggestion": "s"}}}}'.encode()
     error = error_of(400, body)
-    assert (kind, f"HTTP 400: {code} m s") == (error.kind, error.message)
+    assert (kind, f"HTTP 400 {code}: m s") == (error.kind, error.message)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from services.provisioner.instances.instance_tags import tags_of, with_tags
 from services.provisioner.provider_client.provider import Instance
-from tests.provisioner.support import FLEET, request
+from tests.provisioner.provisioner_parts import FLEET, request
 
 
 def test_what_is_tagged_comes_back() -> None:

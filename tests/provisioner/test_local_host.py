@@ -9,7 +9,7 @@ import pytest
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.providers import local_gpus
 from services.provisioner.providers.local import LocalProvider, stop_all
-from tests.provisioner.support import FLEET, SECONDS_MAX
+from tests.provisioner.provisioner_parts import FLEET, SECONDS_MAX
 from tests.provisioner.test_local import HOST, TELLING, appears, killed, pid_of, wanted
 
 Make = Callable[[], LocalProvider]

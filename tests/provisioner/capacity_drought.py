@@ -76,7 +76,7 @@ def settings(nodes: int, **pool: Any) -> dict[str, Any]:
         "max_nodes": nodes,
         **pool,
     }
-    provider = "tests.provisioner.drought:DryProvider"
+    provider = "tests.provisioner.capacity_drought:DryProvider"
     return fleet_settings({"training": training}, ZONES, provider=provider, agent=FAST_HEARTBEATS)
 
 

@@ -13,7 +13,7 @@ from schemas.launch_offers import Offering
 from services.provisioner.instances import instance_decisions as decisions
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_errors import RULES
-from tests.provisioner.support import FLEET, launch
+from tests.provisioner.provisioner_parts import FLEET, launch
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GRACE = timedelta(seconds=60)

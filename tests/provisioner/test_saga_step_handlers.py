@@ -17,7 +17,7 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeFault
 from services.provisioner.service import answer_instances
 from services.saga.participant import StepFailure
-from tests.provisioner.support import (
+from tests.provisioner.provisioner_parts import (
     Held,
     answer_to,
     command,

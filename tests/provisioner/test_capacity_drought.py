@@ -4,8 +4,8 @@ import pytest
 
 from services.provisioner.offerings.offering_choice import PACE_FIRST
 from services.simulator.engine import virtual_time
-from tests.provisioner.drought import Drought, live
-from tests.provisioner.test_offering_memory import probe_budget
+from tests.provisioner.capacity_drought import Drought, live
+from tests.provisioner.test_offering_blocks import probe_budget
 from tests.support.wide import WHOLE
 
 pytestmark = pytest.mark.slow

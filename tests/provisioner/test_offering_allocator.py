@@ -23,7 +23,7 @@ from services.provisioner.provider_client.provider_calls import (
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import StepFailure
-from tests.provisioner.support import (
+from tests.provisioner.provisioner_parts import (
     FLEET,
     QUICK,
     Held,

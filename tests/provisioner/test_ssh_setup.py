@@ -30,7 +30,7 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeProvider
 from services.runtime.logs import set_up_logs
 from services.saga.participant import StepFailure
-from tests.provisioner.support import FLEET, fake, providers
+from tests.provisioner.provisioner_parts import FLEET, fake, providers
 from tests.support.secured import nats_config
 
 SAGA = "scale-up-web-1"
@@ -284,7 +284,7 @@ def replace_port(node: Node) -> Node:
         (("echo {{.Secret}}",), {}, r"asks for {{\.Secret}}, which is none of ControlPlane"),
         (("x" * 40_000,), {}, "longer than 32768"),
         (("true",), {"private_key_path": "/nowhere/key"}, "/nowhere/key .* cannot be used"),
-        (("true",), {"port": 9, "login_seconds": 0}, "let nobody in within 0 s"),
+        (("true",), {"port": 9, "login_seconds": 0}, "failed for 0 s"),
         (("sleep 3",), {"command_seconds": 0.2}, "did not end within 0.2 s"),
     ],
 )

@@ -25,7 +25,7 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance, ProvisionRequest
 from services.saga.participant import StepFailure
 from services.settings.placeholders import USER_DATA_BYTES_MAX, fill
-from tests.provisioner.support import fake, provision, steps
+from tests.provisioner.provisioner_parts import fake, provision, steps
 from tests.support.secured import NOW, nats_config
 
 

@@ -23,7 +23,7 @@ from services.bus.port import Headers
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import Command, StepFailure
-from tests.provisioner.support import QUICK, command, fake, provision, steps
+from tests.provisioner.provisioner_parts import QUICK, command, fake, provision, steps
 
 HASTY = dataclasses.replace(
     QUICK,

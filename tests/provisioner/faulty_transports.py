@@ -2,7 +2,7 @@
 
 import httpx
 
-from tests.provisioner.support import Life
+from tests.provisioner.provisioner_parts import Life
 
 
 class MortalTransport(httpx.AsyncHTTPTransport):

@@ -24,7 +24,7 @@ from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from tests.provisioner.lambda_server import LambdaServer
-from tests.provisioner.support import fake, request
+from tests.provisioner.provisioner_parts import fake, request
 
 EIGHT = "gpu_8x_h100_sxm5"
 
