@@ -2,8 +2,8 @@
 
 The API has no idempotency token and no chosen IDs. So the node's name and the launch's token go
 into the instance's name and tags, `provision` looks for them before it launches, and the
-capabilities say that a launch whose answer was lost must be looked for. Requests are rate-limited, because the
-API counts them for each key: one a second, one launch in twelve seconds.
+capabilities say that a launch whose answer was lost must be looked for. Requests are rate-limited,
+because the API counts them for each key: one a second, one launch in twelve seconds.
 """
 
 import hashlib
