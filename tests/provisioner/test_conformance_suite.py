@@ -101,7 +101,7 @@ def made(kind: type[FakeProvider], tmp_path: Path) -> Callable[[], FakeProvider]
         (Strict, "a_removal_repeated_or_of_nothing_is_a_success", "is not there"),
         (Stubborn, "a_launch_cancelled_at_any_await_makes_one_instance_at_most", "await 1"),
         (Hasty, "a_launch_cancelled_at_any_await_makes_one_instance_at_most", "2 exist"),
-        (Nameless, "another_fleets_instances_are_told_apart", "other fleets"),
+        (Nameless, "another_fleets_instances_are_distinguished", "other fleets"),
         (Nameless, "an_instance_says_what_it_was_made_for", "list returned other things"),
         (Boasting, "it_says_its_name_and_what_it_can", "there is no method reboot"),
     ],
