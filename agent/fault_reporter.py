@@ -124,7 +124,7 @@ class Reporter:
         now = self._clock.now()
         self.send(fault_builder.from_notice(self.who, notice, now))
         if notice.takes:
-            self.send(fault_builder.preempting(self.who, notice, now))
+            self.send(fault_builder.provider_notice(self.who, notice, now))
         else:
             self._harmless.add(notice.digest)
 

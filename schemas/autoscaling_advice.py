@@ -9,7 +9,7 @@ LimitedBy = Literal["cooldown", "limits", "observe", "failed", "source"]
 pool's mode; failed: the autoscaler raised; source: the pool's metrics source does not reply."""
 
 
-class Advice(Record, frozen=True, kw_only=True):
+class AutoscalingAdvice(Record, frozen=True, kw_only=True):
     """A size that the autoscaler requests and the pool does not have."""
 
     autoscaler: str

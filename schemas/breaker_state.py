@@ -24,7 +24,7 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """Value of the scope: the rack, zone, driver version or provider."""
     released: bool = False
     """An operator closed the breaker: the incident no longer delays remediation."""
-    settled: UtcTime | None = None
+    hold_ended_at: UtcTime | None = None
     """When its hold expired: nodes unhealthy before then do not open it again."""
 
 
@@ -43,7 +43,7 @@ class Breaker(Record, frozen=True, kw_only=True):
     """ID of the last request that changed it; a repeat changes nothing."""
     probe: str = ""
     """Half-open: the saga of the probe."""
-    probed: Literal["", "done", "failed", "cancelled"] = ""
+    probe_outcome: Literal["", "done", "failed", "cancelled"] = ""
     """Outcome of the probe."""
     probes_failed: int = 0
     """Consecutive failed probes; each lengthens the wait before the next."""

@@ -70,11 +70,11 @@ DrainMode = Literal["deadline", "wait", "immediate"]
 """deadline: wait for the work to finish, at most `drain_timeout`; wait: without limit;
 immediate: notify the workload system and continue."""
 
-Remedy = Literal["reset-gpu", "reboot", "replace", "inspect", "alert"]
+Remediation = Literal["reset-gpu", "reboot", "replace", "inspect", "alert"]
 """Remediation of an unhealthy node: a saga of that name; inspect: cordon it and alert the operator;
 alert: only alert the operator."""
 
-REMEDIES: Final = frozenset(get_args(Remedy))
+REMEDIES: Final = frozenset(get_args(Remediation))
 
 AttemptOutcome = Literal["open", "recovered", "failed", "cancelled"]
 """Outcome of a reset or a reboot; recovered: the node passed its checks and is in service."""

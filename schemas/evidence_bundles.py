@@ -26,7 +26,7 @@ TIMELINE_MAX: Final = 2_000
 PART_BYTES_MAX: Final = 2 * 1_048_576
 """Limit of each list; its beginning and its end are kept."""
 
-BY_HAND: Final = "by-hand"
+OPERATOR_REQUEST: Final = "operator-request"
 """Fault signature of an outage that an operator requested without any fault."""
 
 Outcome = Literal["open", "recovered", "replaced", "reset", "rebooted", "uncordoned", "removed"]
@@ -46,7 +46,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
     message: dict[str, Any] = {}
 
 
-class JudgedFault(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluatedFault(msgspec.Struct, frozen=True, kw_only=True):
     """A fault and its result under the health policy."""
 
     fault: Fault
@@ -116,7 +116,7 @@ class EvidenceBundle(Record, frozen=True, kw_only=True):
     terminated_at: UtcTime | None = None
     dollars_per_hour: float = 0.0
     lost_gpu_hours: float = 0.0
-    faults: tuple[JudgedFault, ...] = ()
+    faults: tuple[EvaluatedFault, ...] = ()
     kernel_lines: tuple[KernelLine, ...] = ()
     samples: tuple[Telemetry, ...] = ()
     checks: tuple[BootChecked, ...] = ()

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from schemas.autoscaling_advice import Advice
+from schemas.autoscaling_advice import AutoscalingAdvice
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,9 +101,9 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """GPU resets and reboots started within the window, and their limit; -1: none."""
     resets_limit: int = -1
     window_seconds: float = 0.0
-    sick: int = 0
+    awaiting_remediation: int = 0
     """Unhealthy nodes whose remediation has not started."""
-    advice: Advice | None = None
+    advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed."""
 
 

@@ -31,9 +31,9 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """Public key that the node's credentials were issued for; no second key gets any."""
     saga: str = ""
     attempts: int = 0
-    asks: int = 0
+    launch_calls: int = 0
     """Launch calls to a provider without idempotency tokens; all but the first list beforehand."""
-    rebooted: str = ""
+    last_reboot: str = ""
     """Saga and step of the last reboot that the provider accepted, so that it is requested once."""
     error: str = ""
     dollars_per_hour: float = 0.0
@@ -43,6 +43,6 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """When it should have gone; after a time limit it counts as leaked."""
     removal_attempts: int = 0
     """Recorded attempts to terminate it that failed."""
-    tried_at: UtcTime | None = None
+    removal_tried_at: UtcTime | None = None
     """Time of the last such attempt."""
     terminated_at: UtcTime | None = None

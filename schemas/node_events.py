@@ -77,7 +77,9 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     """Rack of the host, as the operator or the cloud names it: what fails together."""
 
 
-class Preempting(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.preempting"):
+class ProviderNotice(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.provider_notice"
+):
     """A provider's notice about the node, or its withdrawal."""
 
     notice: str
@@ -119,7 +121,7 @@ class Verdict(
     kind: FaultKind | Literal[""] = ""
     """Kind of that fault; empty where no fault decided."""
     code: int = 0
-    was: HealthStatus = "unknown"
+    previous: HealthStatus = "unknown"
     instance: str = ""
     job: str = ""
     """Job of the fault that decided."""
@@ -183,7 +185,7 @@ class Uncordoned(
     """When an operator declared it healthy; later faults still count."""
 
 
-class Held(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.held"):
+class NodeHeld(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.held"):
     """An operator holds the node: until then automation leaves it alone."""
 
     until: UtcTime
@@ -223,7 +225,7 @@ class Remediated(
 ):
     """A reset or a reboot of the node has ended, successfully or not."""
 
-    remedy: SagaKind
+    remediation: SagaKind
     outcome: AttemptOutcome
     attempt: int = 0
     """Number of this attempt, of `attempts_max`; 0: an operator requested it."""
@@ -344,7 +346,7 @@ class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.even
 NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Fault,
     Registered,
-    Preempting,
+    ProviderNotice,
     BootChecked,
     Verdict,
     Lost,
@@ -353,7 +355,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Promoted,
     Cordoned,
     Uncordoned,
-    Held,
+    NodeHeld,
     Released,
     Drained,
     Terminated,
@@ -368,7 +370,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
 FACTS: dict[type[NodeEvent], str] = {
     Fault: "fault",
     Registered: "registered",
-    Preempting: "preempting",
+    ProviderNotice: "provider-notice",
     BootChecked: "boot-checked",
     Verdict: "verdict",
     Lost: "lost",
@@ -377,7 +379,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Promoted: "promoted",
     Cordoned: "cordoned",
     Uncordoned: "uncordoned",
-    Held: "held",
+    NodeHeld: "held",
     Released: "released",
     Drained: "drained",
     Terminated: "terminated",

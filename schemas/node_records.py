@@ -8,7 +8,7 @@ from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
 
 
-class Attempt(Record, frozen=True, kw_only=True):
+class RemediationAttempt(Record, frozen=True, kw_only=True):
     """One reset or reboot of a node, derived from its saga's log."""
 
     saga: str
@@ -69,7 +69,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Job whose process caused that fault."""
     health_gpu: int = -1
     """Index of the GPU that the verdict is about; -1: the whole node, or unknown."""
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[RemediationAttempt, ...] = ()
     """The last resets and reboots, oldest first."""
     health_trace: str = ""
     """traceparent of the verdict, so that its consequences join that trace."""

@@ -43,7 +43,7 @@ class BlockRecord(Record, frozen=True, kw_only=True):
     """When another launch may retry it if that one does not finish."""
 
 
-class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
+class OfferingPrice(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's price and availability of one offering."""
 
     region: str = ""
@@ -60,12 +60,12 @@ class PricesRecord(Record, frozen=True, kw_only=True):
 
     provider: str
     at: UtcTime
-    prices: tuple[KnownPrice, ...] = ()
+    prices: tuple[OfferingPrice, ...] = ()
     error: str = ""
     """Why the last query failed; empty: it succeeded."""
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class SpendReservation(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars per hour reserved for a launch until its instance record counts."""
 
     dollars_per_hour: float
@@ -75,7 +75,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 class SpendRecord(Record, frozen=True, kw_only=True):
     """OFFERINGS `spend`: reservations of launches under a cap, by instance."""
 
-    reserved: dict[str, Reservation] = {}
+    reserved: dict[str, SpendReservation] = {}
 
 
 SPEND_KEY: Final = "spend"

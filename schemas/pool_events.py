@@ -18,7 +18,7 @@ class PoolEvent(Message, frozen=True, kw_only=True):
 class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scaled"):
     """A pool's desired size changed."""
 
-    was: int
+    previous: int
     nodes: int
     reason: str = ""
     request: str = ""

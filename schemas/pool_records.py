@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from schemas.autoscaling_advice import Advice
+from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.breaker_state import Breaker, ObservedAction, OpenIncident
 from schemas.enums import DrainMode, SagaKind
 from schemas.messages import Record, UtcTime
@@ -49,7 +49,7 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     desired: int
     scaled_at: UtcTime | None = None
     """When the desired size last changed; the autoscaler's cooldown counts from it."""
-    advice: Advice | None = None
+    advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed; None: the advice is followed."""
     serial: int = 0
     """Number of nodes ever named in this pool."""

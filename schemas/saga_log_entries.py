@@ -112,7 +112,7 @@ class StepExpired(
 
     reason: str = ""
     """Why the wait ended, where it was not the deadline."""
-    asked: bool = False
+    requested: bool = False
     """An operator ended the wait; `cause` is the request."""
 
 

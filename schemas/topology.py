@@ -285,7 +285,7 @@ POOL_NODE_EVENTS: Final = DurableSpec(
     description="pool-manager: events that change a node",
     filters=tuple(
         subjects.node_event_wildcard(fact)
-        for fact in ("registered", "boot-checked", "verdict", "lost", "returned", "preempting")
+        for fact in ("registered", "boot-checked", "verdict", "lost", "returned", "provider-notice")
     ),
 )
 POOL_REQUESTS: Final = DurableSpec(

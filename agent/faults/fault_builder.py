@@ -17,7 +17,7 @@ from agent.maintenance.diagnostics.findings import Finding
 from agent.sources.cloud.notice_parsers import Notice
 from agent.sources.nvml.nvml_events import XidEvent
 from schemas.enums import FaultKind
-from schemas.node_events import Fault, GpuIdentity, Metric, Preempting
+from schemas.node_events import Fault, GpuIdentity, Metric, ProviderNotice
 
 PCIE: Final = "DCGM_HEALTH_WATCH_PCIE"
 NVLINK: Final = "DCGM_HEALTH_WATCH_NVLINK"
@@ -233,10 +233,10 @@ def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
     )
 
 
-def preempting(who: NodeIdentity, notice: Notice, now: datetime) -> Preempting:
+def provider_notice(who: NodeIdentity, notice: Notice, now: datetime) -> ProviderNotice:
     """Say that the cloud takes this node."""
-    return Preempting(
-        id=f"{who.prefix}.preempting.{notice.digest}.{int(now.timestamp() * 1000)}",
+    return ProviderNotice(
+        id=f"{who.prefix}.notice.{notice.digest}.{int(now.timestamp() * 1000)}",
         time=now,
         pool=who.pool,
         node=who.node,
@@ -249,9 +249,9 @@ def preempting(who: NodeIdentity, notice: Notice, now: datetime) -> Preempting:
     )
 
 
-def withdrawn(who: NodeIdentity, digest: str, now: datetime) -> Preempting:
+def withdrawn(who: NodeIdentity, digest: str, now: datetime) -> ProviderNotice:
     """Say that the cloud announces it no more."""
-    return Preempting(
+    return ProviderNotice(
         id=f"{who.prefix}.withdrawn.{digest}.{int(now.timestamp() * 1000)}",
         time=now,
         pool=who.pool,

@@ -125,7 +125,7 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
         case n.Registered():
             host = f" on {event.hostname}" if event.hostname else ""
             return "registered", f"{len(event.gpus)} GPUs{host}", "good"
-        case n.Preempting():
+        case n.ProviderNotice():
             when = f", at {event.deadline:%m-%d %H:%M:%S} UTC" if event.deadline else ""
             if event.withdrawn:
                 return "notice withdrawn", event.message + when, "good"
@@ -151,7 +151,7 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "cordoned", event.reason, "plain"
         case n.Uncordoned():
             return "uncordoned", event.reason, "good"
-        case n.Held():
+        case n.NodeHeld():
             until = f"until {event.until:%m-%d %H:%M} UTC{_by(event.by)}"
             return "held", f"{until}: {event.reason}", "plain"
         case n.Released():
@@ -184,7 +184,7 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
 def _verdict_words(event: n.Verdict) -> Words:
     title = "health unknown" if event.status == "unknown" else event.status
     facts = (
-        ("was", "" if event.was == "unknown" else event.was),
+        ("was", "" if event.previous == "unknown" else event.previous),
         ("rule", event.rule),
         ("action", "" if event.action == "none" else event.action),
         ("policy", event.policy),
@@ -198,13 +198,13 @@ def _remediated_words(event: n.Remediated) -> Words:
     attempt = f", attempt {event.attempt} of {event.attempts_max}" if event.attempt else ""
     match event.outcome:
         case "recovered":
-            title = "GPUs reset" if event.remedy == "reset-gpu" else "rebooted"
+            title = "GPUs reset" if event.remediation == "reset-gpu" else "rebooted"
             took = f"back in service after {event.duration_seconds:.1f} s{attempt}"
             return title, f"{took}. {event.reason}", "good"
         case "cancelled":
-            return f"{event.remedy} cancelled", f"{event.reason}{attempt}", "plain"
+            return f"{event.remediation} cancelled", f"{event.reason}{attempt}", "plain"
         case _:
-            return f"{event.remedy} failed", f"at {event.step}: {event.reason}{attempt}", "bad"
+            return f"{event.remediation} failed", f"at {event.step}: {event.reason}{attempt}", "bad"
 
 
 def _setup_words(event: n.SetupRan) -> Words:
@@ -230,7 +230,7 @@ def _request_words(
 ) -> Words:
     match event:
         case p.Scaled():
-            return "scaled", f"{event.was} -> {event.nodes} nodes. {event.reason}", "plain"
+            return "scaled", f"{event.previous} -> {event.nodes} nodes. {event.reason}", "plain"
         case p.ScaleRefused():
             return "refused", f"scale ({event.refusal}): {event.reason}", "bad"
         case p.RequestRefused():

@@ -147,7 +147,9 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         resets=allowed.resets,
         resets_limit=-1 if allowed.reset_rate is None else allowed.reset_rate,
         window_seconds=float(record.spec.budget.window),
-        sick=sum(1 for node in nodes if node.node not in taken and sick(node, record, now)),
+        awaiting_remediation=sum(
+            1 for node in nodes if node.node not in taken and sick(node, record, now)
+        ),
         mode=record.spec.mode,
         advice=record.advice,
         observed_actions=tuple(

@@ -276,6 +276,6 @@ def proceed(
             saga=state.saga,
             step=step.name,
             reason=reason,
-            asked=asked,
+            requested=asked,
         )
     return Impossible(f"{state.saga} has no step under way")

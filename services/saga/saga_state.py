@@ -164,7 +164,7 @@ def fold(
     if isinstance(entry, StepEntry):
         folded = replace(_fold_step(state, entry), sequence=sequence)
         steps = {**state.steps, entry.step: folded}
-        asked = entry.cause if isinstance(entry, StepExpired) and entry.asked else state.asked
+        asked = entry.cause if isinstance(entry, StepExpired) and entry.requested else state.asked
         return replace(state, steps=steps, sequence=sequence, last_id=entry.id, asked=asked)
     allowed = SAGA_NEXT.get(type(entry))
     if allowed is None or state.status not in allowed[0]:

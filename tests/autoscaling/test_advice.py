@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.autoscaling_advice import Advice
+from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.duration import decode_hook
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
@@ -47,7 +47,7 @@ def record(desired: int = 4, scaled_at: datetime | None = None, **spec: Any) -> 
     )
 
 
-def asked(before: PoolRecord, nodes: int, now: datetime = NOW) -> Advice | None:
+def asked(before: PoolRecord, nodes: int, now: datetime = NOW) -> AutoscalingAdvice | None:
     """What comes of asking for so many."""
     recommended = Recommendation(target_nodes=nodes, reason=f"{nodes} jobs")
     return unfollowed(before, recommended, "queue", now, 30.0)

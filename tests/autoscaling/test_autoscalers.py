@@ -128,7 +128,11 @@ def test_a_recommendation_is_followed_within_bounds_and_cooldown(before, target,
     change = decide(before, 7, Recommendation(target_nodes=target, reason="so"), "mine", NOW)
     assert nodes == (change.record.desired if change else None)
     if change:
-        assert (change.event.was, change.event.nodes, change.record.scaled_at) == (4, nodes, NOW)
+        assert (change.event.previous, change.event.nodes, change.record.scaled_at) == (
+            4,
+            nodes,
+            NOW,
+        )
         assert change.event.reason.startswith("autoscaler mine: so")
 
 

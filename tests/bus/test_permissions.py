@@ -72,7 +72,7 @@ MAY: dict[str, list[str]] = {
     "agent:training/n1": [
         f"{NODE}.telemetry",
         f"{NODE}.event.fault",
-        f"{NODE}.event.preempting",
+        f"{NODE}.event.provider-notice",
         "$KV.HEARTBEATS.training.n1",
     ],
     "admin": ["$JS.API.STREAM.DELETE.NONE", "navarch.v1.saga.s1.cordon.started"],

@@ -104,7 +104,7 @@ def _answer(pool: str, verb: str, data: bytes, ids: "itertools.count[int]") -> P
             return ScaleRefused(
                 refusal="above-maximum", reason=reason, request=asked.request, **common
             )
-        return Scaled(was=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
+        return Scaled(previous=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
     about = msgspec.json.decode(data, type=REQUESTS[verb], dec_hook=decode_hook)
     assert isinstance(about, NodeRequest)
     told = {"verb": verb, "node": about.node, "request": about.request}

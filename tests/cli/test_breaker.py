@@ -91,7 +91,7 @@ PLAIN = PoolView(
     disruptions=20,
     disruptions_limit=50,
     window_seconds=3600,
-    sick=7,
+    awaiting_remediation=7,
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.evidence_bundles import EvidenceBundle, JudgedFault, KernelLine
+from schemas.evidence_bundles import EvaluatedFault, EvidenceBundle, KernelLine
 from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemetry, Verdict
 from schemas.node_records import NodeRecord
 from services.cli.commands.evidence_command import write
@@ -37,7 +37,7 @@ BUNDLE = EvidenceBundle(
     dollars_per_hour=24.0,
     lost_gpu_hours=4.0,
     gpus=(GpuIdentity(index=3, uuid="GPU-3", serial="s3", pci="0000:3b:00"),),
-    faults=(JudgedFault(fault=FAULT, stored_at=NOW, result="unhealthy", rule="off-the-bus"),),
+    faults=(EvaluatedFault(fault=FAULT, stored_at=NOW, result="unhealthy", rule="off-the-bus"),),
     kernel_lines=(KernelLine(time=NOW, line="NVRM: Xid (PCI:0000:3b:00): 79"),),
     samples=tuple(
         Telemetry(

@@ -134,7 +134,11 @@ def leak(**changes: object) -> InstanceRecord:
     """A record that has been leaked for two hours."""
     return replace(
         record(
-            "leaked", provider_id="i-1", dollars_per_hour=10.0, removal_attempts=7, tried_at=NOW
+            "leaked",
+            provider_id="i-1",
+            dollars_per_hour=10.0,
+            removal_attempts=7,
+            removal_tried_at=NOW,
         ),
         **({"terminating_at": NOW - timedelta(hours=2)} | changes),
     )

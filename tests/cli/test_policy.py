@@ -177,6 +177,6 @@ def _verdict(pool: str, node: str, cause: str) -> NodeEvent:
         node=node,
         status="unhealthy",
         action="replace",
-        was="healthy",
+        previous="healthy",
         cause=cause,
     )

@@ -311,7 +311,7 @@ PARTS: Final = frozenset(
     {
         *("GpuIdentity", "CheckResult", "GpuSample", "LaunchSpec", "SagaParams"),
         *("OpenSaga", "RecordedFault", "HealthEvent"),
-        *("JudgedFault", "KernelLine", "TimelineEntry", "RepairCount"),
+        *("EvaluatedFault", "KernelLine", "TimelineEntry", "RepairCount"),
     }
 )
 

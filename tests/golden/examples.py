@@ -76,7 +76,7 @@ EVERYWHERE: Final[dict[str, Any]] = {
     "trace": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     "uuid": "GPU-6a1b7c1e-2f0d-4a52-9c1f-7a55a1d3f0b2",
     "verb": "drain",
-    "was": "healthy",
+    "previous": "healthy",
     "zone": "us-west-1a",
 }
 """Field -> value, whatever the type."""
@@ -191,7 +191,7 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     },
     "SagaParams": {"order": "terminate_first"},
     "ScaleRefused": {"reason": "50 is above the pool's max_nodes 10"},
-    "Scaled": {"was": 3, "reason": "a request"},
+    "Scaled": {"previous": 3, "reason": "a request"},
     "StepSucceeded": {"outputs": {"provider": "lambda", "provider_id": "0920582c7ff04139"}},
     "Telemetry": {"cause": "", "sampled_at": None, "memory_used_bytes": 412_316_860_416},
     "Terminated": {"cause": "replace-training-3-0.terminate.succeeded"},

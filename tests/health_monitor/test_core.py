@@ -124,7 +124,7 @@ def test_verdicts_tell_every_change_and_nothing_else(steps, after):
     record, told = run(steps, healthy(), after=after)
     status, action = "healthy", "none"
     for verdict in told:
-        assert verdict.was == status
+        assert verdict.previous == status
         assert (verdict.status, verdict.action) != (status, action)
         status, action = verdict.status, verdict.action
     assert (status, action) == (record.status, record.action)
@@ -221,7 +221,7 @@ def test_a_registration_makes_an_unknown_node_healthy_once():
     record = HealthRecord(pool="p", node="n")
     record, effects = node_health.decide_registered(record, registered("boot-1"), seen(1))
     assert verdicts(effects) == ["healthy"]
-    assert effects[0].verdict.was == "unknown"
+    assert effects[0].verdict.previous == "unknown"
     record, effects = node_health.decide_registered(record, registered("boot-1", 101), seen(2))
     assert (record.status, effects) == ("healthy", ())
 

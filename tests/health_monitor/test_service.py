@@ -39,7 +39,7 @@ async def test_a_fatal_xid_fails_a_healthy_node(world, start, fault):
     await world.publish(fault())
     await world.settled()
     verdicts = await world.events(node="training-7")
-    assert [(v.status, v.was, v.id) for v in verdicts] == [
+    assert [(v.status, v.previous, v.id) for v in verdicts] == [
         ("healthy", "unknown", "verdict-registered-training-7-boot-1"),
         ("unhealthy", "healthy", "verdict-fault-1"),
     ]

@@ -50,23 +50,23 @@ CASES = {
     "lost, and gone": ([of(n.Lost, 0), of(n.Terminated, 7)], [(0, 7, "silence")]),
     "lost, and heard again": ([of(n.Lost, 0), of(n.Returned, 7)], []),
     "lost, then found sick": ([of(n.Lost, 0), of(n.Returned, 1), SICK], [(0, None, "xid-79")]),
-    "by hand": ([of(n.Cordoned, 0), of(n.Uncordoned, 4)], [(0, 4, "by-hand")]),
+    "by hand": ([of(n.Cordoned, 0), of(n.Uncordoned, 4)], [(0, 4, "operator-request")]),
     "degraded is in service": ([of(n.Verdict, 0, status="degraded", kind="ecc_sbe")], []),
     "degraded, then cordoned": (
         [of(n.Verdict, 0, status="degraded", kind="ecc_sbe"), of(n.Cordoned, 3)],
         [(3, None, "ecc_sbe")],
     ),
     "the cloud takes it": (
-        [of(n.Preempting, 0, notice="a"), of(n.Cordoned, 2), of(n.Terminated, 5)],
+        [of(n.ProviderNotice, 0, notice="a"), of(n.Cordoned, 2), of(n.Terminated, 5)],
         [(2, 5, "preemption")],
     ),
     "the cloud takes it after all not": (
         [
-            of(n.Preempting, 0, notice="a"),
-            of(n.Preempting, 1, notice="a", withdrawn=True),
+            of(n.ProviderNotice, 0, notice="a"),
+            of(n.ProviderNotice, 1, notice="a", withdrawn=True),
             of(n.Cordoned, 2),
         ],
-        [(2, None, "by-hand")],
+        [(2, None, "operator-request")],
     ),
     "well by itself": ([SICK, WELL], []),
     "well, but cordoned": (

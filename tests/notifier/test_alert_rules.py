@@ -41,7 +41,7 @@ POOL = {"id": "e1", "time": NOW, "pool": "training"}
 
 def verdict(status: str, was: str, action: str = "none") -> Verdict:
     return Verdict(
-        **NODE, status=status, was=was, action=action, rule="xid-79", reason="GPU 3 fell off."
+        **NODE, status=status, previous=was, action=action, rule="xid-79", reason="GPU 3 fell off."
     )
 
 
@@ -119,7 +119,7 @@ def verdict(status: str, was: str, action: str = "none") -> Verdict:
         (OperatorNeeded(**POOL, node="training-1"), "critical", "operator/training/training-1"),
         (Fault(**NODE, kind="xid", code=79), None, ""),
         (Cordoned(**NODE), None, ""),
-        (Scaled(**POOL, was=1, nodes=2), None, ""),
+        (Scaled(**POOL, previous=1, nodes=2), None, ""),
     ],
 )
 def test_what_people_are_told_and_how_urgently(event, severity, key):

@@ -49,11 +49,14 @@ LATER = timedelta(minutes=1)
             id="somebody let it go",
         ),
         pytest.param(
-            XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, settled=NOW - LATER)}, "",
+            XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, hold_ended_at=NOW - LATER)}, "",
             id="after its hold",
         ),
         pytest.param(
-            XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, settled=NOW + LATER)}, "xid-79",
+            XID_79,
+            NODE,
+            {"xid-79": msgspec.structs.replace(WAVE, hold_ended_at=NOW + LATER)},
+            "xid-79",
             id="before its hold had passed",
         ),
         pytest.param(XID_79, NODE, {}, "", id="no incident"),

@@ -60,7 +60,7 @@ WORDS = [
     ),
     (
         Remediated(
-            remedy="reset-gpu",
+            remediation="reset-gpu",
             outcome="recovered",
             attempt=1,
             attempts_max=3,
@@ -76,7 +76,9 @@ WORDS = [
         ),
     ),
     (
-        Remediated(remedy="reboot", outcome="failed", step="return", reason="too late", **NODE),
+        Remediated(
+            remediation="reboot", outcome="failed", step="return", reason="too late", **NODE
+        ),
         EventDescription("training/n1", "reboot failed", "at return: too late", "bad"),
     ),
     (
@@ -108,7 +110,7 @@ WORDS = [
             "bad",
         ),
     ),
-    (Scaled(was=3, nodes=5, **POOL), EventDescription("training", "scaled", "3 -> 5 nodes.")),
+    (Scaled(previous=3, nodes=5, **POOL), EventDescription("training", "scaled", "3 -> 5 nodes.")),
     (
         ScaleRefused(refusal="above-maximum", reason="9 is above 4", **POOL),
         EventDescription("training", "refused", "scale (above-maximum): 9 is above 4", "bad"),

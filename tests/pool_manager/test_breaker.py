@@ -76,7 +76,7 @@ TRANSITIONS = [
 
 def probed(state: Breaker, how: Any) -> Breaker:
     """A breaker whose one repair has ended."""
-    return msgspec.structs.replace(state, probe="s", probed=how)
+    return msgspec.structs.replace(state, probe="s", probe_outcome=how)
 
 
 @pytest.mark.parametrize(

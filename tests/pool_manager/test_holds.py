@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.node_events import Held, Released, node_codec
+from schemas.node_events import NodeHeld, Released, node_codec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
@@ -16,7 +16,7 @@ from tests.support.settling import settled as dealt_with
 __all__ = ["peers"]
 
 
-async def facts(bus: NatsBus, fact: str) -> list[Held | Released]:
+async def facts(bus: NatsBus, fact: str) -> list[NodeHeld | Released]:
     """Every stored node event of one kind."""
     found = await bus.read("EVENTS", subjects.node_event_wildcard(fact))
     return [node_codec.decode(each.data) for each in found]  # type: ignore[misc]
@@ -42,7 +42,7 @@ async def test_a_held_node_is_not_replaced_until_it_is_released(
         [held], [released] = await facts(bus, "held"), await facts(bus, "released")
 
     assert ("hold", name) == (accepted["verb"], accepted["node"])
-    assert isinstance(held, Held)
+    assert isinstance(held, NodeHeld)
     assert ("bisecting", "test", "test") == (held.reason, held.by, released.by)
 
 

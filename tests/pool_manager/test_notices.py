@@ -8,7 +8,7 @@ import pytest
 
 from schemas.duration import Duration
 from schemas.enums import SagaKind
-from schemas.node_events import Preempting
+from schemas.node_events import ProviderNotice
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
@@ -167,9 +167,9 @@ def test_what_the_cloud_takes_is_not_remembered_as_bad_hardware(
     assert (action, "a") == (begun.action, begun.notice)
 
 
-def event(name: str, at: float, *, withdrawn: bool = False) -> Preempting:
+def event(name: str, at: float, *, withdrawn: bool = False) -> ProviderNotice:
     """An agent's word, so many seconds after noon."""
-    return Preempting(
+    return ProviderNotice(
         id=f"{name}-{at}",
         time=after(at),
         pool="training",
@@ -191,7 +191,7 @@ def event(name: str, at: float, *, withdrawn: bool = False) -> Preempting:
     ],
 )
 def test_announcements_and_withdrawals_count_in_the_order_of_their_times(
-    told: list[Preempting], stands: str
+    told: list[ProviderNotice], stands: str
 ) -> None:
     """Whichever replica applies which first."""
     record = node()

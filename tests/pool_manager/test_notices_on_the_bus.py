@@ -12,7 +12,7 @@ from schemas import subjects
 from schemas.fleet_queries import Page, Query
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.node_events import Lost, Preempting
+from schemas.node_events import Lost, ProviderNotice
 from schemas.saga_log_entries import StepStarted
 from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec
@@ -30,10 +30,10 @@ from tests.support.settling import is_settled
 __all__ = ["peers"]
 
 
-def spot(name: str, seconds: float, *, withdrawn: bool = False) -> Preempting:
+def spot(name: str, seconds: float, *, withdrawn: bool = False) -> ProviderNotice:
     """What an agent publishes."""
     now = datetime.now(UTC)
-    return Preempting(
+    return ProviderNotice(
         id=f"{name}-{'withdrawn' if withdrawn else 'told'}",
         time=now,
         pool="training",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.duration import Duration
 from schemas.enums import Action, AttemptOutcome, SagaKind
-from schemas.node_records import Attempt, CloudNotice, NodeRecord
+from schemas.node_records import CloudNotice, NodeRecord, RemediationAttempt
 from schemas.pool_events import OperatorNeeded
 from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
@@ -41,10 +41,10 @@ def attempt(
     outcome: AttemptOutcome = "recovered",
     ago: timedelta = HOUR,
     what: str = "xid-95",
-) -> Attempt:
+) -> RemediationAttempt:
     """An attempt at curing a node."""
     name = f"{kind}-{ago.total_seconds():.0f}"
-    return Attempt(
+    return RemediationAttempt(
         saga=name, kind=kind, fault_signature=what, at=NOW - ago, outcome=outcome, reason="no"
     )
 
@@ -98,7 +98,7 @@ CANCELLED = attempt("reset-gpu", "cancelled")
     ],
 )
 def test_the_ladder_takes_the_lowest_rung_that_may_help(
-    case: NodeRecord, attempts: Sequence[Attempt], remedy: str, nth: tuple[int, int]
+    case: NodeRecord, attempts: Sequence[RemediationAttempt], remedy: str, nth: tuple[int, int]
 ) -> None:
     """From what the verdict asks for upwards; past what failed, or helped too often."""
     choice = LADDER.choose(case, attempts, NOW)
@@ -115,7 +115,7 @@ def test_whatever_happens_the_ladder_ends(
 ) -> None:
     """However the attempts end, a node that stays sick is replaced after `tries` and two more."""
     ladder = Ladder(options=Ladder.Options(tries=tries))
-    attempts: list[Attempt] = []
+    attempts: list[RemediationAttempt] = []
     for outcome in outcomes:
         choice = ladder.choose(sick(action), attempts, NOW)
         if choice.remedy == "replace":
@@ -235,7 +235,9 @@ def test_a_remediator_that_fails_is_told_of_and_nothing_is_touched() -> None:
     """It is somebody else's code."""
 
     class Broken:
-        def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+        def choose(
+            self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+        ) -> Choice:
             raise KeyError((node, attempts, now) and "rack")
 
     (event,) = plan(under(Broken(), sick()), NOW).events

@@ -251,7 +251,7 @@ async def test_what_others_leave_in_the_record_is_told() -> None:
     """As of a change of size by an autoscaler, whose replica dies right after it."""
     fleet = Fleet(MemoryServer(CLOCK))
     await fleet.made()
-    event = Scaled(id="s", time=datetime.now(UTC), pool="training", was=7, nodes=8)
+    event = Scaled(id="s", time=datetime.now(UTC), pool="training", previous=7, nodes=8)
     record = PoolRecord(name="training", spec=SPEC, desired=SIZE, serial=SIZE)
     await fleet.bus.put(
         POOLS, pool_key("training"), encode(event_outbox.pending_events(record, [event]))

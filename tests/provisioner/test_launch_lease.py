@@ -34,9 +34,9 @@ async def made(provider: FakeProvider, node: str) -> list[str]:
     ("record", "before", "count", "first"),
     [
         (INTENDED, 0, 1, True),
-        (replace(INTENDED, asks=1), 1, None, True),
-        (replace(INTENDED, asks=1), 0, 2, False),
-        (replace(INTENDED, asks=2), 1, 3, False),
+        (replace(INTENDED, launch_calls=1), 1, None, True),
+        (replace(INTENDED, launch_calls=1), 0, 2, False),
+        (replace(INTENDED, launch_calls=2), 1, 3, False),
         (replace(INTENDED, state="running"), 0, None, None),
         (replace(INTENDED, offering=replace(HERE, zone="b")), 0, None, None),
         (replace(INTENDED, offering=None), 0, None, None),
@@ -47,9 +47,9 @@ def test_the_record_tells_whether_anybody_else_has_asked(
 ) -> None:
     """Who counts himself again is in doubt; who was counted last, and since nobody, is not."""
     found = count_request(record, HERE, before)
-    assert count == (found.asks if found else None)
+    assert count == (found.launch_calls if found else None)
     if first is not None:
-        assert first == is_only_requester((found or record).asks, before)
+        assert first == is_only_requester((found or record).launch_calls, before)
 
 
 class Watched:

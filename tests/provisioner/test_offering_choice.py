@@ -7,7 +7,7 @@ import pytest
 
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
-from schemas.offering_records import BlockRecord, Reservation, SpendRecord
+from schemas.offering_records import BlockRecord, SpendRecord, SpendReservation
 from schemas.saga_params import LaunchSpec
 from services.provisioner.offerings import offering_choice, spend
 from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
@@ -190,7 +190,7 @@ def test_each_instance_is_counted_once() -> None:
     }
     at = NOW
     reserved = {
-        key: Reservation(dollars_per_hour=dollars, at=at)
+        key: SpendReservation(dollars_per_hour=dollars, at=at)
         for key, dollars in {"web.1": 4.0, "web.2": 1.0, "web.3": 4.0, "job.1": 5.0}.items()
     }
     costs = spend.sum_costs(records, reserved, "web.5")

@@ -7,7 +7,7 @@ import msgspec
 from schemas.fleet_queries import Page
 from schemas.messages import encode
 from schemas.offering_records import (
-    KnownPrice,
+    OfferingPrice,
     OfferingsQuery,
     OfferingUse,
     OfferingView,
@@ -65,7 +65,7 @@ async def test_offerings_are_shown_with_price_state_and_use(bus: NatsBus) -> Non
     said = PricesRecord(
         provider="dear",
         at=datetime.now(UTC),
-        prices=(KnownPrice(instance_type="big", dollars_per_hour=4.5, available=True),),
+        prices=(OfferingPrice(instance_type="big", dollars_per_hour=4.5, available=True),),
     )
     await OfferingStore(bus, SystemClock()).put_prices(said)
     found = await asked(bus, market, OfferingsQuery(limit=1))

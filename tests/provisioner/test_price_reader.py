@@ -7,7 +7,7 @@ import pytest
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.launch_offers import Offering
 from schemas.messages import encode
-from schemas.offering_records import KnownPrice, PricesRecord
+from schemas.offering_records import OfferingPrice, PricesRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
@@ -35,7 +35,7 @@ class Telling:
     def __init__(self, real: FakeProvider) -> None:
         """Wrap it."""
         self._real = real
-        self.said: list[KnownPrice] = []
+        self.said: list[OfferingPrice] = []
         self.asked: list[tuple[str, ...]] = []
         self.broken = False
 
@@ -43,7 +43,7 @@ class Telling:
         """Everything else passes."""
         return getattr(self._real, name)
 
-    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """What it was told to say."""
         self.asked.append(tuple(instance_types))
         if self.broken:
@@ -60,7 +60,7 @@ async def test_the_last_good_prices_stay_with_their_age(bus: NatsBus) -> None:
     catalogue = OfferingCatalogue(InstanceTypes(), providers.traits())
     store = OfferingStore(bus, clock)
     reader = PriceReader(bus, clock, store, providers, catalogue)
-    provider.said = [KnownPrice(instance_type="big", dollars_per_hour=2.0)]
+    provider.said = [OfferingPrice(instance_type="big", dollars_per_hour=2.0)]
     await reader.read_prices(["fake"])
     provider.broken = True
     await reader.read_prices(["fake"])
@@ -74,10 +74,14 @@ async def test_the_last_good_prices_stay_with_their_age(bus: NatsBus) -> None:
 
 
 PRICES = (
-    KnownPrice(instance_type="big", dollars_per_hour=9.0, available=False),
-    KnownPrice(instance_type="big", region="r1", dollars_per_hour=8.0, available=True),
-    KnownPrice(instance_type="big", region="r1", zone="r1-a", market="spot", dollars_per_hour=3.0),
-    KnownPrice(instance_type="big", region="r1", zone="r1-b", market="spot", dollars_per_hour=4.0),
+    OfferingPrice(instance_type="big", dollars_per_hour=9.0, available=False),
+    OfferingPrice(instance_type="big", region="r1", dollars_per_hour=8.0, available=True),
+    OfferingPrice(
+        instance_type="big", region="r1", zone="r1-a", market="spot", dollars_per_hour=3.0
+    ),
+    OfferingPrice(
+        instance_type="big", region="r1", zone="r1-b", market="spot", dollars_per_hour=4.0
+    ),
 )
 PLACES = {
     "of its region": (Offering(provider="p", region="r1", instance_type="big"), 8.0, True),

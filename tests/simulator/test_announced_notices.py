@@ -4,16 +4,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.node_events import Preempting
+from schemas.node_events import ProviderNotice
 from services.simulator.engine.announced_notices import AnnouncedNotices
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def told(notice: str, deadline: float | None, *, withdrawn: bool = False) -> Preempting:
+def told(notice: str, deadline: float | None, *, withdrawn: bool = False) -> ProviderNotice:
     """What an agent publishes."""
     at = None if deadline is None else NOW + timedelta(seconds=deadline)
-    return Preempting(
+    return ProviderNotice(
         id="x",
         time=NOW,
         pool="training",

@@ -93,9 +93,9 @@ async def test_the_ladder_is_climbed_only_as_far_as_is_needed(fleet: Fleet) -> N
         sicken(fleet, first)
         told, place = await mended(fleet, first.node, place)
         now = await well(fleet, first.node)
-        seen.append((told.remedy, told.outcome, told.attempt, told.attempts_max))
+        seen.append((told.remediation, told.outcome, told.attempt, told.attempts_max))
         assert ("healthy", False, "active") == (now.health, now.cordoned, now.state)
-        assert (now.boot_id != first.boot_id) == (told.remedy == "reboot")
+        assert (now.boot_id != first.boot_id) == (told.remediation == "reboot")
 
     assert [
         ("reset-gpu", "recovered", 1, 3),
@@ -124,7 +124,11 @@ async def test_a_node_whose_agent_is_gone_is_rebooted_by_its_provider(fleet: Fle
     told, _ = await mended(fleet, node.node, place)
     now = await well(fleet, node.node)
 
-    assert ("reboot", "recovered", "silence") == (told.remedy, told.outcome, told.fault_signature)
+    assert ("reboot", "recovered", "silence") == (
+        told.remediation,
+        told.outcome,
+        told.fault_signature,
+    )
     assert ("healthy", False, False) == (now.health, now.cordoned, now.lost)
     assert now.boot_id not in ("", node.boot_id)
     (by,) = [

@@ -55,10 +55,10 @@ async def test_a_published_request_brings_the_pool_to_five(fleet: Fleet, client:
     """`{"nodes": 5}` from a plain client is all it takes; the answer is an event."""
     await fleet.active("sized", 2)
     answer = await ask(client, "sized", b'{"nodes": 5}')
-    assert {key: answer[key] for key in ("type", "pool", "was", "nodes")} == {
+    assert {key: answer[key] for key in ("type", "pool", "previous", "nodes")} == {
         "type": f"{TYPE}scaled",
         "pool": "sized",
-        "was": 2,
+        "previous": 2,
         "nodes": 5,
     }
     nodes = await fleet.active("sized", 5)

@@ -81,7 +81,7 @@ def row(pool: "PoolView") -> tuple[str, ...]:
         use(pool.unavailable, pool.unavailable_limit),
         begun(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
         use(pool.resets, pool.resets_limit),
-        str(pool.sick or "-"),
+        str(pool.awaiting_remediation or "-"),
         f"{by}{why}" or "-",
     )
 

@@ -1,11 +1,11 @@
 """An autoscaler's advice that is not followed, in a sentence. Pure."""
 
-from schemas.autoscaling_advice import Advice
+from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.duration import format_duration
 from services.operator_text.quantities import local_time
 
 
-def advice_words(advice: Advice) -> str:
+def advice_words(advice: AutoscalingAdvice) -> str:
     """What is advised, why it is not followed, and when the autoscaler is queried again."""
     since = local_time(advice.since)
     again = ""
@@ -36,7 +36,7 @@ def advice_words(advice: Advice) -> str:
     return f"{asks}, not followed since {since}: {kept}.{again}"
 
 
-def is_notable(advice: Advice | None) -> bool:
+def is_notable(advice: AutoscalingAdvice | None) -> bool:
     """Whether `navarch status` shows the advice: not for an idle pool at min_nodes."""
     if advice is None:
         return False

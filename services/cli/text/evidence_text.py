@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from schemas.duration import format_duration
-from schemas.evidence_bundles import EvidenceBundle, JudgedFault
+from schemas.evidence_bundles import EvaluatedFault, EvidenceBundle
 from schemas.messages import encode
 from schemas.node_events import GpuSample
 from services.bus.port import Stored
@@ -195,7 +195,7 @@ def _faults(bundle: EvidenceBundle) -> str:
     return f"FAULTS\n{text}"
 
 
-def _fault(judged: JudgedFault) -> tuple[str, ...]:
+def _fault(judged: EvaluatedFault) -> tuple[str, ...]:
     fault = judged.fault
     return (
         stamp(fault.time),

@@ -69,7 +69,7 @@ def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[s
             each.provider_id or "-",
             local_time(_since(each)),
             str(each.removal_attempts or "-"),
-            local_time(each.tried_at) if each.tried_at else "-",
+            local_time(each.removal_tried_at) if each.removal_tried_at else "-",
             _dollars(each.dollars_per_hour),
             _dollars(_so_far(each, now)),
             each.error or "-",

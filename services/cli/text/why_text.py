@@ -216,7 +216,7 @@ def why_pool(
     now += [
         f"The incident {name} is open since {local_time(each.since)}: it has {each.nodes} nodes."
         for name, each in pool.incidents.items()
-        if each.settled is None
+        if each.hold_ended_at is None
     ]
     if pool.failures and pool.retry_at is not None:
         now.append(_failing(pool, lines))

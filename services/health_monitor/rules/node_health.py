@@ -377,7 +377,7 @@ def _verdict(
                 kind=after.kind,
                 code=after.code,
                 job=after.job,
-                was=before.status,
+                previous=before.status,
                 instance=work.instance or after.node,
             )
         ),

@@ -185,7 +185,7 @@ def _gpu_count(
 
 def _faults(
     messages: Sequence[tuple[Stored, Message]], known: Known, old: e.EvidenceCapture | None
-) -> tuple[tuple[e.JudgedFault, ...], int]:
+) -> tuple[tuple[e.EvaluatedFault, ...], int]:
     """Every fault that the node told of, with what was made of it."""
     records = (old.health if old else None, known.health)
     notes = {note.id: note for record in records if record for note in record.recent}
@@ -195,7 +195,7 @@ def _faults(
     for stored, fault in messages:
         if not isinstance(fault, n.Fault) or fault.node != known.node:
             continue
-        judged = e.JudgedFault(fault=fault, stored_at=stored.time)
+        judged = e.EvaluatedFault(fault=fault, stored_at=stored.time)
         if note := notes.get(fault.id):
             judged = msgspec.structs.replace(
                 judged, result=note.result, action=note.action, rule=note.rule
@@ -208,7 +208,7 @@ def _faults(
     return bounded(found, e.FAULTS_MAX, msgspec.json.encode)
 
 
-def _kernel_lines(faults: Iterable[e.JudgedFault]) -> list[e.KernelLine]:
+def _kernel_lines(faults: Iterable[e.EvaluatedFault]) -> list[e.KernelLine]:
     """The driver's own words, as the faults carry them."""
     return [
         e.KernelLine(

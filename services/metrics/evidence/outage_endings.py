@@ -100,4 +100,4 @@ def by_itself(kept: e.EvidenceCapture) -> Ending:
 
 def keeps(found: Ending) -> bool:
     """Whether evidence is kept: not of what somebody only cordoned and uncordoned by hand."""
-    return found.outcome == "replaced" or found.outage.fault_signature != e.BY_HAND
+    return found.outcome == "replaced" or found.outage.fault_signature != e.OPERATOR_REQUEST

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from schemas import node_events as n
-from schemas.evidence_bundles import BY_HAND
+from schemas.evidence_bundles import OPERATOR_REQUEST
 from schemas.fault_signature import SILENCE, called
 from schemas.messages import Message
 
@@ -40,14 +40,14 @@ class Outage:
 
     @property
     def fault_signature(self) -> str:
-        """What the node has: `xid-79`, `silence`, the rule's name, `by-hand`."""
+        """What the node has: `xid-79`, `silence`, the rule's name, `operator-request`."""
         if self.silent and self.verdict is None:
             return SILENCE
         found = self.verdict or self.suspicion
         if self.verdict is None and self.notice:
             return self.notice
         if found is None:
-            return BY_HAND
+            return OPERATOR_REQUEST
         if found.kind:
             return called(found.kind, found.code)
         return found.rule or found.status
@@ -70,7 +70,7 @@ def outages(facts: Iterable[tuple[datetime, Message]]) -> tuple[Outage, ...]:
                     degraded = event if status == "degraded" else None
             case n.Lost() | n.Returned():
                 now = _heard(now, at, lost=isinstance(event, n.Lost))
-            case n.Preempting(notice=name, kind=kind, withdrawn=withdrawn):
+            case n.ProviderNotice(notice=name, kind=kind, withdrawn=withdrawn):
                 notices[name] = "" if withdrawn else kind
             case n.Cordoned():
                 seen = faults.get(degraded.fault, at) if degraded else at

@@ -118,7 +118,7 @@ def _verdict_severity(event: Verdict) -> Severity | None:
             return "critical"
         case "degraded":
             return "warning"
-        case "healthy" if event.was in ("degraded", "unhealthy"):
+        case "healthy" if event.previous in ("degraded", "unhealthy"):
             return "info"
         case _:
             return None

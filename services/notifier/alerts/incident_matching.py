@@ -20,7 +20,7 @@ def part_of(
     """
     fault_signature = _fault_signature(event, node)
     for what, each in incidents.items():
-        over = each.released or (each.settled is not None and each.settled < at)
+        over = each.released or (each.hold_ended_at is not None and each.hold_ended_at < at)
         if each.scope == "pool":
             same = fault_signature == what
         else:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from schemas.autoscaling_advice import Advice
+from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.pool_records import PoolRecord
 from schemas.settings import Settings
 from services.bus.leases import Lease
@@ -122,7 +122,7 @@ class Autoscaling:
         log.info("scaled", extra={"pool": pool, "reason": change.event.reason})
         await self._reconcile(pool)
 
-    async def _note(self, pool: str, advice: Advice | None) -> None:
+    async def _note(self, pool: str, advice: AutoscalingAdvice | None) -> None:
         """Write down what is not followed, where that is news."""
         stored = await self._store.pool(pool)
         if stored is not None and (record := noted(stored[0], advice)) is not None:

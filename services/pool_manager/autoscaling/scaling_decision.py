@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.autoscaling_advice import Advice, LimitedBy
+from schemas.autoscaling_advice import AutoscalingAdvice, LimitedBy
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from services.pool_manager.autoscaling.autoscalers import Recommendation
@@ -41,7 +41,7 @@ def decide(
         id=f"autoscaled-{record.name}-{revision}",
         time=now,
         pool=record.name,
-        was=record.desired,
+        previous=record.desired,
         nodes=target,
         reason=f"autoscaler {kind}: {recommended.reason}{bound}",
     )
@@ -57,7 +57,7 @@ def resting(record: PoolRecord, now: datetime) -> bool:
 
 def unfollowed(
     record: PoolRecord, recommended: Recommendation, kind: str, now: datetime, again_seconds: float
-) -> Advice | None:
+) -> AutoscalingAdvice | None:
     """What keeps a recommendation from being followed; None: the pool has what it asks for."""
     spec, asked = record.spec, recommended.target_nodes
     target = min(max(asked, spec.min_nodes), spec.max_nodes)
@@ -75,7 +75,7 @@ def unfollowed(
     if target != asked:
         name, limit = ("max_nodes", spec.max_nodes) if asked > target else ("min_nodes", target)
         bound = f"{name} is {limit}"
-    return Advice(
+    return AutoscalingAdvice(
         autoscaler=kind,
         limited_by=kept,
         since=now,
@@ -89,15 +89,15 @@ def unfollowed(
 
 def unanswered(
     kept: LimitedBy, kind: str, problem: str, now: datetime, again_seconds: float
-) -> Advice:
+) -> AutoscalingAdvice:
     """That nobody knows what is wanted: the autoscaler failed, or its metrics source is silent."""
     detail = problem[:DETAIL_CHARS_MAX]
-    return Advice(
+    return AutoscalingAdvice(
         autoscaler=kind, limited_by=kept, since=now, detail=detail, again_seconds=again_seconds
     )
 
 
-def noted(record: PoolRecord, advice: Advice | None) -> PoolRecord | None:
+def noted(record: PoolRecord, advice: AutoscalingAdvice | None) -> PoolRecord | None:
     """The record with what is not followed; None: it says so already."""
     was = record.advice
     if was is None and advice is None:

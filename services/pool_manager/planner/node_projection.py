@@ -14,7 +14,7 @@ from schemas.node_events import (
     BootChecked,
     Lost,
     NodeEvent,
-    Preempting,
+    ProviderNotice,
     Registered,
     Returned,
     Verdict,
@@ -66,7 +66,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_job=event.job,
                 health_gpu=event.gpu_index,
             )
-        case Preempting():
+        case ProviderNotice():
             return cloud_notices.noted(record, event)
         case Lost():
             if record.lost or _stale(record, event):

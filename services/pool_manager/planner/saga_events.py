@@ -186,7 +186,7 @@ def _remediated(state: SagaState, entry: SagaEntry) -> Event:
         pool=params.pool,
         node=params.node,
         saga=state.saga,
-        remedy=state.kind,
+        remediation=state.kind,
         outcome=outcome(state),
         attempt=params.attempt,
         attempts_max=params.attempts_max,

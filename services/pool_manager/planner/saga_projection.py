@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.enums import STOPPED, AttemptOutcome, HealthStatus, NodeState
-from schemas.node_records import Attempt, NodeRecord
+from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_projection import launched
 from services.pool_manager.sagas import DEFINITIONS
@@ -164,11 +164,11 @@ def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
     return "unknown" if fresh and record.health in ("degraded", "unhealthy") else record.health
 
 
-def _attempts(record: NodeRecord, state: SagaState) -> tuple[Attempt, ...]:
+def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt, ...]:
     """The resets and reboots of a node, with this one as its log tells it now."""
     if not DEFINITIONS[state.kind].in_place:
         return record.attempts
-    told = Attempt(
+    told = RemediationAttempt(
         saga=state.saga,
         kind=state.kind,
         fault_signature=state.params.fault_signature,

@@ -165,7 +165,7 @@ def _scaled(asked: Asked, payload: ScaleRequest, record: PoolRecord, now: dateti
         cause=asked.id,
         pool=asked.pool,
         request=payload.request,
-        was=record.desired,
+        previous=record.desired,
         nodes=payload.nodes,
         reason=f"asked by {payload.by or 'somebody'}",
     )

@@ -208,7 +208,7 @@ def count_removal_attempt(
         state="leaked" if leak else record.state,
         error=reason[:ERROR_CHARS_MAX],
         removal_attempts=record.removal_attempts + 1,
-        tried_at=now,
+        removal_tried_at=now,
     )
 
 

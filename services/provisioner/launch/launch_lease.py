@@ -45,9 +45,9 @@ def count_request(
 
     `before`: the count at this replica's last request; 0: it has made none.
     """
-    if not may_request(record, offering) or before == record.asks > 0:
+    if not may_request(record, offering) or before == record.launch_calls > 0:
         return None
-    return replace(record, asks=record.asks + 1)
+    return replace(record, launch_calls=record.launch_calls + 1)
 
 
 def is_only_requester(count: int, before: int) -> bool:

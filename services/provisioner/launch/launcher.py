@@ -255,8 +255,10 @@ class Launcher:
             named = progress.record.offering is not None
             progress.allocation = self._allocator.recorded(progress.record) if named else None
             return False
-        progress.in_doubt = progress.in_doubt or not is_only_requester(record.asks, progress.asks)
-        progress.record, progress.asks = record, record.asks
+        progress.in_doubt = progress.in_doubt or not is_only_requester(
+            record.launch_calls, progress.asks
+        )
+        progress.record, progress.asks = record, record.launch_calls
         return True
 
     async def _adopt_or_launch(self, calls: ProviderCalls, progress: _Progress) -> Instance:

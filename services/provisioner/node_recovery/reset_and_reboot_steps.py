@@ -75,7 +75,7 @@ class NodeRecovery:
         if await self._another_boot(inputs):
             return ActionOutputs(by="none", detail="it has rebooted already")
         record = await self._store.get(node_key(inputs.pool, inputs.node))
-        if record is not None and record.rebooted == command.key:
+        if record is not None and record.last_reboot == command.key:
             return ActionOutputs(by=record.provider, detail="the provider accepted it before")
         request = encode(RebootRequest(key=command.key, boot_id=inputs.boot_id))
         acted = await self._ask(inputs, "reboot", request, self._limits.agent_reply_seconds)
@@ -146,7 +146,7 @@ class NodeRecovery:
                 break
 
         def accepted(now: InstanceRecord | None) -> InstanceRecord | None:
-            return now and msgspec.structs.replace(now, rebooted=command.key)
+            return now and msgspec.structs.replace(now, last_reboot=command.key)
 
         await self._store.change(node_key(inputs.pool, inputs.node), accepted)
         log.info("rebooted by its provider", extra={"node": inputs.node, "reason": why})

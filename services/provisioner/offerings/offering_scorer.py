@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering, Together
-from schemas.offering_records import KnownPrice, PricesRecord
+from schemas.offering_records import OfferingPrice, PricesRecord
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks, offering_choice
@@ -114,7 +114,7 @@ class OfferingScorer:
         )
 
 
-def _quoted_price(record: PricesRecord, offering: Offering) -> KnownPrice | None:
+def _quoted_price(record: PricesRecord, offering: Offering) -> OfferingPrice | None:
     """Return the quote for this offering, else for its region, else for its type."""
     of_type = [
         each

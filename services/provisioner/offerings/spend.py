@@ -11,7 +11,7 @@ from typing import Final
 
 from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
-from schemas.offering_records import Reservation, SpendRecord
+from schemas.offering_records import SpendRecord, SpendReservation
 from services.provisioner.offerings.offering_choice import PriceLimit
 
 KEPT_SECONDS: Final = 120.0
@@ -19,7 +19,7 @@ KEPT_SECONDS: Final = 120.0
 
 
 def sum_costs(
-    records: Mapping[str, InstanceRecord], reserved: Mapping[str, Reservation], besides: str
+    records: Mapping[str, InstanceRecord], reserved: Mapping[str, SpendReservation], besides: str
 ) -> dict[str, float]:
     """Return each pool's dollars per hour, without the instance `besides`."""
     found: dict[str, float] = {}
@@ -56,4 +56,4 @@ def add_reservation(record: SpendRecord, key: str, dollars: float, now: datetime
     """Return the record with another reservation, and without the expired ones."""
     oldest = now - timedelta(seconds=KEPT_SECONDS)
     kept = {name: each for name, each in record.reserved.items() if each.at > oldest}
-    return SpendRecord(reserved={**kept, key: Reservation(dollars_per_hour=dollars, at=now)})
+    return SpendRecord(reserved={**kept, key: SpendReservation(dollars_per_hour=dollars, at=now)})

@@ -29,7 +29,7 @@ from typing import Literal, Protocol, runtime_checkable
 import msgspec
 
 from schemas.launch_offers import Market
-from schemas.offering_records import KnownPrice
+from schemas.offering_records import OfferingPrice
 from schemas.settings import AgentSettings
 from services.provisioner.provider_client.rate_limit import MakeRateLimiter, local_rate_limiter
 
@@ -163,7 +163,7 @@ class Reboots(Protocol):
 class Prices(Protocol):
     """A provider whose API reports prices or capacity."""
 
-    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return current prices of these types; empty if no pool names any."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from schemas.launch_offers import Market
-from schemas.offering_records import KnownPrice
+from schemas.offering_records import OfferingPrice
 from services.primitives.coalesce import Joined
 from services.provisioner.provider_client.provider import (
     Bootstraps,
@@ -88,7 +88,7 @@ class ProviderCalls:
         """Whether its API reports prices or capacity."""
         return isinstance(self.provider, Prices)
 
-    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return its prices of these types, or raise ProviderError; empty if it reports none."""
         if not isinstance(self.provider, Prices):
             return ()

@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from schemas.duration import Duration
-from schemas.offering_records import KnownPrice
+from schemas.offering_records import OfferingPrice
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
@@ -148,11 +148,11 @@ class AwsProvider:
                 return found
             more = {"NextToken": page["NextToken"]}
 
-    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return current spot prices by zone; EC2's API has none for on-demand."""
         if not instance_types:
             return ()
-        found: dict[tuple[str, str], KnownPrice] = {}
+        found: dict[tuple[str, str], OfferingPrice] = {}
         more: dict[str, Any] = {}
         for _ in range(PRICE_PAGES_MAX):
             page = await self._call(
@@ -168,7 +168,7 @@ class AwsProvider:
                 # The newest comes first.
                 found.setdefault(
                     (zone, kind),
-                    KnownPrice(
+                    OfferingPrice(
                         region=self.options.region,
                         zone=zone,
                         instance_type=kind,

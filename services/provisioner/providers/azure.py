@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import httpx
 
-from schemas.offering_records import KnownPrice
+from schemas.offering_records import OfferingPrice
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -129,7 +129,7 @@ class AzureProvider:
         machines = await self._azure.pages(self._vm(""), version=COMPUTE, query=VIEW)
         return vm.instances(machines, nics, addresses)
 
-    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """List prices of these sizes in this location, on demand and spot."""
         found: list[Any] = []
         if self.options.prices_url:

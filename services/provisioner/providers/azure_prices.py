@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from schemas.launch_offers import Market
-from schemas.offering_records import KnownPrice
+from schemas.offering_records import OfferingPrice
 
 PATH: Final = "/api/retail/prices"
 VERSION: Final = "2023-01-01-preview"
@@ -34,7 +34,7 @@ def questions(region: str, sizes: Sequence[str]) -> Iterable[dict[str, str]]:
         yield {"api-version": VERSION, "currencyCode": DOLLARS, "$filter": wanted}
 
 
-def known(region: str, items: Iterable[Any]) -> tuple[KnownPrice, ...]:
+def known(region: str, items: Iterable[Any]) -> tuple[OfferingPrice, ...]:
     """What these entries of the list say; of several meters for the same the dearest counts."""
     found: dict[tuple[str, Market], float] = {}
     for each in items:
@@ -49,6 +49,6 @@ def known(region: str, items: Iterable[Any]) -> tuple[KnownPrice, ...]:
         key: tuple[str, Market] = (size, "spot" if SPOT in sku else "on-demand")
         found[key] = max(found.get(key, 0.0), float(dollars))
     return tuple(
-        KnownPrice(region=region, instance_type=size, market=market, dollars_per_hour=dollars)
+        OfferingPrice(region=region, instance_type=size, market=market, dollars_per_hour=dollars)
         for (size, market), dollars in sorted(found.items())
     )

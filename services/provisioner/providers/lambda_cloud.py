@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.duration import Duration
-from schemas.offering_records import KnownPrice
+from schemas.offering_records import OfferingPrice
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import instance_for, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
@@ -204,15 +204,17 @@ class LambdaProvider:
         answer = await self._call("GET", "/instances", _Instances)
         return [_instance(each) for each in answer.data if each.status not in GONE]
 
-    async def prices(self, instance_types: Sequence[str]) -> Sequence[KnownPrice]:
+    async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Every type's price, and where it is said to be had; all types come in one answer."""
         del instance_types
         answer = await self._call("GET", "/instance-types", _Types)
-        found: list[KnownPrice] = []
+        found: list[OfferingPrice] = []
         for each in answer.data.values():
             said = each.instance_type
             dollars = said.price_cents_per_hour / CENTS
-            known = KnownPrice(instance_type=said.name, dollars_per_hour=dollars, available=False)
+            known = OfferingPrice(
+                instance_type=said.name, dollars_per_hour=dollars, available=False
+            )
             # Of regions that are not named it says that there is none.
             found.append(known)
             found += [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.node_events import Preempting
+from schemas.node_events import ProviderNotice
 
 MARGIN: Final = timedelta(seconds=6)
 """So long before the cloud's moment, at most, a drain is cut short."""
@@ -28,7 +28,7 @@ class AnnouncedNotices:
 
     nodes: dict[str, dict[str, _Notice]] = field(default_factory=dict)
 
-    def add(self, event: Preempting, at: datetime) -> None:
+    def add(self, event: ProviderNotice, at: datetime) -> None:
         """Take in what was stored at a moment."""
         notices = self.nodes.setdefault(event.node, {})
         if not event.withdrawn:

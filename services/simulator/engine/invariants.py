@@ -16,7 +16,7 @@ from typing import Final
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.node_events import Lost, Preempting, Returned, Verdict, node_codec
+from schemas.node_events import Lost, ProviderNotice, Returned, Verdict, node_codec
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
@@ -262,7 +262,7 @@ class Invariants:
             first = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
             if first != event.id:
                 self._fail(f"two verdicts on {event.fault}: {first} and {event.id}", event.node)
-        if isinstance(event, Preempting):
+        if isinstance(event, ProviderNotice):
             self._notices.add(event, stored.time)
         if isinstance(event, Returned):
             self._returned[event.node] = self._simulation.now()

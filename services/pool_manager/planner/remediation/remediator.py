@@ -26,13 +26,13 @@ from typing import Annotated, Final, Protocol
 import msgspec
 
 from schemas.duration import Duration
-from schemas.enums import Action, Remedy
-from schemas.node_records import Attempt, NodeRecord
+from schemas.enums import Action, Remediation
+from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.settings import Setting
 
-RUNGS: Final[tuple[Remedy, ...]] = ("reset-gpu", "reboot", "replace")
+RUNGS: Final[tuple[Remediation, ...]] = ("reset-gpu", "reboot", "replace")
 """From the gentlest to the last."""
-ASKED: Final[dict[Action, Remedy]] = {
+ASKED: Final[dict[Action, Remediation]] = {
     "none": "replace",
     "restart_app": "replace",
     "inspect": "inspect",
@@ -48,7 +48,7 @@ nothing that we could do to it is replaced."""
 class Choice:
     """A remedy, and why it is this one."""
 
-    remedy: Remedy
+    remedy: Remediation
     reason: str = ""
     """Stands behind what the node has; empty where the verdict says it all."""
     attempt: int = 0
@@ -59,7 +59,9 @@ class Choice:
 class Remediator(Protocol):
     """Chooses remedies."""
 
-    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> Choice:
         """Choose for a sick node; `attempts`: those at curing what it has now, oldest first."""
         ...
 
@@ -74,7 +76,9 @@ class Replace:
         """There is nothing to know."""
         del options
 
-    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> Choice:
         """Replace it."""
         del node, attempts, now
         return Choice(remedy="replace")
@@ -90,7 +94,9 @@ class Alert:
         """There is nothing to know."""
         del options
 
-    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> Choice:
         """Tell people, and touch nothing."""
         del attempts, now
         return Choice(remedy="alert", reason=f"the pool has remediation: alert. {by_hand(node)}")
@@ -112,7 +118,9 @@ class Ladder:
         self._tries = options.tries
         self._window = timedelta(seconds=options.window)
 
-    def choose(self, node: NodeRecord, attempts: Sequence[Attempt], now: datetime) -> Choice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> Choice:
         """Choose the lowest rung that may still help."""
         asked = _asked(node)
         if asked == "inspect":
@@ -159,14 +167,14 @@ def by_hand(node: NodeRecord) -> str:
     )
 
 
-def _asked(node: NodeRecord) -> Remedy:
+def _asked(node: NodeRecord) -> Remediation:
     if node.health in ("degraded", "unhealthy"):
         return ASKED[node.health_action]
     # It is silent. What is gone cannot be rebooted; else that may bring its agent back.
     return "replace" if node.provider_state == "gone" else "reboot"
 
 
-def _told(counted: Sequence[Attempt]) -> str:
+def _told(counted: Sequence[RemediationAttempt]) -> str:
     """What was tried, in words."""
     parts = []
     for kind in dict.fromkeys(each.kind for each in counted):

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import Remedy, SagaKind
+from schemas.enums import Remediation, SagaKind
 from schemas.fault_signature import called
 from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
@@ -27,7 +27,7 @@ from services.pool_manager.planner.sizing import cloud_notices, spares
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 from services.pool_manager.sagas import DEFINITIONS
 
-SAGAS: Final[Mapping[Remedy, SagaKind]] = {
+SAGAS: Final[Mapping[Remediation, SagaKind]] = {
     "reset-gpu": "reset-gpu",
     "reboot": "reboot",
     "replace": "replace",
@@ -48,7 +48,7 @@ class Left:
     """Those that are acted on."""
 
 
-def is_in_place(remedy: Remedy) -> bool:
+def is_in_place(remedy: Remediation) -> bool:
     """Whether a remedy keeps the node: resets and reboots have a rate of their own."""
     return remedy in SAGAS and DEFINITIONS[SAGAS[remedy]].in_place
 

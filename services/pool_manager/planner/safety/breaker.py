@@ -61,7 +61,7 @@ def opened(breaker: Breaker, trouble: Trouble, now: datetime) -> Breaker:
         reason=trouble.reason,
         request=breaker.request,
         probe=breaker.probe,
-        probed=breaker.probed,
+        probe_outcome=breaker.probe_outcome,
         probes_failed=breaker.probes_failed,
         probe_at=breaker.probe_at,
     )
@@ -69,13 +69,13 @@ def opened(breaker: Breaker, trouble: Trouble, now: datetime) -> Breaker:
 
 def settled(breaker: Breaker, now: datetime) -> Breaker:
     """Take in how the one repair of a half-open breaker has ended."""
-    if not breaker.probed:
+    if not breaker.probe_outcome:
         return breaker
     if breaker.state != "half-open":
         # Something else opened it while that repair was under way.
-        return msgspec.structs.replace(breaker, probe="", probed="")
-    plain = msgspec.structs.replace(breaker, probe="", probed="", since=now)
-    match breaker.probed:
+        return msgspec.structs.replace(breaker, probe="", probe_outcome="")
+    plain = msgspec.structs.replace(breaker, probe="", probe_outcome="", since=now)
+    match breaker.probe_outcome:
         case "done":
             return msgspec.structs.replace(
                 plain,
@@ -109,7 +109,7 @@ def half_opened(breaker: Breaker, saga: str, now: datetime) -> Breaker:
     assert breaker.state == "open", breaker.state
     assert not breaker.forced
     return msgspec.structs.replace(
-        breaker, state="half-open", since=now, probe=saga, probed="", ramp_from=now
+        breaker, state="half-open", since=now, probe=saga, probe_outcome="", ramp_from=now
     )
 
 
@@ -130,7 +130,7 @@ def ended(record: PoolRecord, saga: str, how: Ended) -> PoolRecord:
     """
     breaker, ended_saga = record.breaker, record.open[saga]
     if saga == breaker.probe:
-        breaker = msgspec.structs.replace(breaker, probed=how)
+        breaker = msgspec.structs.replace(breaker, probe_outcome=how)
     elif breaker.ramp and in_ramp(breaker, ended_saga) and how != "cancelled":
         ramp = min(breaker.ramp * RAMP_FACTOR, RAMP_MAX) if how == "done" else 1
         breaker = msgspec.structs.replace(breaker, ramp=ramp)

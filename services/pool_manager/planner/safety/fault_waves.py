@@ -97,13 +97,13 @@ def find(
     size = len(nodes)
     fresh = tuple(each for each in ill if not _settled(each, known))
     for what in dict.fromkeys(each.what for each in fresh):
-        if what in known and known[what].settled is None:
+        if what in known and known[what].hold_ended_at is None:
             continue
         members = tuple(each for each in fresh if each.what == what)
         wave = _run(members, spec, nodes_needed(spec, size), now)
         if wave:
             found.append(Wave(what=what, scope="pool", within="", members=wave))
-    open_now = {what: each for what, each in known.items() if each.settled is None}
+    open_now = {what: each for what, each in known.items() if each.hold_ended_at is None}
     told = {wave.what for wave in found}
     rest = tuple(
         each
@@ -124,8 +124,8 @@ def find(
 def _settled(each: Ill, known: Mapping[str, OpenIncident]) -> bool:
     """Whether a node fell ill in an incident whose hold has passed: that was told already."""
     return any(
-        incident.settled is not None
-        and each.since <= incident.settled
+        incident.hold_ended_at is not None
+        and each.since <= incident.hold_ended_at
         and belongs(each, what, incident)
         for what, incident in known.items()
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.node_events import Held, NodeEvent, Released
+from schemas.node_events import NodeEvent, NodeHeld, Released
 from schemas.node_records import NodeRecord
 from schemas.operator_requests import HoldRequest
 
@@ -68,7 +68,7 @@ def fact(hold: Holding, cause: str, now: datetime) -> NodeEvent:
             by=hold.by,
             reason=hold.reason,
         )
-    return Held(
+    return NodeHeld(
         id=f"held-{cause}",
         time=now,
         cause=cause,

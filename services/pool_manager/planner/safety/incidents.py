@@ -36,7 +36,7 @@ def observe(record: PoolRecord, nodes: Nodes, revision: int, now: datetime) -> S
     events: list[PoolEvent] = []
     for what, each in record.incidents.items():
         kept = _kept(record, what, each, ill, now)
-        if each.settled is None and (kept is None or kept.settled is not None):
+        if each.hold_ended_at is None and (kept is None or kept.hold_ended_at is not None):
             events.append(_event(record, each, what, (), revision, now, over=kept is None))
         if kept is not None:
             incidents[what] = kept
@@ -60,7 +60,7 @@ def holding(record: PoolRecord, now: datetime) -> dict[str, OpenIncident]:
     return {
         what: each
         for what, each in record.incidents.items()
-        if not each.released and each.settled is None and now < until(record, each)
+        if not each.released and each.hold_ended_at is None and now < until(record, each)
     }
 
 
@@ -85,7 +85,7 @@ def room(record: PoolRecord, what: str, now: datetime) -> int | None:
 
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:
     """When the next incident stops holding its nodes back."""
-    ends = (until(record, each) for each in record.incidents.values() if each.settled is None)
+    ends = (until(record, each) for each in record.incidents.values() if each.hold_ended_at is None)
     return min((end for end in ends if end > now), default=None)
 
 
@@ -113,12 +113,12 @@ def _kept(
 ) -> OpenIncident | None:
     """The incident as it goes on; None: it is over."""
     since = [one.since for one in ill if belongs(one, what, each)]
-    if each.settled is not None:
-        return each if any(moment <= each.settled for moment in since) else None
+    if each.hold_ended_at is not None:
+        return each if any(moment <= each.hold_ended_at for moment in since) else None
     if not since:
         return None
     if what != SILENCE and now >= until(record, each):
-        return msgspec.structs.replace(each, settled=now)
+        return msgspec.structs.replace(each, hold_ended_at=now)
     return each
 
 

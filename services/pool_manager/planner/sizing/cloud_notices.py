@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.node_events import Preempting
+from schemas.node_events import ProviderNotice
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
@@ -38,7 +38,7 @@ class Hurry:
     reason: str
 
 
-def noted(record: NodeRecord, event: Preempting) -> NodeRecord:
+def noted(record: NodeRecord, event: ProviderNotice) -> NodeRecord:
     """Take an announcement, or its withdrawal, into a node's record; an older event is stale."""
     known = record.notices.get(event.notice)
     if known is not None and event.time < known.at:
