@@ -50,7 +50,7 @@ quick: $(STAMP) ## Run the quick tests: no whole fleets, under two minutes
 
 conformance: $(STAMP) ## Run the conformance suites on every provider and health check
 	$(BIN)/python -m pytest tests/provisioner/test_conformance.py \
-		tests/provisioner/test_conformance_suite.py tests/agent/test_conformance.py
+		tests/provisioner/test_conformance_suite.py tests/agent/test_health_check_conformance.py
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
 	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, and a Docker engine where one runs. make test-real installs nothing; .ci/run does, with apt."

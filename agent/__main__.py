@@ -15,14 +15,14 @@ from pathlib import Path
 import msgspec
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads the bus's client
-from agent.delivery.outbox import Outbox
+from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import Spool
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
-from agent.service import Agent, Surroundings
+from agent.service import Agent, AgentDependencies
 from agent.settings import AgentConfig, boot_id_of, load
-from agent.sources.cloud.cloud_detection import looks, rack
-from agent.sources.host_metrics import Host
-from agent.sources.job_lookup import Processes
+from agent.sources.cloud.cloud_detection import notice_sources, rack
+from agent.sources.host_metrics import HostMetrics
+from agent.sources.job_lookup import JobLookup
 from agent.sources.nvml import Nvml, NvmlEvents
 from schemas.agent_commands import DiagnoseRequest
 from schemas.permissions import bootstrap_inbox, node_inbox
@@ -40,28 +40,28 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Do what the command line says; return the exit status."""
-    told = _parser().parse_args(arguments)
+    """Run the command line's command; return the exit status."""
+    options = _parser().parse_args(arguments)
     set_up_logs("navarch-agent")
     try:
-        if told.command == "parse":
-            return _parse(told.file)
-        if told.command == "inject":
-            return _inject(told)
-        config = load(os.environ, told.config)
+        if options.command == "parse":
+            return _parse(options.file)
+        if options.command == "inject":
+            return _inject(options)
+        config = load(os.environ, options.config)
         logging.getLogger().setLevel(config.log_level)
-        if told.command == "enroll":
+        if options.command == "enroll":
             return asyncio.run(_enroll(config))
-        if told.command == "diagnose":
-            return asyncio.run(_diagnose(config, told))
-        if told.check:
-            # The screen says what is wrong; retries would say it again and again.
+        if options.command == "diagnose":
+            return asyncio.run(_diagnose(config, options))
+        if options.check:
+            # The check prints each failure; logged retries would only repeat it.
             logging.getLogger().setLevel(logging.CRITICAL)
             return asyncio.run(_check(config))
         Path(config.state_dir).mkdir(parents=True, exist_ok=True)
         asyncio.run(_run(config))
     except BrokenPipeError:
-        # Whoever reads (`| head`) has had enough. Python flushes once more at its end.
+        # The reader (`| head`) closed the pipe. Python flushes once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (NavarchError, OSError) as error:
@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="navarch-agent", description="Reports this GPU host's hardware to Navarch."
     )
     parser.add_argument("--config", type=Path, help="YAML file; NAVARCH_* variables win over it")
-    parser.add_argument("--check", action="store_true", help="say whether this host is fit for it")
+    parser.add_argument(
+        "--check", action="store_true", help="check whether this host can run the agent"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("enroll", help="fetch this node's own credentials, once")
     parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
@@ -84,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     diagnose.add_argument("checks", nargs="*", metavar="CHECK", help="boot, nvidia-smi, dcgm …")
     diagnose.add_argument("--level", type=int, default=1, help="of dcgm, 1 to 4 (default: 1)")
     diagnose.add_argument("--seconds", type=int, default=60, help="of burn (default: 60)")
-    diagnose.add_argument("--gbps-min", type=float, default=0.0, help="least bandwidth that passes")
+    diagnose.add_argument("--gbps-min", type=float, default=0.0, help="minimum bandwidth")
     diagnose.add_argument("--timeout", type=float, default=3600.0, help="seconds to wait for it")
     inject = commands.add_parser("inject", help="write a fault to the kernel log, as a drill")
     inject.add_argument("kind", choices=["xid"])
@@ -95,33 +97,35 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _parse(file: str) -> int:
-    # Imported where it is used: the agent itself does not need the tools.
+    # Imported here because the agent itself does not need the tools.
     from agent import operator_tools  # noqa: PLC0415
 
     operator_tools.parse_file(file, print, lambda text: print(text, file=sys.stderr))  # noqa: T201
     return 0
 
 
-def _inject(told: argparse.Namespace) -> int:
+def _inject(options: argparse.Namespace) -> int:
     from agent import operator_tools  # noqa: PLC0415
 
-    # A drill needs the kernel log and NVML alone, so any names do.
+    # A drill needs only the kernel log and NVML, so any names are valid.
     names = {"NAVARCH_POOL": "drill", "NAVARCH_NODE": "drill"}
-    config = load(names | dict(os.environ), told.config)
-    print(operator_tools.inject(config, told.code, told.gpu, text=told.text))  # noqa: T201
+    config = load(names | dict(os.environ), options.config)
+    print(operator_tools.inject(config, options.code, options.gpu, text=options.text))  # noqa: T201
     return 0
 
 
-async def _diagnose(config: AgentConfig, told: argparse.Namespace) -> int:
+async def _diagnose(config: AgentConfig, options: argparse.Namespace) -> int:
     from agent import operator_tools  # noqa: PLC0415
 
     request = DiagnoseRequest(
-        checks=tuple(told.checks),
-        level=told.level,
-        seconds=told.seconds,
-        gbps_min=told.gbps_min,
+        checks=tuple(options.checks),
+        level=options.level,
+        seconds=options.seconds,
+        gbps_min=options.gbps_min,
     )
-    found = await operator_tools.diagnose(config, lambda: _connect(config), request, told.timeout)
+    found = await operator_tools.diagnose(
+        config, lambda: _connect(config), request, options.timeout
+    )
     if found.refused:
         print(f"refused: {found.refused}")  # noqa: T201
     for each in found.checks:
@@ -158,16 +162,16 @@ async def _run(config: AgentConfig) -> None:
     hostname = socket.gethostname()
     agent = Agent(
         config,
-        Surroundings(
+        AgentDependencies(
             clock=clock,
             connect=lambda: _connect(config),
             nvml=Nvml(config.nvml_library),
             xids=NvmlEvents(config.nvml_library),
-            outbox=Outbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
-            host=Host(Path(config.proc)),
-            processes=Processes(Path(config.proc), clock.monotonic),
+            outbox=AgentOutbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
+            host=HostMetrics(Path(config.proc)),
+            processes=JobLookup(Path(config.proc), clock.monotonic),
             rack=lambda: rack(config),
-            looks=looks(config, clock),
+            notice_sources=notice_sources(config, clock),
             plugins=load_checks(config.health_checks),
             environment=os.environ,
             root=os.geteuid() == 0,

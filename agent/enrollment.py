@@ -1,8 +1,8 @@
 """`navarch-agent enroll`: exchanges a new node's bootstrap credentials for its own, once.
 
-The key pair is made here and kept before anybody is asked, so that whoever is killed in between
-asks again with the same key and is answered again. Once the node has its own credentials the
-bootstrap credentials are removed; they are worth nothing any more.
+The key pair is generated and stored before the request, so that a restarted agent repeats it with
+the same key and gets the same reply. Once the node has its own credentials, the bootstrap
+credentials are useless and removed.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from services.primitives.atomic_files import write_secret
 from services.primitives.errors import ConfigurationError, NavarchError, Unavailable
 
 ENROLL_SECONDS_MAX: Final = 300.0
-"""Of one try as a whole; systemd begins the next."""
+"""Time limit of one attempt; systemd starts the next."""
 ANSWER_SECONDS_MAX: Final = 10.0
 AGAIN_SECONDS: Final = 1.0
 
@@ -32,7 +32,7 @@ Connect = Callable[[Path], Awaitable[Bus]]
 
 
 async def enroll(config: AgentConfig, connect: Connect) -> str:
-    """Fetch this node's credentials, unless it has them; say in a sentence what was done."""
+    """Fetch this node's credentials unless it has them; return a sentence about the result."""
     if said := _needless(config):
         return said
     seed, public = _key(_key_file(config))
@@ -42,14 +42,14 @@ async def enroll(config: AgentConfig, connect: Connect) -> str:
     except TimeoutError as error:
         raise NavarchError(
             f"no credentials within {ENROLL_SECONDS_MAX:g} s: the bus at {config.nats_url} does "
-            "not answer, or lets nobody in with bootstrap credentials that are too old"
+            "not answer, or refuses expired bootstrap credentials"
         ) from error
     return _keep(config, seed, token)
 
 
 def _needless(config: AgentConfig) -> str:
-    """Why nothing need be asked; empty where it must be. ConfigurationError where it cannot."""
-    # Here, because most agents live without: it needs the keys of `navarch[credentials]`.
+    """Why no request is needed; empty: it is. ConfigurationError where it is impossible."""
+    # Imported here because it needs `navarch[credentials]`, which most agents do not install.
     from services.bus.nats.nats_accounts import is_of_node  # noqa: PLC0415
 
     if not config.nats_bootstrap_file:
@@ -71,7 +71,7 @@ def _needless(config: AgentConfig) -> str:
 
 
 def _keep(config: AgentConfig, seed: str, token: str) -> str:
-    """Write the node's credentials, and remove what led to them."""
+    """Write the node's credentials; remove the key and the bootstrap credentials."""
     from services.bus.nats.nats_accounts import CREDENTIALS  # noqa: PLC0415
 
     own = Path(config.nats_creds_file)
@@ -98,7 +98,7 @@ async def _ask(config: AgentConfig, connect: Connect, public: str) -> str:
                 )
                 answer = msgspec.json.decode(reply.data, type=EnrollAnswer)
             except Unavailable:
-                # The provisioner is away for a moment, or its bus is.
+                # The provisioner or its bus is restarting.
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
             except msgspec.DecodeError as error:
@@ -112,7 +112,7 @@ async def _ask(config: AgentConfig, connect: Connect, public: str) -> str:
 
 
 def _key(file: Path) -> tuple[str, str]:
-    """Seed and public key: those of an earlier try, else new ones, kept before they are used."""
+    """Seed and public key of an earlier attempt, else new ones, stored before use."""
     from services.bus.nats.nats_accounts import Key, new_seed  # noqa: PLC0415
 
     if not file.exists():

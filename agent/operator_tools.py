@@ -1,4 +1,4 @@
-"""The agent's tools for people: `parse` a log, `inject` a drill, `--check` a host."""
+"""The agent's tools for operators: `parse` a log, `inject` a drill, `--check` a host."""
 
 import asyncio
 import os
@@ -13,16 +13,16 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from agent.faults.code_names import name_of
-from agent.faults.kernel_log_scanner import Scanner
-from agent.faults.xid_patterns import may_tell, recognise
+from agent.faults.kernel_log_scanner import KernelLogScanner
+from agent.faults.xid_patterns import mentions_gpu, recognise
 from agent.maintenance.diagnostics.health_checks import CHECKS, program_of
 from agent.maintenance.reset_and_reboot import reboot_command, reset_command
 from agent.settings import AgentConfig
 from agent.sources.cloud.cloud_detection import DMI, detect
 from agent.sources.host_metrics import PROC
-from agent.sources.kernel_log_parser import KERNEL_FACILITY, Line, parse_kmsg
+from agent.sources.kernel_log_parser import KERNEL_FACILITY, KernelLogLine, parse_kmsg
 from agent.sources.log_formats import parse_text
-from agent.sources.nvml import Inventory, Nvml, NvmlUnavailable
+from agent.sources.nvml import GpuInventory, Nvml, NvmlUnavailable
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.messages import encode
 from schemas.subjects import node_command
@@ -76,7 +76,7 @@ class ParseCounts:
 def parse(lines: Iterable[bytes], counts: ParseCounts | None = None) -> Iterator[dict[str, Any]]:
     """Give the faults that the agent would report from a kernel log, one by one."""
     counts = ParseCounts() if counts is None else counts
-    scanner = Scanner()
+    scanner = KernelLogScanner()
     for raw in lines:
         counts.lines += 1
         line = parse_text(raw)
@@ -102,8 +102,8 @@ def parse(lines: Iterable[bytes], counts: ParseCounts | None = None) -> Iterator
         yield fault
 
 
-def _count_unreported(line: Line, counts: ParseCounts) -> None:
-    if not may_tell(line.text):
+def _count_unreported(line: KernelLogLine, counts: ParseCounts) -> None:
+    if not mentions_gpu(line.text):
         return
     if line.facility != KERNEL_FACILITY:
         counts.from_processes += 1
@@ -185,7 +185,7 @@ def _last_sequence(path: Path) -> int:
     return max((each.sequence for each in lines if each is not None), default=-1)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class HostCheck(msgspec.Struct, frozen=True):
     """One line of `--check`."""
 
     name: str
@@ -193,7 +193,7 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str
 
 
-async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[Finding]:
+async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[HostCheck]:
     """Say whether this host is fit to run the agent."""
     return [
         _check_nvml(config),
@@ -202,29 +202,31 @@ async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[Findi
         _check_state(config),
         _check_cloud(config),
         _check_tools(),
-        _check_mending(config),
+        _check_reset_and_reboot(config),
         await _check_bus(config, connect),
     ]
 
 
-def _check_nvml(config: AgentConfig) -> Finding:
+def _check_nvml(config: AgentConfig) -> HostCheck:
     if config.gpu_count == 0:
-        return Finding("nvml", ok=True, detail="no GPUs are expected")
+        return HostCheck("nvml", ok=True, detail="no GPUs are expected")
     try:
-        inventory: Inventory = Nvml(config.nvml_library).open()
+        inventory: GpuInventory = Nvml(config.nvml_library).open()
     except NvmlUnavailable as error:
-        return Finding("nvml", ok=False, detail=f"{error}: is the NVIDIA driver loaded?")
+        return HostCheck("nvml", ok=False, detail=f"{error}: is the NVIDIA driver loaded?")
     found = len(inventory.gpus)
     expected = config.gpu_count
     detail = f"driver {inventory.driver_version}, {found} GPUs"
-    if inventory.troubles:
-        return Finding("nvml", ok=False, detail=f"{detail}; {inventory.troubles[0].text}")
+    if inventory.failures:
+        return HostCheck("nvml", ok=False, detail=f"{detail}; {inventory.failures[0].text}")
     if found == 0 or (expected is not None and found != expected):
-        return Finding("nvml", ok=False, detail=f"{detail}, expected {expected or 'at least one'}")
-    return Finding("nvml", ok=True, detail=detail)
+        return HostCheck(
+            "nvml", ok=False, detail=f"{detail}, expected {expected or 'at least one'}"
+        )
+    return HostCheck("nvml", ok=True, detail=detail)
 
 
-def _check_mending(config: AgentConfig) -> Finding:
+def _check_reset_and_reboot(config: AgentConfig) -> HostCheck:
     """A host that can do neither is fit all the same: its nodes are replaced then."""
     reset = reset_command(config, os.environ)
     resets = (
@@ -232,32 +234,32 @@ def _check_mending(config: AgentConfig) -> Finding:
     )
     reboot, problem = reboot_command(config, os.environ, root=os.geteuid() == 0)
     reboots = f"rebooted by {' '.join(reboot)}" if reboot else f"cannot reboot: {problem}"
-    return Finding("mending", ok=True, detail=f"{resets}; {reboots}")
+    return HostCheck("reset and reboot", ok=True, detail=f"{resets}; {reboots}")
 
 
-def _check_kernel_log(config: AgentConfig) -> Finding:
+def _check_kernel_log(config: AgentConfig) -> HostCheck:
     try:
         os.close(os.open(config.kmsg, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         remedy = "run as root or with CAP_SYSLOG" if isinstance(error, PermissionError) else ""
-        return Finding("kernel log", ok=False, detail=f"{error}. {remedy}".strip())
-    return Finding("kernel log", ok=True, detail=f"{config.kmsg} can be read")
+        return HostCheck("kernel log", ok=False, detail=f"{error}. {remedy}".strip())
+    return HostCheck("kernel log", ok=True, detail=f"{config.kmsg} can be read")
 
 
-def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> Finding:
+def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> HostCheck:
     """Say whether a fault can name its job; where it cannot, it is a fault all the same."""
     remedy = "so faults name no job: share the host's process ids, or set NAVARCH_PROC to its /proc"
     try:
         own = namespace.readlink().name == HOST_NAMESPACE
         (proc / "1" / "cgroup").read_bytes()
     except OSError as error:
-        return Finding("processes", ok=True, detail=f"{error}, {remedy}")
+        return HostCheck("processes", ok=True, detail=f"{error}, {remedy}")
     if not own and proc == PROC:
-        return Finding("processes", ok=True, detail=f"the host's are not seen here, {remedy}")
-    return Finding("processes", ok=True, detail=f"{proc} tells whose job a fault is of")
+        return HostCheck("processes", ok=True, detail=f"the host's are not seen here, {remedy}")
+    return HostCheck("processes", ok=True, detail=f"{proc} shows the jobs of processes")
 
 
-def _check_state(config: AgentConfig) -> Finding:
+def _check_state(config: AgentConfig) -> HostCheck:
     path = Path(config.state_dir)
     probe = path / ".check"
     try:
@@ -265,24 +267,24 @@ def _check_state(config: AgentConfig) -> Finding:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        return Finding("state", ok=False, detail=f"{error}; set NAVARCH_STATE_DIR")
-    return Finding("state", ok=True, detail=f"{path} can be written")
+        return HostCheck("state", ok=False, detail=f"{error}; set NAVARCH_STATE_DIR")
+    return HostCheck("state", ok=True, detail=f"{path} can be written")
 
 
-def _check_cloud(config: AgentConfig) -> Finding:
+def _check_cloud(config: AgentConfig) -> HostCheck:
     """Say whose notices are listened to; none is no fault of the host."""
     cloud = detect(DMI) if config.cloud == "auto" else config.cloud
     if cloud in ("", "none"):
-        return Finding("cloud", ok=True, detail="no spot or maintenance notices are expected")
-    return Finding("cloud", ok=True, detail=f"notices of {cloud} are listened to")
+        return HostCheck("cloud", ok=True, detail="no spot or maintenance notices are expected")
+    return HostCheck("cloud", ok=True, detail=f"notices of {cloud} are listened to")
 
 
-def _check_tools() -> Finding:
+def _check_tools() -> HostCheck:
     """Say which tests this host has the tools for; all are optional."""
     here = [each.name for each in CHECKS if program_of(each)]
     missing = [each.name for each in CHECKS if each.name not in here]
     detail = f"here: {', '.join(here) or 'none'}; not here: {', '.join(missing) or 'none'}"
-    return Finding("diagnostics", ok=True, detail=detail)
+    return HostCheck("diagnostics", ok=True, detail=detail)
 
 
 async def diagnose(
@@ -298,13 +300,15 @@ async def diagnose(
     return msgspec.json.decode(reply.data, type=Diagnosis)
 
 
-async def _check_bus(config: AgentConfig, connect: "Callable[[], Any]") -> Finding:
+async def _check_bus(config: AgentConfig, connect: "Callable[[], Any]") -> HostCheck:
     try:
         async with asyncio.timeout(CHECK_SECONDS_MAX):
             bus: Bus = await connect()
             await bus.close()
     except TimeoutError:
-        return Finding("bus", ok=False, detail=f"no answer at {config.nats_url}; NAVARCH_NATS_URL?")
+        return HostCheck(
+            "bus", ok=False, detail=f"no answer at {config.nats_url}; NAVARCH_NATS_URL?"
+        )
     except (NavarchError, OSError) as error:
-        return Finding("bus", ok=False, detail=f"{config.nats_url}: {error}")
-    return Finding("bus", ok=True, detail=f"{config.nats_url} answers")
+        return HostCheck("bus", ok=False, detail=f"{config.nats_url}: {error}")
+    return HostCheck("bus", ok=True, detail=f"{config.nats_url} answers")

@@ -1,7 +1,7 @@
-"""The agent itself: registers, beats, watches the kernel log and the GPUs, answers requests.
+"""The agent: starts its tasks, connects, sends heartbeats and answers commands.
 
-First in the cycle of every story: what it publishes is all that the fleet knows of a node. It
-decides nothing. Whatever it must not lose goes through the outbox; heartbeats and samples do not.
+What it publishes is all that the fleet knows of a node. It decides nothing. Events go through the
+outbox and are not lost; heartbeats and samples may be.
 """
 
 import asyncio
@@ -13,26 +13,25 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.delivery.outbox import Outbox
-from agent.fault_reporter import Reporter, Sources
+from agent.delivery.outbox import AgentOutbox
+from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import NodeIdentity
-from agent.maintenance.diagnostics.health_check_plugins import RunningCheck
-from agent.maintenance.diagnostics_runner import Bench, Diagnostics
-from agent.maintenance.reset_and_reboot import Means, Mending
-from agent.node_monitor import Watch, Watched
+from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
+from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, DiagnosticsRunner
+from agent.maintenance.reset_and_reboot import ActionDependencies, ResetAndReboot
+from agent.node_monitor import MonitorDependencies, NodeMonitor
 from agent.settings import AgentConfig
 from agent.sources.blocking_calls import ProbeThread
-from agent.sources.cloud.notice_watcher import CloudWatch, Look
-from agent.sources.gpu_monitor import Before, GpuWatch, NvmlSession
-from agent.sources.gpu_state_file import NOTICES_MAX, MemoryFile
-from agent.sources.host_metrics import Host
-from agent.sources.job_lookup import Processes
-from agent.sources.kernel_log_reader import KernelLog, PositionFile
-from agent.sources.xid_listener import EventSession, XidWatch
+from agent.sources.cloud.notice_watcher import NoticeSource, NoticeWatcher
+from agent.sources.gpu_monitor import EarlierRun, GpuMonitor, NvmlSession
+from agent.sources.gpu_state_file import NOTICES_MAX, AgentStateFile
+from agent.sources.host_metrics import HostMetrics
+from agent.sources.job_lookup import JobLookup
+from agent.sources.kernel_log_reader import KernelLogReader, PositionFile
+from agent.sources.xid_listener import EventSession, XidListener
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest
 from schemas.messages import decoder, encode
-from schemas.node_events import CheckResult
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.topology import HEARTBEATS, NODES
 from services.bus.port import Bus, Headers
@@ -52,25 +51,25 @@ Connect = Callable[[], Awaitable[Bus]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Everything outside that the agent is given."""
+class AgentDependencies:
+    """Everything external that the agent uses."""
 
     clock: Clock
     connect: Connect
     nvml: NvmlSession
     xids: EventSession
-    outbox: Outbox
-    host: Host
-    processes: Processes
+    outbox: AgentOutbox
+    host: HostMetrics
+    processes: JobLookup
     rack: Callable[[], Awaitable[str]]
-    """Where this host stands."""
-    looks: Sequence[Look]
-    """What to ask of the cloud's metadata service."""
-    plugins: Sequence[RunningCheck]
+    """Rack of this host."""
+    notice_sources: Sequence[NoticeSource]
+    """Sources of provider notices."""
+    plugins: Sequence[PluginRunner]
     environment: Mapping[str, str]
-    """What the tools of diagnostics are given."""
+    """Environment of the diagnostic tools."""
     root: bool
-    """Whether this process may do what only root may."""
+    """Whether this process runs as root."""
     boot_id: str
     start_id: str
     """Different at every start of an agent."""
@@ -79,9 +78,9 @@ class Surroundings:
 
 
 class Agent:
-    """One node's agent; `run` ends when it is told to stop."""
+    """One node's agent."""
 
-    def __init__(self, config: AgentConfig, outside: Surroundings) -> None:
+    def __init__(self, config: AgentConfig, outside: AgentDependencies) -> None:
         """Report for the node that `config` names."""
         self._config = config
         self._outside = outside
@@ -89,76 +88,76 @@ class Agent:
         self._clock = outside.clock
         self._who = NodeIdentity(config.pool, config.node, outside.boot_id)
         state = Path(config.state_dir)
-        self._memory_file = MemoryFile(state / "memory.json")
+        self._memory_file = AgentStateFile(state / "memory.json")
         self._memory = self._memory_file.load()
         self._same_boot = self._memory.boot_id == outside.boot_id
         self._position = PositionFile(state / "kmsg.json", outside.boot_id)
-        self._reporter = Reporter(
+        self._reporter = FaultReporter(
             self._who,
             outside.outbox,
             outside.clock,
-            Sources(
+            ReporterInputs(
                 gpus=lambda: self._gpus.gpus,
                 lines=lambda: self._kernel_log.started,
                 job=outside.processes.job,
             ),
             any_facility=config.kmsg_any_facility,
         )
-        self._kernel_log = KernelLog(
+        self._kernel_log = KernelLogReader(
             Path(config.kmsg),
             after=self._position.load(),
             on_line=self._reporter.line,
             on_gap=self._reporter.gap,
         )
-        self._xids = XidWatch(
+        self._xids = XidListener(
             outside.xids,
             ProbeThread("nvml events"),
             outside.clock,
             inventory=lambda: self._gpus.inventory,
             on_event=self._reporter.event,
         )
-        self._gpus = self._make_gpu_watch()
-        self._cloud = CloudWatch(
-            outside.looks,
+        self._gpus = self._make_gpu_monitor()
+        self._cloud = NoticeWatcher(
+            outside.notice_sources,
             outside.clock,
-            told=self._memory.notices if self._same_boot else (),
+            published=self._memory.notices if self._same_boot else (),
             on_notice=self._reporter.notice,
             on_over=self._reporter.notice_over,
         )
         self._bus: Bus | None = None
         self._diagnostics = self._make_diagnostics()
-        self._mending = self._make_mending()
-        self._watch = self._make_watch()
+        self._reset_and_reboot = self._make_reset_and_reboot()
+        self._monitor = self._make_monitor()
 
-    def _make_gpu_watch(self) -> GpuWatch:
-        return GpuWatch(
+    def _make_gpu_monitor(self) -> GpuMonitor:
+        return GpuMonitor(
             self._outside.nvml,
             ProbeThread("nvml"),
             deadline_seconds=self._config.probe_deadline,
             on_change=self._reporter.change,
             alone=self._xids.alone,
-            before=Before(
+            before=EarlierRun(
                 gpus=self._memory.gpus,
                 same_boot=self._same_boot,
                 pause_seconds=self._memory.age_seconds(self._clock.now()),
             ),
         )
 
-    def _make_diagnostics(self) -> Diagnostics:
-        bench = Bench(
+    def _make_diagnostics(self) -> DiagnosticsRunner:
+        dependencies = DiagnosticsDependencies(
             clock=self._clock,
             environment=self._outside.environment,
             gpus=lambda: self._gpus.gpus,
             busy=lambda: self._gpus.busy,
             cordoned=self._cordoned,
-            look=self._look,
+            look=lambda: self._monitor.look(),  # noqa: PLW0108 - made after this
             plugins=self._outside.plugins,
             on_failure=self._reporter.finding,
         )
-        return Diagnostics(self._config, bench)
+        return DiagnosticsRunner(self._config, dependencies)
 
-    def _make_mending(self) -> Mending:
-        means = Means(
+    def _make_reset_and_reboot(self) -> ResetAndReboot:
+        dependencies = ActionDependencies(
             clock=self._clock,
             environment=self._outside.environment,
             boot_id=self._who.boot_id,
@@ -168,10 +167,10 @@ class Agent:
             processes=self._gpus.processes,
             released=self._gpus.released,
         )
-        return Mending(self._config, means)
+        return ResetAndReboot(self._config, dependencies)
 
-    def _make_watch(self) -> Watch:
-        watched = Watched(
+    def _make_monitor(self) -> NodeMonitor:
+        dependencies = MonitorDependencies(
             clock=self._clock,
             gpus=self._gpus,
             kernel_log=self._kernel_log,
@@ -184,21 +183,23 @@ class Agent:
             hostname=self._outside.hostname,
             version=self._outside.version,
         )
-        return Watch(self._config, watched, tested=self._same_boot and self._memory.tested)
+        return NodeMonitor(
+            self._config, dependencies, tested=self._same_boot and self._memory.tested
+        )
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Report until `stopping` is set or something that must not end has ended."""
+        """Run until `stopping` is set or a task fails."""
         tasks = [
             asyncio.create_task(each)
             for each in (
                 self._outbox.run(),
                 self._connected_life(),
-                self._watch.run(),
+                self._monitor.run(),
                 self._listen(),
                 self._cloud.run(),
                 self._diagnostics.run(),
                 self._keep(),
-                self._live_with(stopping),
+                self._end_with_owner(stopping),
             )
         ]
         waiting = asyncio.create_task(stopping.wait())
@@ -215,9 +216,9 @@ class Agent:
                 await self._outbox.flush(0)
             self._save(last=True)
             await _cancel([waiting, *tasks])
-            await self._leave()
+            await self._close_bus()
 
-    async def _leave(self) -> None:
+    async def _close_bus(self) -> None:
         if self._bus is None:
             return
         try:
@@ -229,14 +230,16 @@ class Agent:
     # --- on the bus -----------------------------------------------------------------------------
 
     async def _connected_life(self) -> None:
-        """Connect, however long it takes; then answer requests and beat."""
+        """Connect, answer commands and send heartbeats."""
         bus = await self._outside.connect()
         self._bus = self._outbox.bus = bus
         pool, node = self._config.pool, self._config.node
         await bus.answer(subjects.node_command(pool, node, "diagnose"), self._diagnose)
         await bus.answer(subjects.node_command(pool, node, "ping"), self._ping)
-        await bus.answer(subjects.node_command(pool, node, "reset-gpu"), self._mending.reset)
-        await bus.answer(subjects.node_command(pool, node, "reboot"), self._mending.reboot)
+        await bus.answer(
+            subjects.node_command(pool, node, "reset-gpu"), self._reset_and_reboot.reset
+        )
+        await bus.answer(subjects.node_command(pool, node, "reboot"), self._reset_and_reboot.reboot)
         while True:
             beaten = await self._beat(bus)
             await self._clock.sleep(self._config.heartbeat_interval if beaten else RETRY_SECONDS)
@@ -270,18 +273,15 @@ class Agent:
             }
         )
 
-    async def _look(self) -> tuple[CheckResult, ...]:
-        return await self._watch.look()
-
     async def _diagnose(self, data: bytes, headers: Headers) -> bytes:  # noqa: ARG002
-        """Answer an empty request with the boot checks, any other with what it asks for."""
+        """Reply to an empty request with the boot checks, to others with the requested tests."""
         if not data.strip():
-            return encode(self._watch.checked(await self._watch.look()))
+            return encode(self._monitor.checked(await self._monitor.look()))
         request = msgspec.json.decode(data, type=DiagnoseRequest)
         return encode(await self._diagnostics.answer(request))
 
     async def _cordoned(self) -> bool | None:
-        """Ask the bus whether this node is cordoned; None where it cannot say."""
+        """Whether this node is cordoned, by its record; None: unknown."""
         if self._bus is None:
             return None
         try:
@@ -291,18 +291,18 @@ class Agent:
             return None
         return None if entry is None else bool(_node_decoder.decode(entry.value).cordoned)
 
-    # --- its own life ---------------------------------------------------------------------------
+    # --- background tasks -----------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        """Hear NVML's own word on XIDs, where there are GPUs."""
+        """Listen for NVML's XID events, where GPUs are expected."""
         if self._config.gpu_count == 0:
             await asyncio.Event().wait()
         await self._xids.run()
 
     async def _keep(self) -> None:
-        """Tell what a storm held back, and write down how far everything is safe.
+        """Report rate-limited faults, and save how far the kernel log was processed.
 
-        A crash reads a second of the log again, which ids make harmless.
+        After a crash a second of the log is read again; message IDs make that harmless.
         """
         while True:
             await self._clock.sleep(POSITION_SECONDS)
@@ -312,20 +312,20 @@ class Agent:
     def _save(self, *, last: bool = False) -> None:
         self._position.save(self._outbox.dealt_with(self._kernel_log.sequence))
         if not self._outbox.safe:
-            # What is told and not yet safe would be forgotten by a crash, but taken for told.
+            # After a crash, events that are neither sent nor on disk must be reported again.
             return
         if self._gpus.current or self._config.gpu_count == 0:
             self._memory = msgspec.structs.replace(
                 self._memory,
                 boot_id=self._who.boot_id,
                 gpus=self._gpus.remember(),
-                notices=self._cloud.standing[:NOTICES_MAX],
-                tested=self._watch.tested,
+                notices=self._cloud.announced[:NOTICES_MAX],
+                tested=self._monitor.tested,
             )
         self._memory_file.save(self._memory, self._clock.now(), self._clock.monotonic(), last=last)
 
-    async def _live_with(self, stopping: asyncio.Event) -> None:
-        """End when the thing this agent belongs to is gone (an instance of the local provider)."""
+    async def _end_with_owner(self, stopping: asyncio.Event) -> None:
+        """End when `exit_without` is gone (an instance of the local provider)."""
         belongs_to = self._config.exit_without
         while not belongs_to or Path(belongs_to).exists():  # noqa: ASYNC240 - one stat
             await self._clock.sleep(min(self._config.heartbeat_interval, 2.0))

@@ -21,24 +21,24 @@ BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything an agent is told."""
+    """Settings of an agent."""
 
     pool: str
     node: str
     instance: str = ""
-    """The cloud resource's name; the node's where it is not given."""
+    """The cloud resource's name; empty: the node's."""
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str = ""
     nats_password: str = ""
     nats_creds_file: str = ""
     nats_bootstrap_file: str = ""
-    """Credentials of a new node's first minutes, for `navarch-agent enroll`."""
+    """Bootstrap credentials of a new node, for `navarch-agent enroll`."""
     nats_tls_ca_file: str = ""
     nats_inbox_prefix: str = ""
-    """Empty: the node's own, under which alone its credentials let it listen."""
+    """Empty: the node's own, the only one that its credentials permit."""
     kmsg: str = "/dev/kmsg"
     kmsg_any_facility: bool = False
-    """Believe kernel log lines that a process wrote: drills and tests alone."""
+    """Accept kernel log lines that a process wrote; only for drills and tests."""
     proc: str = "/proc"
     """The host's /proc; in a container that does not share the host's process ids, where that is
     mounted."""
@@ -48,7 +48,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     boot_id: str = ""
     """Empty: the kernel's."""
     gpu_count: int | None = None
-    """How many GPUs this host must have; 0: none, so NVML is left alone; None: at least one."""
+    """GPUs that this host must have; 0: none, and NVML is not used; None: at least one."""
     heartbeat_interval: Duration = Duration(10)
     heartbeat_ttl: Duration = Duration(30)
     sample_interval: Duration = Duration(1)
@@ -56,19 +56,19 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     probe_deadline: Duration = Duration(0.75)
     """How long one NVML call may take before it counts as hung."""
     cloud: Literal["auto", "none", "aws", "gcp", "azure"] = "auto"
-    """Whose metadata service is asked for spot and maintenance notices; auto: by the firmware."""
+    """Cloud whose metadata service is polled for notices; auto: detected from the firmware."""
     cloud_metadata_url: str = ""
-    """Another address of it, for tests; empty: the documented one."""
+    """Address of the metadata service, for tests; empty: the documented one."""
     cloud_interval: Duration = Duration(5)
-    """Between two looks, where the cloud has no long poll."""
+    """Interval between polls, where the cloud has no long poll."""
     boot_tests: str = "auto"
     """Tests that a node must pass once a boot, with commas; auto: `nvidia-smi,memory` where the
     GPUs are this host's own; none."""
     diagnose_interval: Duration = Duration(0)
-    """How often `diagnose_checks` are run; 0: only when asked."""
+    """Interval of `diagnose_checks`; 0: only on command."""
     diagnose_checks: str = "nvidia-smi,dcgm"
     diagnose_level: Annotated[int, msgspec.Meta(ge=1, le=4)] = 1
-    """Of `dcgm` by schedule and at boot; from 2 on it waits for a cordoned node."""
+    """Level of `dcgm` by schedule and at boot; from 2 on it needs a cordoned node."""
     health_checks: str = "all"
     """Plugins: all that are installed, none, or names and `module:Class` with commas."""
     health_check_deadline: Duration = Duration(30)
@@ -80,7 +80,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Empty: the host's libcuda.so.1; for the test `memory`."""
     address: str = ""
     rack: str = ""
-    """Where this host stands; nodes of one rack that fall ill at once are one incident."""
+    """Rack of this host; simultaneous faults in one rack are one incident."""
     exit_without: str = ""
     """The agent ends when this file or directory is gone."""
     log_level: str = "INFO"
@@ -111,13 +111,13 @@ def load(environment: Mapping[str, str], file: Path | None = None) -> AgentConfi
     try:
         config = msgspec.convert(values, AgentConfig, strict=False, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(_place(str(error), places, file)) from error
+        raise ConfigurationError(_look_up_rack(str(error), places, file)) from error
     _check(config, places)
     return config
 
 
 def boot_id_of(config: AgentConfig) -> str:
-    """The id of the host's boot."""
+    """ID of the host's boot."""
     if config.boot_id:
         return config.boot_id
     try:
@@ -133,7 +133,7 @@ def _plain(field: str, text: str) -> Any:
 
 
 def _from_file(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    # Imported where it is needed: most agents are told by their environment.
+    # Imported here because most agents are configured by their environment.
     import yaml  # noqa: PLC0415
 
     try:
@@ -162,7 +162,7 @@ def _from_file(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return values, places
 
 
-def _place(text: str, places: Mapping[str, str], file: Path | None) -> str:
+def _look_up_rack(text: str, places: Mapping[str, str], file: Path | None) -> str:
     problem, _, path = text.partition(" - at `$.")
     name = path.rstrip("`")
     return f"{places.get(name, file or name)}: {problem}"

@@ -1,7 +1,7 @@
-"""Sends what must not be lost: in order, once in effect, over broker outages and agent restarts.
+"""Publishes events in order and idempotently, across broker outages and agent restarts.
 
-A message goes out in the same moment it is put here. Where that fails it is written to the spool,
-and everything waits its turn behind it until the bus is back. Ids make a repeat harmless.
+An event is sent as soon as it is put here. If that fails it is written to the spool, and later
+events wait behind it until the bus is back. Message IDs make repeats harmless.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from agent.delivery.spool import Outgoing, Spool
+from agent.delivery.spool import OutgoingEvent, Spool
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from schemas.headers import TRACEPARENT
 from services.bus.port import Bus
@@ -23,27 +23,27 @@ log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 10_000
 BATCH_MAX: Final = 64
-"""Messages on their way at once: a storm must not pay a round trip for each."""
+"""Messages in flight at once, so that a burst does not pay a round trip for each."""
 RETRY_SECONDS: Final = 0.1
 RETRY_SECONDS_MAX: Final = 1.0
 REFUSALS_MAX: Final = 60
-"""A message that the server refuses this often is given up; those behind it wait no longer."""
+"""After so many refusals by the server a message is dropped, so that later ones can pass."""
 SPOOL_SECONDS_MAX: Final = 2.0
 
 
-class Outbox:
+class AgentOutbox:
     """A queue with one sender."""
 
     def __init__(self, spool: Spool, clock: Clock) -> None:
-        """Fall back on `spool`; nothing is sent before `bus` is set and `run` runs."""
+        """Use `spool` as fallback; sending needs `bus` to be set and `run` to run."""
         self._bus: Bus | None = None
         self._found = asyncio.Event()
         self.dropped = 0
-        """Messages that found no room any more."""
+        """Messages dropped because the queue was full."""
         self._spool = spool
         self._thread = ProbeThread("spool")
         self._clock = clock
-        self._waiting: deque[Outgoing] = deque()
+        self._waiting: deque[OutgoingEvent] = deque()
         self._spooled: set[str] = set()
         self._refusals = 0
         self._wake = asyncio.Event()
@@ -52,17 +52,17 @@ class Outbox:
 
     @property
     def bus(self) -> Bus | None:
-        """What is sent over; none yet."""
+        """The bus; None: not connected yet."""
         return self._bus
 
     @bus.setter
     def bus(self, bus: Bus) -> None:
-        """Send what waits, at once."""
+        """Set the bus and send waiting messages at once."""
         self._bus = bus
         self._found.set()
 
-    def put(self, message: Outgoing) -> None:
-        """Send `message` after all that was put here before."""
+    def put(self, message: OutgoingEvent) -> None:
+        """Queue `message` behind earlier ones."""
         if len(self._waiting) >= WAITING_MAX:
             if not self.dropped:
                 log.error("%s messages wait to be sent; new ones are dropped", WAITING_MAX)
@@ -73,7 +73,7 @@ class Outbox:
         self._wake.set()
 
     def take_dropped(self) -> int:
-        """How many found no room, once there is room again; counts anew from then on."""
+        """Return and reset the number of dropped messages, once the queue has room again."""
         if len(self._waiting) >= WAITING_MAX:
             return 0
         dropped, self.dropped = self.dropped, 0
@@ -81,18 +81,18 @@ class Outbox:
 
     @property
     def safe(self) -> bool:
-        """Whether everything put here is sent or on disk."""
+        """Whether every message is sent or on disk."""
         return all(each.msg_id in self._spooled for each in self._waiting)
 
     def dealt_with(self, sequence: int) -> int:
-        """How far the kernel log is safe: sent or on disk, given that `sequence` was read last."""
+        """Last kernel log sequence whose faults are sent or on disk; `sequence` was read last."""
         for each in self._waiting:
             if each.sequence >= 0 and each.msg_id not in self._spooled:
                 return min(sequence, each.sequence - 1)
         return sequence
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send messages until cancelled."""
         await self._restore()
         pause = RETRY_SECONDS
         while True:
@@ -109,11 +109,11 @@ class Outbox:
             pause = min(pause * 2, RETRY_SECONDS_MAX)
 
     async def _pause(self, seconds: float, *, found: bool) -> None:
-        """Wait before the next try; where there was no bus, only until one is `found`."""
+        """Wait before the next attempt; with `found`, only until a bus is set."""
         await race(self._clock.sleep(seconds), *([self._found.wait()] if found else []))
 
     async def flush(self, seconds: float) -> None:
-        """Wait until everything is sent, but no longer than `seconds`; then keep the rest."""
+        """Wait at most `seconds` until everything is sent; then spool the rest."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -121,7 +121,7 @@ class Outbox:
             await self._keep()
 
     async def _send(self) -> bool:
-        """Send the first messages; False: some could not be sent now."""
+        """Send the first messages; False: some failed."""
         bus = self.bus
         if bus is None or not bus.connected:
             return False
@@ -140,7 +140,7 @@ class Outbox:
         await self._forget(sent)
         return problem is None
 
-    def _given_up(self, message: Outgoing, error: BaseException | None) -> list[Outgoing]:
+    def _given_up(self, message: OutgoingEvent, error: BaseException | None) -> list[OutgoingEvent]:
         if not isinstance(error, Refused):
             return []
         self._refusals += 1
@@ -150,9 +150,9 @@ class Outbox:
         log.error("given up, refused %s times: %s: %s", REFUSALS_MAX, message.msg_id, error)
         return [message]
 
-    async def _forget(self, sent: list[Outgoing]) -> None:
+    async def _forget(self, sent: list[OutgoingEvent]) -> None:
         gone = {each.msg_id for each in sent}
-        # What is sent stands at the front, nearly always all of it.
+        # Sent messages are nearly always all at the front.
         while self._waiting and self._waiting[0].msg_id in gone:
             gone.discard(self._waiting.popleft().msg_id)
         if gone:
@@ -163,25 +163,25 @@ class Outbox:
             self._spooled.difference_update(spooled)
 
     async def _keep(self) -> None:
-        """Write to disk what is in memory alone."""
+        """Spool messages that are only in memory."""
         new = [each for each in self._waiting if each.msg_id not in self._spooled]
         if new and await self._on_disk(lambda: self._spool.add(new)):
             self._spooled.update(each.msg_id for each in new)
 
     async def _restore(self) -> None:
-        found: list[Outgoing] = []
+        found: list[OutgoingEvent] = []
         if not await self._on_disk(lambda: found.extend(self._spool.restore())):
             return
         if found:
             log.info("%s messages of an earlier run wait to be sent", len(found))
         self._spooled.update(each.msg_id for each in found)
-        # Read anew from the kernel log, a fault may be here a second time; its place is the first.
+        # A fault read again from the kernel log may be here twice; it keeps its first position.
         new = [each for each in self._waiting if each.msg_id not in self._spooled]
         self._waiting = deque([*found, *new])
         self._wake.set()
 
     async def _on_disk(self, call: Callable[[], Any]) -> bool:
-        """Run a call of the spool; False: the disk does not do it, and memory must do."""
+        """Run a call of the spool; False: the disk failed, and messages stay in memory."""
         try:
             await self._thread.call(call, SPOOL_SECONDS_MAX)
         except (OSError, sqlite3.Error, ProbeHung) as error:
@@ -193,7 +193,7 @@ class Outbox:
         return True
 
 
-async def _publish(bus: Bus, message: Outgoing) -> BusError | None:
+async def _publish(bus: Bus, message: OutgoingEvent) -> BusError | None:
     headers = {TRACEPARENT: message.trace} if message.trace else None
     try:
         await bus.publish(message.subject, message.data, msg_id=message.msg_id, headers=headers)

@@ -1,8 +1,8 @@
-"""Keeps messages that could not be sent in a small SQLite file: in order, bounded, each once.
+"""A SQLite file of messages that could not be sent: ordered, bounded, without duplicates.
 
-Used only while the bus is away. A store that is corrupt is put aside and a new one begun; one that
-cannot be written is an OSError or sqlite3.Error for the caller, who goes on from memory. The calls
-block, and are made in a thread.
+Used only while the bus is away. A corrupt file is renamed and a new one created; a write failure is
+an OSError or sqlite3.Error for the caller, who continues from memory. Calls block and belong in a
+thread.
 """
 
 import logging
@@ -30,8 +30,8 @@ CREATE TABLE IF NOT EXISTS waiting (
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message to be stored on the bus, once in effect."""
+class OutgoingEvent:
+    """A message to publish; its ID makes that idempotent."""
 
     subject: str
     data: bytes
@@ -39,19 +39,19 @@ class Outgoing:
     trace: str = ""
     """traceparent; empty: none."""
     sequence: int = -1
-    """Its place in the kernel log, -1 where it does not come from there."""
+    """Its sequence in the kernel log; -1: it has another source."""
 
 
 class Spool:
-    """The file; opened when it is first needed."""
+    """The file, opened at first use."""
 
     def __init__(self, path: Path) -> None:
         """Keep messages at `path`."""
         self._path = path
         self._store: sqlite3.Connection | None = None
 
-    def restore(self) -> list[Outgoing]:
-        """Read what an earlier run of the agent could not send, oldest first."""
+    def restore(self) -> list[OutgoingEvent]:
+        """Read unsent messages of an earlier run, oldest first."""
         if not self._path.exists():
             return []
         rows = (
@@ -59,10 +59,10 @@ class Spool:
             .execute("SELECT subject, data, msg_id, trace FROM waiting ORDER BY place")
             .fetchall()
         )
-        return [Outgoing(*row) for row in rows]
+        return [OutgoingEvent(*row) for row in rows]
 
-    def add(self, messages: Iterable[Outgoing]) -> None:
-        """Append messages in one transaction; one that is there already stays where it is."""
+    def add(self, messages: Iterable[OutgoingEvent]) -> None:
+        """Append messages in one transaction; duplicates keep their position."""
         with self._opened() as store:
             store.executemany(
                 "INSERT OR IGNORE INTO waiting (msg_id, subject, data, trace) VALUES (?, ?, ?, ?)",
@@ -70,7 +70,7 @@ class Spool:
             )
 
     def remove(self, msg_ids: Sequence[str]) -> None:
-        """Forget messages that the bus has stored."""
+        """Delete messages that the bus has stored."""
         with self._opened() as store:
             store.executemany("DELETE FROM waiting WHERE msg_id = ?", [(each,) for each in msg_ids])
 
@@ -88,7 +88,7 @@ class Spool:
                 if isinstance(error, sqlite3.OperationalError):
                     raise
                 aside = self._path.with_suffix(".corrupt")
-                log.error(  # noqa: TRY400 - the text is the whole story
+                log.error(  # noqa: TRY400 - the text is complete
                     "the spool %s is corrupt (%s); it is kept as %s", self._path, error, aside
                 )
                 self._path.replace(aside)
@@ -106,7 +106,7 @@ class Spool:
             store.execute("PRAGMA journal_mode = TRUNCATE")
             store.execute(f"PRAGMA max_page_count = {FILE_BYTES_MAX // PAGE_BYTES}")
             store.execute(_TABLE)
-            # A file that was damaged further in is found out now, not in the middle of an outage.
+            # Detects later damage now, not during an outage.
             _check(store)
         except BaseException:
             store.close()

@@ -1,19 +1,19 @@
-"""Boot checks: is this host fit to be a node? The answer is a list of sentences. Pure."""
+"""Boot checks: whether the host is fit to be a node. Pure."""
 
 from collections.abc import Sequence
 
-from agent.sources.nvml import Inventory, NodeSample
+from agent.sources.nvml import GpuInventory, NodeSample
 from schemas.node_events import CheckResult
 
 
 def boot_checks(
     expected: int | None,
-    inventory: Inventory | None,
+    inventory: GpuInventory | None,
     sample: NodeSample | None,
     problem: str,
     kernel_log_problem: str,
 ) -> tuple[CheckResult, ...]:
-    """Judge what NVML and the kernel log gave; None stands for what could not be had."""
+    """Check what NVML and the kernel log returned; None: not available."""
     checks = [
         CheckResult(
             name="kernel-log",
@@ -43,11 +43,13 @@ def boot_checks(
     return tuple(checks)
 
 
-def _answers(inventory: Inventory | None, sample: NodeSample | None, problem: str) -> CheckResult:
+def _answers(
+    inventory: GpuInventory | None, sample: NodeSample | None, problem: str
+) -> CheckResult:
     name = "gpus-answer"
     if inventory is None or sample is None:
         return CheckResult(name=name, ok=False, detail=problem or "NVML does not answer")
-    troubles: Sequence[str] = [each.text for each in (*inventory.troubles, *sample.troubles)]
-    if troubles:
-        return CheckResult(name=name, ok=False, detail="; ".join(troubles)[:1000])
+    failures: Sequence[str] = [each.text for each in (*inventory.failures, *sample.failures)]
+    if failures:
+        return CheckResult(name=name, ok=False, detail="; ".join(failures)[:1000])
     return CheckResult(name=name, ok=True, detail=f"{len(sample.gpus)} GPUs answer NVML")

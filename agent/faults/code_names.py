@@ -277,7 +277,7 @@ SXIDS: Final[dict[int, str]] = {
 
 
 def name_of(kind: FaultKind, code: int) -> str:
-    """Name a fault's code; a code that nobody knows is named by its number."""
+    """Name a fault's code; an unknown code is named by its number."""
     if kind == "xid":
         return XIDS.get(code, f"XID {code}")
     if kind == "sxid":

@@ -1,7 +1,7 @@
-"""Builds Fault messages: ids, trace and which GPU, from what a witness saw.
+"""Builds fault events, with their IDs, trace and GPU, from observations.
 
-Everything here is derived from the arguments, so that seeing the same thing twice (a restart, a
-redelivery) makes the same message with the same id, which the stream stores once. Pure.
+Everything is derived from the arguments, so that a repeated observation (restart, redelivery)
+builds the same message with the same ID, which the stream stores once. Pure.
 """
 
 import hashlib
@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agent.faults.code_names import name_of
-from agent.faults.sample_changes import Change
-from agent.faults.xid_patterns import Sighting
-from agent.maintenance.diagnostics.findings import Finding
+from agent.faults.sample_changes import SampleChange
+from agent.faults.xid_patterns import RecognisedFault
+from agent.maintenance.diagnostics.findings import CheckFinding
 from agent.sources.cloud.notice_parsers import Notice
 from agent.sources.nvml.nvml_events import XidEvent
 from schemas.enums import FaultKind
@@ -56,7 +56,7 @@ _XID_SYSTEM: Final[dict[int, str]] = (
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who reports."""
+    """The reporting node and its boot."""
 
     pool: str
     node: str
@@ -64,15 +64,15 @@ class NodeIdentity:
 
     @property
     def prefix(self) -> str:
-        """Front of every id that this boot of this node makes."""
+        """Prefix of every ID of this boot of this node."""
         return f"{self.pool}.{self.node}.{self.boot_id.replace('-', '')[:8]}"
 
 
 class GpuMap:
-    """Finds a GPU by what a witness knows of it."""
+    """Finds a GPU by PCI address, index or UUID."""
 
     def __init__(self, gpus: Sequence[GpuIdentity] = (), gone: Sequence[GpuIdentity] = ()) -> None:
-        """Know these GPUs, and who those were that are gone."""
+        """Map present and missing GPUs."""
         self.gpus = tuple(gpus)
         self.gone = tuple(gone)
         known = (*self.gone, *self.gpus)
@@ -88,21 +88,21 @@ class GpuMap:
         """The GPU with an index."""
         return self._by_index.get(index)
 
-    def of_change(self, change: Change) -> GpuIdentity | None:
-        """The GPU that changed; an index may have passed on to another one."""
+    def of_change(self, change: SampleChange) -> GpuIdentity | None:
+        """The GPU that changed; its index may belong to another GPU now."""
         return self._by_uuid.get(change.uuid) or self._by_index.get(change.index)
 
 
 def from_kernel_log(
     who: NodeIdentity,
-    sighting: Sighting,
+    sighting: RecognisedFault,
     sequence: int,
     gpus: GpuMap,
     now: datetime,
     *,
     job: str = "",
 ) -> Fault:
-    """Make the fault that a kernel log line tells of; its id is the line's place in the log."""
+    """Build the fault of a kernel log line; the line's sequence is part of its ID."""
     gpu = gpus.by_pci(sighting.pci) if sighting.kind != "sxid" else None
     return Fault(
         id=f"{who.prefix}.kmsg.{sequence}",
@@ -127,7 +127,7 @@ def from_kernel_log(
 
 
 def lines_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> Fault:
-    """Make the fault that says that kernel log lines were overwritten before they were read."""
+    """Build the fault for kernel log lines that were overwritten before they were read."""
     return Fault(
         id=f"{who.prefix}.kmsg.lost.{sequence}",
         time=now,
@@ -143,7 +143,7 @@ def lines_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> F
 
 
 def reports_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> Fault:
-    """Make the fault that says that faults found no room while the bus was away."""
+    """Build the fault for reports dropped while the bus was away."""
     return Fault(
         id=f"{who.prefix}.agent.lost.{int(now.timestamp() * 1000)}",
         time=now,
@@ -158,8 +158,8 @@ def reports_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) ->
     )
 
 
-def from_change(who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime) -> Fault:
-    """Make the fault for a change that NVML showed; its id is the moment of the sample."""
+def from_change(who: NodeIdentity, change: SampleChange, gpus: GpuMap, now: datetime) -> Fault:
+    """Build the fault of a change between samples; the sample's time is part of its ID."""
     gpu = gpus.of_change(change)
     moment_ms = int(now.timestamp() * 1000)
     place = str(change.index) if change.index >= 0 else "node"
@@ -186,7 +186,7 @@ def from_change(who: NodeIdentity, change: Change, gpus: GpuMap, now: datetime) 
 def from_event(
     who: NodeIdentity, event: XidEvent, count: int, gpus: GpuMap, now: datetime
 ) -> Fault:
-    """Make the fault for an XID that NVML tells of, the `count`-th of this agent's run."""
+    """Build the fault of an XID reported by NVML, the `count`-th of this agent's run."""
     gpu = gpus.by_pci(event.pci) or gpus.by_index(event.index)
     moment_ms = int(now.timestamp() * 1000)
     metrics: dict[str, Metric] = {"xid_code": event.code}
@@ -204,8 +204,7 @@ def from_event(
         gpu_serial=gpu.serial if gpu else "",
         pci=event.pci,
         code=event.code,
-        message=f"NVML tells of XID {event.code} on GPU {event.index}: "
-        f"{name_of('xid', event.code)}",
+        message=f"NVML reports XID {event.code} on GPU {event.index}: {name_of('xid', event.code)}",
         metrics=metrics,
         source="nvml",
         boot_id=who.boot_id,
@@ -214,7 +213,7 @@ def from_event(
 
 
 def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
-    """Make the fault for what the cloud announces; its id is the announcement's."""
+    """Build the fault of a provider's notice; the notice's digest is part of its ID."""
     metrics = dict(notice.metrics)
     if notice.deadline is not None:
         metrics["deadline"] = notice.deadline.astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -234,7 +233,7 @@ def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
 
 
 def provider_notice(who: NodeIdentity, notice: Notice, now: datetime) -> ProviderNotice:
-    """Say that the cloud takes this node."""
+    """Build the event of a notice that takes this node away."""
     return ProviderNotice(
         id=f"{who.prefix}.notice.{notice.digest}.{int(now.timestamp() * 1000)}",
         time=now,
@@ -250,21 +249,21 @@ def provider_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Provide
 
 
 def withdrawn(who: NodeIdentity, digest: str, now: datetime) -> ProviderNotice:
-    """Say that the cloud announces it no more."""
+    """Build the event of a withdrawn notice."""
     return ProviderNotice(
         id=f"{who.prefix}.withdrawn.{digest}.{int(now.timestamp() * 1000)}",
         time=now,
         pool=who.pool,
         node=who.node,
         notice=digest,
-        message="the cloud announces it no more",
+        message="the cloud withdrew the notice",
         withdrawn=True,
         boot_id=who.boot_id,
     )
 
 
-def from_finding(who: NodeIdentity, finding: Finding, gpus: GpuMap, now: datetime) -> Fault:
-    """Make the fault for a test that failed; its id is the moment it ended."""
+def from_finding(who: NodeIdentity, finding: CheckFinding, gpus: GpuMap, now: datetime) -> Fault:
+    """Build the fault of a failed test; the end of the test is part of its ID."""
     gpu = gpus.by_index(finding.gpus[0]) if len(finding.gpus) == 1 else None
     moment_ms = int(now.timestamp() * 1000)
     metrics = {"check": finding.name, **finding.metrics}
@@ -290,12 +289,12 @@ def from_finding(who: NodeIdentity, finding: Finding, gpus: GpuMap, now: datetim
 
 
 def _token(name: str) -> str:
-    """Make a name that anybody gave fit for an id."""
+    """Convert a plugin's name into part of an ID."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:63]
 
 
 def system_of(kind: FaultKind, code: int, *, fatal: bool = False) -> str:
-    """Name the watch a fault belongs to, in DCGM's words."""
+    """DCGM's name of the subsystem of a fault."""
     if kind == "sxid":
         return SWITCH if fatal else SWITCH_MINOR
     if kind == "xid":
@@ -304,6 +303,6 @@ def system_of(kind: FaultKind, code: int, *, fatal: bool = False) -> str:
 
 
 def traceparent(fault_id: str) -> str:
-    """Begin the trace of everything that a fault leads to; derived from its id."""
+    """W3C traceparent of a fault and its consequences, derived from its ID."""
     digest = hashlib.sha256(fault_id.encode()).hexdigest()
     return f"00-{digest[:32]}-{digest[32:48]}-01"

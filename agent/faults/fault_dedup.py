@@ -1,9 +1,8 @@
-"""A GPU that leaves the bus is told over and over: which of that is one story.
+"""Recognises duplicate reports of one GPU that fell off the bus.
 
-The driver writes XID 79, then `fallen off the bus` and `GPU is lost` lines, and NVML says so too.
-The first word is published; what only repeats it is an echo. An XID 79 that comes later says more
-than the lines before it, so it is published with `echo_of`. Pure but for its memory; time is an
-argument.
+The driver logs XID 79, then `fallen off the bus` and `GPU is lost`, and NVML reports it too. The
+first report is published; later ones are duplicates. An XID 79 after other lines has more detail,
+so it is published with `duplicate_of`. Pure apart from its state; time is an argument.
 """
 
 from dataclasses import dataclass
@@ -12,58 +11,58 @@ from typing import Final
 from schemas.node_events import Fault
 
 APART_SECONDS_MAX: Final = 5.0
-"""From one word to the next of the same story."""
-STORY_SECONDS_MAX: Final = 60.0
-"""After so long a GPU that is still lost is told anew."""
-STORIES_MAX: Final = 128
+"""Maximum time between two reports of the same event."""
+REPEAT_SECONDS_MAX: Final = 60.0
+"""After so long a GPU that is still lost is reported again."""
+OFF_BUS_MAX: Final = 128
 OFF_THE_BUS: Final = 79
-ECHOES: Final = frozenset({"fallen_off_bus", "gpu_lost"})
+OFF_BUS_KINDS: Final = frozenset({"fallen_off_bus", "gpu_lost"})
 
 
 @dataclass(slots=True)
-class _Story:
+class _OffBusFault:
     fault: str
     began: float
     last: float
     has_xid: bool
 
 
-class Echoes:
-    """Remembers which GPUs are just leaving."""
+class FaultDedup:
+    """Remembers which GPUs have just fallen off the bus."""
 
     def __init__(self) -> None:
-        """Begin with all GPUs in place."""
-        self._stories: dict[str, _Story] = {}
+        """Start without reports."""
+        self._off_bus: dict[str, _OffBusFault] = {}
 
     def first(self, fault: Fault, now: float) -> str:
-        """Id of the fault that told the same before; empty where this one is the first."""
+        """ID of the earlier fault that this one duplicates; empty: it is the first."""
         xid = fault.kind == "xid" and fault.code == OFF_THE_BUS
-        if not xid and fault.kind not in ECHOES:
+        if not xid and fault.kind not in OFF_BUS_KINDS:
             return ""
         self._forget(now)
-        story = self._story_of(fault.pci)
-        if story is None or (xid and story.has_xid):
-            if len(self._stories) < STORIES_MAX:
-                self._stories[fault.pci] = _Story(fault.id, now, now, xid)
+        known = self._matching(fault.pci)
+        if known is None or (xid and known.has_xid):
+            if len(self._off_bus) < OFF_BUS_MAX:
+                self._off_bus[fault.pci] = _OffBusFault(fault.id, now, now, xid)
             return ""
-        story.last = now
-        story.has_xid = story.has_xid or xid
-        return story.fault
+        known.last = now
+        known.has_xid = known.has_xid or xid
+        return known.fault
 
-    def _story_of(self, pci: str) -> _Story | None:
-        """Find the GPU's story; a word that names no GPU belongs to whichever is told just now.
+    def _matching(self, pci: str) -> _OffBusFault | None:
+        """Find the earlier report of a GPU; a report without a GPU matches the latest one.
 
-        The other way round it would be another GPU's first word that is taken for an echo.
+        A report of a known GPU never matches another GPU's, which would hide its first report.
         """
-        if pci or not self._stories:
-            return self._stories.get(pci)
-        return max(self._stories.values(), key=lambda story: story.last)
+        if pci or not self._off_bus:
+            return self._off_bus.get(pci)
+        return max(self._off_bus.values(), key=lambda known: known.last)
 
     def _forget(self, now: float) -> None:
         over = [
             pci
-            for pci, story in self._stories.items()
-            if now - story.last > APART_SECONDS_MAX or now - story.began > STORY_SECONDS_MAX
+            for pci, known in self._off_bus.items()
+            if now - known.last > APART_SECONDS_MAX or now - known.began > REPEAT_SECONDS_MAX
         ]
         for pci in over:
-            del self._stories[pci]
+            del self._off_bus[pci]

@@ -1,8 +1,8 @@
-"""Holds back what a storm repeats: the first of each kind passes, then a few, then a count.
+"""Limits the rate of equal faults.
 
-A GPU that dies may write a thousand equal lines a second. Each kind of fault (kind, code, device,
-subcode) may pass `PASSES_MAX` times a window; of the rest the last one is told when the window
-ends, with `repeats` among its metrics. Pure but for that memory; time is an argument.
+A failing GPU may log a thousand equal lines a second. Each fault (kind, code, device, subcode) may
+pass `PASSES_MAX` times a window; the last of the others is published when the window ends, with
+`repeats` in its metrics. Pure apart from its state; time is an argument.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from schemas.node_events import Fault
 WINDOW_SECONDS: Final = 60.0
 PASSES_MAX: Final = 10
 KINDS_MAX: Final = 1024
-"""Kinds remembered at once; beyond it everything passes."""
+"""Keys remembered at once; others are not limited."""
 
 Key = tuple[str, int, str, str]
 
@@ -29,17 +29,17 @@ class _Window:
     last: Callable[[], Fault] | None = None
 
 
-class Storm:
-    """A filter for faults."""
+class FaultRateLimit:
+    """The rate limit of one agent's faults."""
 
     def __init__(self) -> None:
-        """Begin in calm."""
+        """Start without open windows."""
         self._windows: dict[Key, _Window] = {}
 
     def passes(self, key: Key, now: float, fault: Callable[[], Fault]) -> bool:
-        """Whether to send a fault now; a False is remembered and told later by `due`.
+        """Whether to send a fault now; otherwise `due` returns it later.
 
-        Only the last of those held back is ever made: a storm must cost little.
+        Only the last of the limited faults is built, to save work.
         """
         window = self._windows.get(key)
         if window is None:
@@ -54,7 +54,7 @@ class Storm:
         return False
 
     def due(self, now: float) -> list[Fault]:
-        """The last fault of each kind that was held back in a window that has ended."""
+        """The last limited fault of each window that has ended."""
         ended = [key for key, window in self._windows.items() if window.ends <= now]
         found: list[Fault] = []
         for key in ended:

@@ -1,31 +1,31 @@
-"""Lines in, sightings out: what must be remembered from one kernel log line to the next.
+"""Recognises faults in a sequence of kernel log lines.
 
-Two things are: which GPU a message spread over lines is about, and which SXID a line of registers
-continues. Pure apart from that memory; used by the agent's follower and by `parse` alike.
+Remembers which GPU a message of several lines is about, and which SXID a line of registers
+continues. Pure apart from that state; used by the agent and by `parse`.
 """
 
 from dataclasses import replace
 
-from agent.faults.xid_patterns import Sighting, may_tell, mentioned_device, recognise
-from agent.sources.kernel_log_parser import KERNEL_FACILITY, Line
+from agent.faults.xid_patterns import RecognisedFault, mentioned_device, mentions_gpu, recognise
+from agent.sources.kernel_log_parser import KERNEL_FACILITY, KernelLogLine
 
 
-class Scanner:
+class KernelLogScanner:
     """Recognises faults in a sequence of lines."""
 
     def __init__(self, *, any_facility: bool = False) -> None:
-        """Take the kernel's own lines alone, or those of processes as well (drills, tests)."""
+        """Accept only the kernel's lines, or also those of processes (drills, tests)."""
         self._any_facility = any_facility
         self._device = ""
         self._device_age = 0
         self._last_sxid: tuple[str, int] | None = None
 
-    def scan(self, line: Line) -> Sighting | None:
-        """Say which fault this line tells of, seen after the lines before it."""
+    def scan(self, line: KernelLogLine) -> RecognisedFault | None:
+        """Return the fault of this line, given the lines before it."""
         if line.facility != KERNEL_FACILITY and not self._any_facility:
             return None
         self._device_age += 1
-        if not may_tell(line.text):
+        if not mentions_gpu(line.text):
             return None
         sighting = recognise(line.text)
         if device := mentioned_device(line.text):
@@ -43,4 +43,4 @@ class Scanner:
 
 
 LINES_APART_MAX = 3
-"""How far a continuation may stand from the line that names its GPU."""
+"""Maximum distance of a continuation from the line that names its GPU."""

@@ -1,8 +1,8 @@
-"""What the registers of an NVLink 5 fault (XID 144 to 150) mean, by NVIDIA's table.
+"""Decodes the registers of an NVLink 5 fault (XID 144 to 150) by NVIDIA's table.
 
 A line names the unit that saw the error and gives two registers: `intr_info`, whose bits say why a
 link went down, and `error_status`, whose value says which error the unit saw. The driver's layout
-of `intr_info` changed with R575; the parts used here are told apart by their own bits. Pure.
+of `intr_info` changed with R575; bits of each part distinguish the layouts. Pure.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """The table's row."""
+class DecodedRegisters:
+    """One row of the table."""
 
     resolution: str
     """NVIDIA's immediate action: IGNORE, RESET_GPU, or XID_154_EVAL (an XID 154 will say it)."""
@@ -20,18 +20,18 @@ class Decoded:
     """`fatal`, `link-fatal` or `nonfatal`."""
 
 
-_IGNORE: Final = Decoded("IGNORE", "IGNORE", "nonfatal")
-_SUPPORT: Final = Decoded("IGNORE", "CONTACT_SUPPORT", "nonfatal")
-_RESET: Final = Decoded("RESET_GPU", "CONTACT_SUPPORT", "fatal")
-_RESET_SOFT: Final = Decoded("RESET_GPU", "CONTACT_SUPPORT", "nonfatal")
-_WAIT: Final = Decoded("XID_154_EVAL", "CONTACT_SUPPORT", "nonfatal")
-_WAIT_LINK: Final = Decoded("XID_154_EVAL", "CHECK_NVLINK_FAILURE_FLOW", "nonfatal")
-_WAIT_ONLY: Final = Decoded("XID_154_EVAL", "IGNORE", "nonfatal")
-_CABLES: Final = Decoded("IGNORE", "INVESTIGATE_LINK_SI_AND_CABLES", "nonfatal")
+_IGNORE: Final = DecodedRegisters("IGNORE", "IGNORE", "nonfatal")
+_SUPPORT: Final = DecodedRegisters("IGNORE", "CONTACT_SUPPORT", "nonfatal")
+_RESET: Final = DecodedRegisters("RESET_GPU", "CONTACT_SUPPORT", "fatal")
+_RESET_SOFT: Final = DecodedRegisters("RESET_GPU", "CONTACT_SUPPORT", "nonfatal")
+_WAIT: Final = DecodedRegisters("XID_154_EVAL", "CONTACT_SUPPORT", "nonfatal")
+_WAIT_LINK: Final = DecodedRegisters("XID_154_EVAL", "CHECK_NVLINK_FAILURE_FLOW", "nonfatal")
+_WAIT_ONLY: Final = DecodedRegisters("XID_154_EVAL", "IGNORE", "nonfatal")
+_CABLES: Final = DecodedRegisters("IGNORE", "INVESTIGATE_LINK_SI_AND_CABLES", "nonfatal")
 _SOFTWARE: Final = {0x80000000: _SUPPORT}
 _TLW: Final = {1: _IGNORE, 2: _SUPPORT, 4: _RESET} | _SOFTWARE
 
-_BY_STATUS: Final[dict[str, dict[int, Decoded]]] = {
+_BY_STATUS: Final[dict[str, dict[int, DecodedRegisters]]] = {
     "SAW_MVB": {1: _SUPPORT, 2: _RESET, 4: _IGNORE, 8: _SUPPORT, 0x10: _RESET, 0x20: _IGNORE},
     "RLW_CTRL": _SOFTWARE,
     "RLW_REMAP": {1: _WAIT, 2: _WAIT}
@@ -53,8 +53,8 @@ _BY_STATUS: Final[dict[str, dict[int, Decoded]]] = {
     "NETIR_BER_EVENT": dict.fromkeys(range(4), _CABLES),
     "NETIR_MFDE_EVENT": dict.fromkeys((1, 4, 5, 7), _RESET) | {3: _IGNORE},
 }
-_ALWAYS: Final[dict[str, Decoded]] = {
-    "NETIR": Decoded("RESET_GPU", "SYMPATHETIC_REPORT_SOLO", "link-fatal"),
+_ALWAYS: Final[dict[str, DecodedRegisters]] = {
+    "NETIR": DecodedRegisters("RESET_GPU", "SYMPATHETIC_REPORT_SOLO", "link-fatal"),
     "MSE DEGRADED": _RESET,
     "MSE_WATCHDOG": _RESET,
 }
@@ -73,11 +73,13 @@ _RXPIPE_STATUS: Final = frozenset({1, 2, 4})
 """Errors of RLW_RXPIPE that call for a reset when a further bit of `intr_info` is set."""
 
 
-def _link(investigate: str, resolution: str = "RESET_GPU", severity: str = "link-fatal") -> Decoded:
-    return Decoded(resolution, investigate, severity)
+def _link(
+    investigate: str, resolution: str = "RESET_GPU", severity: str = "link-fatal"
+) -> DecodedRegisters:
+    return DecodedRegisters(resolution, investigate, severity)
 
 
-_LINK_DOWN: Final[dict[int, Decoded]] = (
+_LINK_DOWN: Final[dict[int, DecodedRegisters]] = (
     {
         0b000000: _link("SYMPATHETIC_REPORT_SOLO"),
         0b000001: _link("REPORT_ISSUE"),
@@ -93,7 +95,7 @@ _LINK_DOWN: Final[dict[int, Decoded]] = (
 """By bits 20 to 25 of `intr_info`: the reason for which a link went down."""
 
 
-def decode(unit: str, intr_info: int, error_status: int) -> Decoded | None:
+def decode(unit: str, intr_info: int, error_status: int) -> DecodedRegisters | None:
     """Look a fault up; None: the table does not have it."""
     name = unit.upper().split("/", 1)[0]
     name = _ALIASES.get(name, name)

@@ -1,7 +1,7 @@
-"""Two successive NVML samples in, changes out: counters that rose, states that turned bad.
+"""Compares successive NVML samples: counters that rose, states that became worse.
 
-A change is published as a fault at once. Levels (temperature, power, utilization) are not judged
-here: they ride in the samples. How bad a change is stands in the health policy. Pure.
+A change is published as a fault at once. Levels (temperature, power, utilization) are published in
+the samples instead. The health policy rates a change. Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from schemas.enums import FaultKind
 from schemas.node_events import GpuSample, Metric
 
 SBE_BURST: Final = 100
-"""Corrected errors from one sample to the next that are more than wear."""
+"""Corrected errors between two samples that indicate more than wear."""
 REPLAY_BURST: Final = 100
 HW_SLOWDOWN: Final = 0x8
 HW_THERMAL: Final = 0x40
@@ -38,11 +38,11 @@ COMPARED: Final = (
     "fabric_status",
     "fabric_health_mask",
 )
-"""What a rule below looks at in the earlier sample."""
+"""Readings of the earlier sample that the rules below use."""
 LASTING: Final = frozenset(
     {"remapped_correctable", "remapped_uncorrectable", "retired_pages", "pcie_width"}
 )
-"""What means the same after a reboot. NVLinks do not: they come up when the fabric manager does."""
+"""Readings comparable over a reboot. NVLinks are not: they come up with the fabric manager."""
 FABRIC_COMPLETED: Final = 3
 FABRIC_PROBLEMS: Final = (
     ("degraded_bandwidth", 0, 0x3, 1),
@@ -51,18 +51,18 @@ FABRIC_PROBLEMS: Final = (
     ("access_timeout_recovery", 6, 0x3, 1),
     ("manager_disconnected", 14, 0x3, 2),
 )
-"""Parts of NVML's health mask: name, first bit, width, and the value that is bad."""
+"""Parts of NVML's health mask: name, first bit, width and the unhealthy value."""
 FABRIC_CONFIGURATION_BIT: Final = 8
 FABRIC_CONFIGURATION: Final = 0xF
 FABRIC_CONFIGURED: Final = (0, 1)
-"""Not told, or nothing wrong with it; other values name what is."""
+"""Not reported, or correct; other values name the error."""
 BURSTS: Final = frozenset({"ecc_sbe_volatile", "pcie_replays"})
 BURST_PAUSE_SECONDS_MAX: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Something that turned worse on one GPU, or on the node (-1)."""
+class SampleChange:
+    """A change for the worse of one GPU, or of the node (-1)."""
 
     kind: FaultKind
     index: int
@@ -70,14 +70,14 @@ class Change:
     subcode: str = ""
     metrics: dict[str, Metric] = field(default_factory=dict)
     uuid: str = ""
-    """Says which GPU where its index may not."""
+    """Identifies the GPU where its index may not."""
 
 
-def changes(was: Mapping[str, GpuSample], now: Mapping[str, GpuSample]) -> list[Change]:
+def changes(was: Mapping[str, GpuSample], now: Mapping[str, GpuSample]) -> list[SampleChange]:
     """Compare two samples, by GPU UUID.
 
-    A GPU without an earlier sample is compared with one in perfect order: a state that is bad from
-    the start (a failed remap) is told, a counter's old value is not.
+    A GPU without an earlier sample is compared with a healthy one: an unhealthy state (a failed
+    remap) is reported, a counter's old value is not.
     """
     return [
         change
@@ -88,16 +88,16 @@ def changes(was: Mapping[str, GpuSample], now: Mapping[str, GpuSample]) -> list[
 
 
 def baseline(sample: GpuSample) -> GpuSample:
-    """Keep what the next sample is compared with: counters and states, but no levels."""
+    """Keep counters and states for the next comparison, but no levels."""
     kept = {name: getattr(sample, name) for name in COMPARED}
     if kept["throttle_reasons"] is not None:
-        # Idle and power capping come and go with the work.
+        # Idle and power capping depend on the load.
         kept["throttle_reasons"] &= SLOWED
     return GpuSample(index=sample.index, uuid=sample.uuid, **kept)
 
 
 def merged(was: GpuSample | None, now: GpuSample) -> GpuSample:
-    """Fill in what could not be read this time, for the next sample to be compared with."""
+    """Fill in readings that failed from the earlier sample, for the next comparison."""
     absent = [name for name in COMPARED if getattr(now, name) is None]
     if was is None or not absent:
         return now
@@ -105,10 +105,10 @@ def merged(was: GpuSample | None, now: GpuSample) -> GpuSample:
 
 
 def after_pause(sample: GpuSample, *, same_boot: bool, pause_seconds: float) -> GpuSample:
-    """Make an earlier run's counters fit to be compared with, after nobody looked for a while.
+    """Prepare an earlier run's counters for comparison after a pause.
 
-    A boot begins volatile counters anew, and its states are to be told afresh. What rose slowly
-    over a long pause is no burst.
+    A boot resets volatile counters, and states are reported again. A slow rise over a long pause is
+    no burst.
     """
     without: set[str] = set()
     if not same_boot:
@@ -119,7 +119,7 @@ def after_pause(sample: GpuSample, *, same_boot: bool, pause_seconds: float) -> 
 
 
 def _rose(was: GpuSample | None, now: GpuSample, counter: str) -> int:
-    """By how much a counter rose; 0 where it did not, or where it began anew."""
+    """Increase of a counter; 0 where it did not rise or was reset."""
     before: int | None = getattr(was, counter) if was is not None else None
     after: int | None = getattr(now, counter)
     if before is None or after is None:
@@ -127,98 +127,102 @@ def _rose(was: GpuSample | None, now: GpuSample, counter: str) -> int:
     return max(after - before, 0)
 
 
-def _ecc_dbe(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _ecc_dbe(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     total = now.ecc_dbe_volatile or 0
     before = was.ecc_dbe_volatile or 0 if was is not None else 0
-    # Volatile counts begin with the driver: what nobody has seen yet is of this boot, and a count
-    # that fell began anew with a reset.
+    # Loading the driver resets volatile counts: a first count belongs to this boot, and a lower
+    # count follows a reset.
     rise = total - before if total >= before else total
     if not rise:
         return None
     metrics: dict[str, Metric] = {"ecc_dbe_count": total, "increase": rise}
-    return Change("ecc_dbe", now.index, f"{rise} uncorrectable ECC errors", metrics=metrics)
+    return SampleChange("ecc_dbe", now.index, f"{rise} uncorrectable ECC errors", metrics=metrics)
 
 
-def _ecc_sbe(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _ecc_sbe(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     rise = _rose(was, now, "ecc_sbe_volatile")
     if rise < SBE_BURST:
         return None
     metrics: dict[str, Metric] = {"ecc_sbe_count": now.ecc_sbe_volatile or 0, "increase": rise}
-    return Change("ecc_sbe", now.index, f"a burst of {rise} corrected errors", metrics=metrics)
+    return SampleChange(
+        "ecc_sbe", now.index, f"a burst of {rise} corrected errors", metrics=metrics
+    )
 
 
-def _remap_pending(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _remap_pending(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     if not now.remap_pending or (was is not None and was.remap_pending):
         return None
     return _remap(now, "pending", "a row remap waits for a GPU reset")
 
 
-def _remap_failed(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _remap_failed(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     if not now.remap_failed or (was is not None and was.remap_failed):
         return None
     return _remap(now, "failed", "a row could not be remapped")
 
 
-def _remapped(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _remapped(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     rise = _rose(was, now, "remapped_uncorrectable")
     if not rise:
         return None
     return _remap(now, "uncorrectable", f"{rise} rows remapped after uncorrectable errors")
 
 
-def _remap(now: GpuSample, subcode: str, message: str) -> Change:
+def _remap(now: GpuSample, subcode: str, message: str) -> SampleChange:
     metrics: dict[str, Metric] = {
         "remapped_correctable": now.remapped_correctable or 0,
         "remapped_uncorrectable": now.remapped_uncorrectable or 0,
         "remap_pending": bool(now.remap_pending),
         "remap_failed": bool(now.remap_failed),
     }
-    return Change("row_remap", now.index, message, subcode, metrics)
+    return SampleChange("row_remap", now.index, message, subcode, metrics)
 
 
-def _retired(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _retired(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     rise = _rose(was, now, "retired_pages")
     if not rise:
         return None
     metrics: dict[str, Metric] = {"retired_pages": now.retired_pages or 0, "increase": rise}
-    return Change("page_retirement", now.index, f"{rise} memory pages retired", metrics=metrics)
+    return SampleChange(
+        "page_retirement", now.index, f"{rise} memory pages retired", metrics=metrics
+    )
 
 
-def _nvlink_errors(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _nvlink_errors(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     rise = _rose(was, now, "nvlink_errors")
     if not rise:
         return None
     metrics: dict[str, Metric] = {"nvlink_errors": now.nvlink_errors or 0, "increase": rise}
-    return Change("nvlink", now.index, f"{rise} NVLink errors", "errors", metrics)
+    return SampleChange("nvlink", now.index, f"{rise} NVLink errors", "errors", metrics)
 
 
-def _nvlinks_down(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _nvlinks_down(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     if was is None or was.nvlinks_up is None or now.nvlinks_up is None:
         return None
     down = was.nvlinks_up - now.nvlinks_up
     if down <= 0:
         return None
     metrics: dict[str, Metric] = {"nvlinks_up": now.nvlinks_up, "nvlinks_down": down}
-    return Change("nvlink", now.index, f"{down} NVLinks went down", "down", metrics)
+    return SampleChange("nvlink", now.index, f"{down} NVLinks went down", "down", metrics)
 
 
-def _replays(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _replays(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     rise = _rose(was, now, "pcie_replays")
     if rise < REPLAY_BURST:
         return None
     metrics: dict[str, Metric] = {"pcie_replays": now.pcie_replays or 0, "increase": rise}
-    return Change("pcie", now.index, f"a burst of {rise} PCIe replays", "replays", metrics)
+    return SampleChange("pcie", now.index, f"a burst of {rise} PCIe replays", "replays", metrics)
 
 
-def _width(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _width(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     if was is None or not was.pcie_width or not now.pcie_width or now.pcie_width >= was.pcie_width:
         return None
     metrics: dict[str, Metric] = {"pcie_width": now.pcie_width, "pcie_width_was": was.pcie_width}
     message = f"the PCIe link fell from {was.pcie_width} lanes to {now.pcie_width}"
-    return Change("pcie", now.index, message, "width", metrics)
+    return SampleChange("pcie", now.index, message, "width", metrics)
 
 
-def _throttle(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _throttle(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     before = (was.throttle_reasons or 0) & SLOWED if was is not None else 0
     fresh = (now.throttle_reasons or 0) & SLOWED & ~before
     if not fresh or (fresh == HW_SLOWDOWN and before):
@@ -230,33 +234,33 @@ def _throttle(was: GpuSample | None, now: GpuSample) -> Change | None:
         metrics["power_watts"] = now.power_watts
     if fresh & HW_POWER_BRAKE:
         message = "the hardware slows the GPU: power brake"
-        return Change("power", now.index, message, "power_brake", metrics)
+        return SampleChange("power", now.index, message, "power_brake", metrics)
     message = "the hardware slows the GPU: too hot or too much power"
-    return Change("thermal", now.index, message, "hw_slowdown", metrics)
+    return SampleChange("thermal", now.index, message, "hw_slowdown", metrics)
 
 
-def _fabric_left(was: GpuSample | None, now: GpuSample) -> Change | None:
-    """Tell when a GPU that had joined the NVLink fabric is no member any more."""
+def _fabric_left(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
+    """Detect a GPU that left the NVLink fabric."""
     if was is None or was.fabric_state != FABRIC_COMPLETED or now.fabric_state is None:
         return None
     if now.fabric_state == FABRIC_COMPLETED:
         return None
     metrics: dict[str, Metric] = {"fabric_state": now.fabric_state}
-    return Change("fabric", now.index, "the GPU left the NVLink fabric", "left", metrics)
+    return SampleChange("fabric", now.index, "the GPU left the NVLink fabric", "left", metrics)
 
 
-def _fabric_failed(was: GpuSample | None, now: GpuSample) -> Change | None:
-    """Tell when joining the fabric ended in an error."""
+def _fabric_failed(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
+    """Detect a failed registration with the fabric."""
     if now.fabric_state != FABRIC_COMPLETED or not now.fabric_status:
         return None
     if was is not None and was.fabric_status == now.fabric_status:
         return None
     metrics: dict[str, Metric] = {"nvml_code": now.fabric_status}
     message = f"joining the NVLink fabric failed: NVML error {now.fabric_status}"
-    return Change("fabric", now.index, message, "failed", metrics)
+    return SampleChange("fabric", now.index, message, "failed", metrics)
 
 
-def _fabric_health(was: GpuSample | None, now: GpuSample) -> Change | None:
+def _fabric_health(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     before = set(fabric_problems(was.fabric_health_mask or 0)) if was is not None else set()
     found = fabric_problems(now.fabric_health_mask or 0)
     if not set(found) - before:
@@ -264,11 +268,11 @@ def _fabric_health(was: GpuSample | None, now: GpuSample) -> Change | None:
     metrics: dict[str, Metric] = {"fabric_problems": ",".join(found)}
     metrics["fabric_health_mask"] = now.fabric_health_mask or 0
     message = f"the NVLink fabric is not healthy: {', '.join(found)}"
-    return Change("fabric", now.index, message, "health", metrics)
+    return SampleChange("fabric", now.index, message, "health", metrics)
 
 
 def fabric_problems(mask: int) -> list[str]:
-    """Name what NVML's fabric health mask says is wrong."""
+    """Names of the problems in NVML's fabric health mask."""
     found = [name for name, bit, width, bad in FABRIC_PROBLEMS if mask >> bit & width == bad]
     configuration = mask >> FABRIC_CONFIGURATION_BIT & FABRIC_CONFIGURATION
     if configuration not in FABRIC_CONFIGURED:
@@ -276,7 +280,7 @@ def fabric_problems(mask: int) -> list[str]:
     return found
 
 
-_RULES: Final[tuple[Callable[[GpuSample | None, GpuSample], Change | None], ...]] = (
+_RULES: Final[tuple[Callable[[GpuSample | None, GpuSample], SampleChange | None], ...]] = (
     _ecc_dbe,
     _ecc_sbe,
     _remap_failed,

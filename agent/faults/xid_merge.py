@@ -1,8 +1,8 @@
-"""Merges two witnesses of XIDs, the kernel log and NVML: one fault, told by whichever comes first.
+"""Merges XIDs of two sources, the kernel log and NVML, into one fault, published at the first.
 
-A line says more than an event, which is a number alone. For the codes whose judgement hangs on
-what the line says, an event waits a moment for its line. Pure but for its memory; time is an
-argument.
+A kernel log line has more detail than an NVML event, which is only a number. For codes whose
+verdict depends on the line, an event waits briefly for its line. Pure apart from its state; time is
+an argument.
 """
 
 from dataclasses import dataclass, field
@@ -13,37 +13,37 @@ from agent.sources.nvml.nvml_events import XidEvent
 from schemas.enums import PROGRAM_CODES
 
 MERGE_SECONDS: Final = 3.0
-"""How far the two may be apart and still speak of the same."""
+"""Maximum time between two reports of the same XID."""
 LINE_SECONDS: Final = 0.5
 """How long an event waits for its line."""
 KEYS_MAX: Final = 1024
 EVENTS_MAX: Final = 1024
 DETAILED: Final = frozenset({*NVLINK5_CODES, RECOVERY_ACTION_CODE, *PROGRAM_CODES})
 
-Word = Literal["tell", "wait", "known"]
+MergeDecision = Literal["publish", "wait", "known"]
 Key = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Seen:
     line_at: float = float("-inf")
-    """When the kernel log last said it."""
+    """Time of the last kernel log line."""
     events: list[float] = field(default_factory=list)
-    """When NVML said it, and was believed, with no line yet."""
+    """Times of published NVML events without a line yet."""
 
 
-class Witnesses:
-    """Remembers what each has said lately."""
+class XidMerge:
+    """Remembers the latest XIDs of each source."""
 
     def __init__(self) -> None:
-        """Begin with nothing said."""
+        """Start empty."""
         self._seen: dict[Key, _Seen] = {}
         self._waiting: list[tuple[float, XidEvent]] = []
         self.merged = 0
-        """How often both said the same."""
+        """Number of XIDs that both sources reported."""
 
     def line(self, pci: str, code: int, now: float) -> bool:
-        """Take a line; False: NVML has told it already."""
+        """Handle a line; False: NVML's event was published already."""
         for waiting in self._waiting:
             if (waiting[1].pci, waiting[1].code) == (pci, code):
                 self._waiting.remove(waiting)
@@ -59,8 +59,8 @@ class Witnesses:
         seen.line_at = now
         return True
 
-    def event(self, event: XidEvent, now: float, *, lines: bool) -> Word:
-        """Take an event, `lines` saying whether the kernel log can be read at all."""
+    def event(self, event: XidEvent, now: float, *, lines: bool) -> MergeDecision:
+        """Handle an event; `lines`: whether the kernel log can be read."""
         for place in (event.pci, ""):
             seen = self._seen.get((place, event.code))
             if seen is not None and now - seen.line_at <= MERGE_SECONDS:
@@ -70,10 +70,10 @@ class Witnesses:
             self._waiting.append((now + LINE_SECONDS, event))
             return "wait"
         self._believe(event, now)
-        return "tell"
+        return "publish"
 
     def due(self, now: float) -> list[XidEvent]:
-        """Give the events whose lines have not come."""
+        """Return the events whose lines have not come."""
         found = [event for at, event in self._waiting if at <= now]
         if found:
             self._waiting = [each for each in self._waiting if each[0] > now]
@@ -87,7 +87,7 @@ class Witnesses:
             seen.events.append(now)
 
     def _of(self, key: Key, now: float) -> _Seen | None:
-        """What was said of a key, without what is too long ago; None: there is no room for it."""
+        """Recent reports of a key; None: no room for another key."""
         seen = self._seen.get(key)
         if seen is None:
             if len(self._seen) >= KEYS_MAX:

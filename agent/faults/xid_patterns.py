@@ -1,7 +1,7 @@
 """Recognises GPU faults in kernel log text: XID, SXID, fallen off the bus, lost.
 
-The second stage of a fault's way: text becomes a `Sighting`, in words that every policy knows. It
-judges nothing: how bad a code is stands in the health policy. Pure; nothing raises on any text.
+Turns text into a `RecognisedFault` with the metrics that health policies use. The health policy
+rates a code. Pure; no text raises.
 """
 
 import re
@@ -21,8 +21,8 @@ RECOVERY_ACTION_CODE: Final = 154
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """One fault as a line told it."""
+class RecognisedFault:
+    """One fault recognised in a line."""
 
     kind: FaultKind
     message: str
@@ -32,7 +32,7 @@ class Sighting:
     subcode: str = ""
     metrics: dict[str, Metric] = field(default_factory=dict)
     detail_only: bool = False
-    """A further line about an SXID that its first line has already told (registers, severity)."""
+    """A further line (registers, severity) about an SXID that was already recognised."""
 
 
 _LEAD = r"^\W{0,4}(?:\[[^\]]{0,40}\]\s*)?"
@@ -78,14 +78,14 @@ _DEVICE_LINE = re.compile(
 )
 
 
-def may_tell(text: str) -> bool:
-    """Whether a line may be about a GPU at all: almost every line is not, so this is cheap."""
+def mentions_gpu(text: str) -> bool:
+    """Whether a line may be about a GPU; a cheap filter, since almost no line is."""
     return "NVRM" in text or "nvidia" in text or "Xid" in text
 
 
-def recognise(text: str) -> Sighting | None:
-    """Say which fault a line of the kernel tells of; None: of none."""
-    if not may_tell(text):
+def recognise(text: str) -> RecognisedFault | None:
+    """Return the fault of a kernel log line; None: none."""
+    if not mentions_gpu(text):
         return None
     message = _printable(text)
     if found := _XID.match(text):
@@ -95,9 +95,9 @@ def recognise(text: str) -> Sighting | None:
     if not _NVRM.match(text):
         return None
     if _FALLEN.search(text):
-        return Sighting(kind="fallen_off_bus", pci=find_pci(text), message=message)
+        return RecognisedFault(kind="fallen_off_bus", pci=find_pci(text), message=message)
     if _LOST.search(text):
-        return Sighting(kind="gpu_lost", pci=find_pci(text), message=message)
+        return RecognisedFault(kind="gpu_lost", pci=find_pci(text), message=message)
     return None
 
 
@@ -122,13 +122,13 @@ def find_pci(text: str) -> str:
 
 
 def _where(text: str) -> str:
-    """Read what stands in the parentheses: `PCI:0000:3b:00`, `0000:03:00`, `0003:00`."""
+    """Parse the PCI address in the parentheses: `PCI:0000:3b:00`, `0000:03:00`, `0003:00`."""
     if short := _PCI_SHORT.match(text.strip()):
         return f"0000:{int(short.group(1), 16) & 0xFF:02x}:{short.group(2).lower()}"
     return find_pci(text)
 
 
-def _xid(where: str, code: int, rest: str, message: str) -> Sighting:
+def _xid(where: str, code: int, rest: str, message: str) -> RecognisedFault:
     metrics: dict[str, Metric] = {"xid_code": code}
     if found := _INSTANCE.search(where):
         metrics["gpu_instance"] = int(found.group(1), 16)
@@ -147,7 +147,7 @@ def _xid(where: str, code: int, rest: str, message: str) -> Sighting:
         if found.group(2):
             metrics["drain_reset_required"] = found.group(2).lower() == "yes"
     subcode = _subcode(code, rest, metrics)
-    return Sighting(
+    return RecognisedFault(
         kind="xid", code=code, pci=_where(where), subcode=subcode, message=message, metrics=metrics
     )
 
@@ -212,7 +212,7 @@ def _nvlink5(rest: str, metrics: dict[str, Metric]) -> str:
     return name
 
 
-def _sxid(found: "re.Match[str]", message: str) -> Sighting:
+def _sxid(found: "re.Match[str]", message: str) -> RecognisedFault:
     switch, where, code, rest = found.groups()
     rest = rest.strip()
     metrics: dict[str, Metric] = {"sxid_code": int(code)}
@@ -227,7 +227,7 @@ def _sxid(found: "re.Match[str]", message: str) -> Sighting:
             metrics["fatal"] = subcode == "fatal"
         if link := _LINK.search(rest):
             metrics["nvlink"] = int(link.group(1))
-    return Sighting(
+    return RecognisedFault(
         kind="sxid",
         code=int(code),
         pci=_where(where or ""),

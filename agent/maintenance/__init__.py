@@ -1,1 +1,1 @@
-"""Work on the host that a service asks for: diagnostics, GPU resets, reboots."""
+"""What the agent does to its host on command: diagnostics, GPU resets, reboots."""

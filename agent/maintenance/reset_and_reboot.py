@@ -1,8 +1,7 @@
-"""Resets GPUs and reboots the host, when it is asked to and nobody works there.
+"""Resets GPUs and reboots the host on command.
 
-The second thing beside testing that an agent does to its host, and like that it decides nothing: a
-saga asks, under a key of its own, and what was done under a key is not done again. Both are refused
-unless the node is cordoned, and a reset as long as a process runs on the GPUs.
+The agent decides nothing: a saga sends the command with a key, and a repeat with the same key is
+idempotent. Both are refused unless the node is cordoned, and a reset while a process uses the GPUs.
 """
 
 import asyncio
@@ -19,35 +18,34 @@ from typing import Final
 import msgspec
 
 from agent.faults.fault_builder import GpuMap
-from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX, Output
+from agent.json_file import read_json, write_json
+from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX, ToolOutput
 from agent.maintenance.diagnostics.tool_runner import ToolHung, run_tool
 from agent.settings import AgentConfig
 from agent.sources.nvml import GpuProcess
 from schemas.agent_commands import ActionResult, RebootRequest, ResetRequest
 from schemas.messages import encode
 from services.bus.port import Headers
-from services.primitives.atomic_files import write_whole
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)
 
 RESET_SECONDS_MAX: Final = 180.0
-"""Of one call of the tool; at most two are made."""
+"""Time limit of one call of the tool; at most two are made."""
 ANSWER_SECONDS: Final = 0.5
-"""Between the answer and the end: it must have left."""
+"""Delay between the reply and the reboot, so that the reply is sent."""
 REBOOT_SECONDS_MAX: Final = 60.0
 LOOK_SECONDS: Final = 0.25
 REBOOTS: Final = (("systemctl", "reboot"), ("shutdown", "-r", "now"))
-"""What reboots a host, the first that is there."""
+"""Reboot commands; the first one installed is used."""
 DONE_MAX: Final = 32
-DONE_BYTES_MAX: Final = 262_144
 NAMED_MAX: Final = 8
 """Processes that a refusal names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What it is done with."""
+class ActionDependencies:
+    """Dependencies of resets and reboots."""
 
     clock: Clock
     environment: Mapping[str, str]
@@ -56,70 +54,52 @@ class Means:
     """Whether this process may reboot the host."""
     gpus: Callable[[], GpuMap]
     cordoned: Callable[[], Awaitable[bool | None]]
-    """Whether this node is cordoned; None: that cannot be known now."""
+    """Whether this node is cordoned; None: unknown."""
     processes: Callable[[], Awaitable[tuple[GpuProcess, ...]]]
-    """What runs on the GPUs, as far as NVML says."""
+    """Processes on the GPUs that NVML lists."""
     released: Callable[[], AbstractAsyncContextManager[None]]
-    """While it is held, the agent itself is off the GPUs."""
+    """While it is held, the agent does not use the GPUs."""
 
 
-class DoneFile:
-    """What was done under which key, for whoever asks again after a restart."""
+class CompletedActionsFile:
+    """Results by key, for commands repeated after a restart."""
 
     def __init__(self, path: Path) -> None:
-        """Keep it at `path`."""
+        """Store them at `path`."""
         self._path = path
-        self._done: dict[str, ActionResult] | None = None
+        self._results: dict[str, ActionResult] | None = None
 
     def get(self, key: str) -> ActionResult | None:
-        """What came of it; None where it was never done."""
-        return self._loaded().get(key)
+        """Result of a key; None: not performed."""
+        if self._results is None:
+            self._results = read_json(self._path, dict[str, ActionResult], {})
+        return self._results.get(key)
 
     def put(self, key: str, acted: ActionResult) -> None:
-        """Remember it, and forget the oldest."""
-        kept = self._loaded()
-        kept[key] = acted
-        for old in list(kept)[:-DONE_MAX]:
-            del kept[old]
-        try:
-            write_whole(self._path, msgspec.json.encode(kept))
-        except OSError as error:
-            log.warning("cannot write %s: a restart forgets what was done: %s", self._path, error)
-
-    def _loaded(self) -> dict[str, ActionResult]:
-        if self._done is None:
-            self._done = self._load()
-        return self._done
-
-    def _load(self) -> dict[str, ActionResult]:
-        try:
-            if self._path.stat().st_size > DONE_BYTES_MAX:
-                raise ValueError(f"larger than {DONE_BYTES_MAX} bytes")  # noqa: TRY301
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, ActionResult])
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            log.warning("cannot read %s: what was done is forgotten: %s", self._path, error)
-            return {}
+        """Store a result and drop the oldest."""
+        self.get(key)
+        kept = list(((self._results or {}) | {key: acted}).items())[-DONE_MAX:]
+        self._results = dict(kept)
+        write_json(self._path, self._results)
 
 
-class Mending:
+class ResetAndReboot:
     """Answers `reset-gpu` and `reboot`."""
 
-    def __init__(self, config: AgentConfig, means: Means) -> None:
-        """Do it as `config` says."""
+    def __init__(self, config: AgentConfig, dependencies: ActionDependencies) -> None:
+        """Use the commands of `config`."""
         self._config = config
-        self._means = means
-        self._done = DoneFile(Path(config.state_dir) / "mended.json")
+        self._dependencies = dependencies
+        self._done = CompletedActionsFile(Path(config.state_dir) / "completed_actions.json")
         self._turn = asyncio.Lock()
         self._going: asyncio.Task[None] | None = None
         self._failed = ""
-        """Why this host could not be rebooted when it was tried."""
+        """Why the last reboot failed."""
 
     # --- reset ----------------------------------------------------------------------------------
 
     async def reset(self, data: bytes, headers: Headers) -> bytes:  # noqa: ARG002
-        """Reset the GPUs that are named, or all; answer what came of it."""
+        """Reset the named GPUs, or all; reply with the result."""
         request = msgspec.json.decode(data, type=ResetRequest)
         async with self._turn:
             acted = self._done.get(request.key)
@@ -130,18 +110,18 @@ class Mending:
         return encode(acted)
 
     async def _reset(self, request: ResetRequest) -> ActionResult:
-        command = reset_command(self._config, self._means.environment)
+        command = reset_command(self._config, self._dependencies.environment)
         if not command:
             return self._acted(ok=False, detail="nvidia-smi is not on this host")
         if refused := await self._refusal():
             return self._acted(ok=False, refused=refused)
-        known = {gpu.uuid for gpu in self._means.gpus().gpus}
+        known = {gpu.uuid for gpu in self._dependencies.gpus().gpus}
         chosen = tuple(uuid for uuid in request.gpus if uuid in known)
         log.warning("resets %s", ", ".join(chosen) or "all GPUs", extra={"id": request.key})
-        async with self._means.released():
+        async with self._dependencies.released():
             ok, detail = await self._try(command, chosen)
             if not ok and chosen:
-                # Some GPUs can only be reset together with those that they are linked to.
+                # Some GPUs can only be reset together with their NVLink peers.
                 one = f"{', '.join(chosen)} alone: {detail}; "
                 ok, detail = await self._try(command, ())
                 detail = f"{one}all together: {detail}"
@@ -154,22 +134,22 @@ class Mending:
             output = await run_tool(
                 (*command, "--gpu-reset", *which),
                 seconds_max=RESET_SECONDS_MAX,
-                environment=self._means.environment,
+                environment=self._dependencies.environment,
             )
         except ToolHung as error:
             return False, str(error)
         except OSError as error:
             return False, f"cannot be started: {error}"
-        return output.code == 0, _words(output)
+        return output.code == 0, _output_text(output)
 
     async def _refusal(self) -> str:
-        """Say why it must not be done now; empty where it may."""
-        cordoned = await self._means.cordoned()
+        """Why a reset must not be done now; empty: it may."""
+        cordoned = await self._dependencies.cordoned()
         if cordoned is None:
             return "whether this node is cordoned cannot be known now; ask again later"
         if not cordoned:
             return "this node is not cordoned: cordon it first, and drain it"
-        running = await self._means.processes()
+        running = await self._dependencies.processes()
         if running:
             named = ", ".join(f"{each.pid} on GPU {each.index}" for each in running[:NAMED_MAX])
             what = "process uses" if len(running) == 1 else "processes use"
@@ -181,30 +161,30 @@ class Mending:
             ok=ok,
             detail=detail[:DETAIL_CHARS_MAX],
             refused=refused,
-            boot_id=self._means.boot_id,
-            at=self._means.clock.now(),
+            boot_id=self._dependencies.boot_id,
+            at=self._dependencies.clock.now(),
         )
 
     # --- reboot ---------------------------------------------------------------------------------
 
     async def reboot(self, data: bytes, headers: Headers) -> bytes:  # noqa: ARG002
-        """Answer, then reboot this host; where the boot is another one already, only answer."""
+        """Reply, then reboot this host; in another boot only reply."""
         request = msgspec.json.decode(data, type=RebootRequest)
         return encode(await self._reboot(request))
 
     async def _reboot(self, request: RebootRequest) -> ActionResult:
-        if request.boot_id != self._means.boot_id:
+        if request.boot_id != self._dependencies.boot_id:
             return self._acted(ok=True, detail="it has another boot already")
         if self._failed:
             return self._acted(ok=False, detail=self._failed)
         if self._going is not None:
             return self._acted(ok=True, detail="it is going down")
         command, problem = reboot_command(
-            self._config, self._means.environment, root=self._means.root
+            self._config, self._dependencies.environment, root=self._dependencies.root
         )
         if problem:
             return self._acted(ok=False, detail=problem)
-        cordoned = await self._means.cordoned()
+        cordoned = await self._dependencies.cordoned()
         if not cordoned:
             known = "is not cordoned: cordon it first" if cordoned is False else "may not be so"
             return self._acted(ok=False, refused=f"this node {known}, and drain it")
@@ -213,9 +193,9 @@ class Mending:
         return self._acted(ok=True, detail=f"going down: {shlex.join(command)}")
 
     async def _go_down(self, command: Sequence[str]) -> None:
-        await self._means.clock.sleep(ANSWER_SECONDS)
+        await self._dependencies.clock.sleep(ANSWER_SECONDS)
         try:
-            process = _detached(command, self._means.environment)
+            process = _detached(command, self._dependencies.environment)
         except OSError as error:
             self._failed = f"{shlex.join(command)}: {error}"
         else:
@@ -224,23 +204,23 @@ class Mending:
             log.error("this host could not be rebooted: %s", self._failed)
 
     async def _ended(self, command: Sequence[str], process: "subprocess.Popen[bytes]") -> str:
-        """Wait for the command, and say what went wrong; a host that goes down ends this first."""
-        until = self._means.clock.monotonic() + REBOOT_SECONDS_MAX
+        """Wait for the command and return its error, unless the host goes down first."""
+        until = self._dependencies.clock.monotonic() + REBOOT_SECONDS_MAX
         while process.poll() is None:
-            if self._means.clock.monotonic() >= until:
+            if self._dependencies.clock.monotonic() >= until:
                 return f"{shlex.join(command)}: not done in {REBOOT_SECONDS_MAX:g} s"
-            await self._means.clock.sleep(LOOK_SECONDS)
+            await self._dependencies.clock.sleep(LOOK_SECONDS)
         assert process.stdout is not None
         with process.stdout:
             printed = process.stdout.read(DETAIL_CHARS_MAX)
         if process.returncode == 0:
             return ""
-        told = printed.decode("utf-8", "replace").strip()
-        return f"{shlex.join(command)} ends with {process.returncode}: {told}"
+        printed_text = printed.decode("utf-8", "replace").strip()
+        return f"{shlex.join(command)} ends with {process.returncode}: {printed_text}"
 
 
 def _detached(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start what is to outlive this process, and must not end with its loop."""
+    """Start a process that outlives this one."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -252,7 +232,7 @@ def _detached(command: Sequence[str], environment: Mapping[str, str]) -> "subpro
 
 
 def reset_command(config: AgentConfig, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Find what resets GPUs; empty where it is not on this host."""
+    """The command that resets GPUs; empty: not on this host."""
     named = tuple(shlex.split(config.reset_command)) or ("nvidia-smi",)
     found = shutil.which(named[0], path=environment.get("PATH"))
     return (found, *named[1:]) if found else ()
@@ -261,7 +241,7 @@ def reset_command(config: AgentConfig, environment: Mapping[str, str]) -> tuple[
 def reboot_command(
     config: AgentConfig, environment: Mapping[str, str], *, root: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Find what reboots this host; else say why this agent cannot."""
+    """The command that reboots this host, or why this agent cannot."""
     path = environment.get("PATH")
     if config.reboot_command:
         named = tuple(shlex.split(config.reboot_command))
@@ -276,7 +256,7 @@ def reboot_command(
     return (), "neither systemctl nor shutdown is here; set NAVARCH_REBOOT_COMMAND"
 
 
-def _words(output: Output) -> str:
-    """What a tool printed, in one line; its exit status where it failed."""
+def _output_text(output: ToolOutput) -> str:
+    """A tool's output in one line, with its exit status if it failed."""
     printed = " ".join(f"{output.text} {output.errors}".split())
     return printed if output.code == 0 else f"exit status {output.code}: {printed}"

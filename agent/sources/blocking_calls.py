@@ -1,7 +1,7 @@
-"""Runs calls that may hang in a thread of their own, under a deadline; the loop never blocks.
+"""Runs calls that may hang in a thread, with a deadline, so that the event loop never blocks.
 
-NVML calls do hang: in the driver, uninterruptible. The thread is then lost until the call returns,
-and nothing else is asked of it meanwhile. It is a daemon, so that it cannot keep the agent alive.
+NVML calls can hang in the driver, uninterruptible. The thread is then lost until the call returns,
+and no other call is made in it. It is a daemon thread, so that it cannot keep the agent alive.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 LOOKS: Final = 4
-"""Looks at the progress within one deadline."""
+"""Progress checks within one deadline."""
 
 
 class ProbeHung(Exception):  # noqa: N818 - reads as the state it names
-    """The call, or one before it, has not come back in time."""
+    """The call, or one before it, exceeded its deadline."""
 
 
 class ProbeThread:
@@ -34,7 +34,7 @@ class ProbeThread:
 
     @property
     def hung(self) -> bool:
-        """Whether a call is out that has not come back."""
+        """Whether a call has not returned yet."""
         return self._running is not None and not self._running.done()
 
     async def call(
@@ -45,8 +45,8 @@ class ProbeThread:
     ) -> T:
         """Run `function` in the thread; raise ProbeHung when the deadline passes first.
 
-        Where `progress` gives another value than before, the deadline begins anew: many calls may
-        take long together, one may not.
+        A new value of `progress` restarts the deadline: many calls may take long together, one may
+        not.
         """
         loop = asyncio.get_running_loop()
         if self._thread is None:
@@ -85,7 +85,7 @@ class ProbeThread:
             function, future = self._calls.get()
             try:
                 result, error = function(), None
-            except BaseException as raised:  # noqa: BLE001 - handed to whoever waits for it
+            except BaseException as raised:  # noqa: BLE001 - passed to the caller
                 result, error = None, raised
             if loop.is_closed():
                 return
@@ -97,7 +97,7 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | N
         return
     if error is not None:
         future.set_exception(error)
-        # Nobody may be waiting any more: the deadline passed. That was told as a fault then.
+        # The caller may have given up at the deadline, which was reported as a fault then.
         future.exception()
     else:
         future.set_result(result)

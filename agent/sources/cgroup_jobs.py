@@ -1,8 +1,7 @@
-"""Whose job a process belongs to, by what the kernel says of its control groups. Pure.
+"""The job of a process, from its control groups. Pure.
 
-A scheduler puts what it starts into groups of its own: Slurm into `job_1234`, Kubernetes into
-`pod<uid>`. An XID names a process, and so the job it was of; a fault that a job brings with it
-to all its nodes is then known for the job's.
+A scheduler starts processes in its own groups: Slurm in `job_1234`, Kubernetes in `pod<uid>`. An
+XID names a process and thereby its job, so that faults caused by a job can be attributed to it.
 """
 
 import re

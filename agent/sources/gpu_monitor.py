@@ -1,8 +1,7 @@
-"""Watches the GPUs through NVML: samples, and from one to the next what turned worse.
+"""Samples the GPUs through NVML and reports changes for the worse.
 
-The loop never waits for NVML longer than its deadline: a call that hangs is a fault, and so is one
-that fails. Each is told once, when it begins. Telemetry is sent as it is and never kept: only the
-latest sample is worth anything.
+The loop waits for NVML at most for its deadline: a call that hangs or fails is a fault, reported
+once when it begins. Telemetry is not buffered: only the latest sample matters.
 """
 
 import asyncio
@@ -16,20 +15,20 @@ import msgspec
 
 from agent.faults.fault_builder import GpuMap
 from agent.faults.missing_gpus import missing
-from agent.faults.sample_changes import Change, after_pause, baseline, changes, merged
+from agent.faults.sample_changes import SampleChange, after_pause, baseline, changes, merged
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.gpu_state_file import GpuMemory
-from agent.sources.nvml import GpuProcess, Inventory, NodeSample, NvmlUnavailable, Trouble
+from agent.sources.gpu_state_file import GpuState
+from agent.sources.nvml import GpuInventory, GpuProcess, NodeSample, NvmlFailure, NvmlUnavailable
 from schemas.node_events import GpuIdentity, Metric
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS_MAX: Final = 10.0
 REOPEN_SECONDS: Final = 5.0
-REOPEN_TROUBLED_SECONDS: Final = 30.0
-"""NVML is started anew this often while a GPU could not be found at all: it may have been reset."""
+REOPEN_FAILING_SECONDS: Final = 30.0
+"""Interval of restarting NVML while a GPU cannot be identified: it may have been reset."""
 IDLE_MEMORY_PART_MAX: Final = 0.05
-"""Of a GPU's memory the driver alone takes less."""
+"""Share of a GPU's memory; the driver alone uses less."""
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ class NvmlSession(Protocol):
     asking: tuple[int, str]
     calls: int
 
-    def open(self) -> Inventory:
+    def open(self) -> GpuInventory:
         """Find the GPUs."""
         ...
 
@@ -58,16 +57,16 @@ class NvmlSession(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What an earlier run of the agent knew, and how long ago."""
+class EarlierRun:
+    """State of an earlier run of the agent, and its age."""
 
-    gpus: GpuMemory = field(default_factory=GpuMemory)
+    gpus: GpuState = field(default_factory=GpuState)
     same_boot: bool = False
     pause_seconds: float = 0.0
 
 
-class GpuWatch:
-    """The GPUs of this node, as far as NVML tells."""
+class GpuMonitor:
+    """The GPUs of this node according to NVML."""
 
     def __init__(
         self,
@@ -75,20 +74,20 @@ class GpuWatch:
         probe: ProbeThread,
         *,
         deadline_seconds: float,
-        on_change: Callable[[Change], None],
-        before: Before | None = None,
+        on_change: Callable[[SampleChange], None],
+        before: EarlierRun | None = None,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """Ask `nvml` in `probe`'s thread, and tell every change to `on_change`.
+        """Call `nvml` in `probe`'s thread, and pass every change to `on_change`.
 
-        `alone` keeps others from NVML while it is started anew.
+        `alone` keeps others from NVML while it restarts.
         """
         self._alone = alone
         self._nvml = nvml
         self._probe = probe
         self._deadline_seconds = deadline_seconds
         self._on_change = on_change
-        before = before or Before()
+        before = before or EarlierRun()
         self._known = before.gpus
         self._same_boot = before.same_boot
         self._samples = {
@@ -97,17 +96,17 @@ class GpuWatch:
             )
             for each in before.gpus.counters
         }
-        self._troubled: set[tuple[int, str]] = set()
+        self._failing: set[tuple[int, str]] = set()
         if before.same_boot:
-            self._troubled.update(before.gpus.troubled)
+            self._failing.update(before.gpus.failing)
         self._released = False
         self._reopen_at = 0.0
         self._look_again_at = 0.0
-        self.inventory: Inventory | None = None
-        # Until NVML answers, this boot's GPUs are those that an earlier run saw.
-        self.gpus = GpuMap((), self._everybody()) if before.same_boot else GpuMap()
+        self.inventory: GpuInventory | None = None
+        # Until NVML answers, this boot's GPUs are those of the earlier run.
+        self.gpus = GpuMap((), self._all_known()) if before.same_boot else GpuMap()
         self.problem = ""
-        """Why NVML cannot be asked now; empty where it can."""
+        """Why NVML is unavailable; empty: it is available."""
 
     async def open(self, deadline_seconds: float = OPEN_SECONDS_MAX) -> bool:
         """Find the GPUs; False, and a fault, where NVML does not answer."""
@@ -124,18 +123,18 @@ class GpuWatch:
         self._same_boot = True
         self.inventory, self.problem = inventory, ""
         self.gpus = GpuMap(inventory.gpus, gone)
-        self._known = GpuMemory(present=inventory.gpus, gone=gone)
-        known = {gpu.uuid for gpu in self._everybody()}
+        self._known = GpuState(present=inventory.gpus, gone=gone)
+        known = {gpu.uuid for gpu in self._all_known()}
         self._samples = {uuid: each for uuid, each in self._samples.items() if uuid in known}
-        self._look_again_at = asyncio.get_running_loop().time() + REOPEN_TROUBLED_SECONDS
+        self._look_again_at = asyncio.get_running_loop().time() + REOPEN_FAILING_SECONDS
         for gpu in new:
             self._vanished(gpu)
-        self._tell(inventory.troubles)
+        self._publish_new(inventory.failures)
         return True
 
     @property
     def busy(self) -> bool:
-        """Whether somebody works on a GPU, by the last sample."""
+        """Whether a GPU is in use, by the last sample."""
         return any(
             (each.utilization_percent or 0) > 0
             or (each.memory_used_bytes or 0) > IDLE_MEMORY_PART_MAX * (each.memory_total_bytes or 0)
@@ -143,7 +142,7 @@ class GpuWatch:
         )
 
     async def processes(self) -> tuple[GpuProcess, ...]:
-        """Name the programs that compute on the GPUs; none where NVML cannot say."""
+        """Processes that use the GPUs; none where NVML is unavailable."""
         try:
             return await self._ask(self._nvml.processes, OPEN_SECONDS_MAX) or ()
         except NvmlUnavailable as error:
@@ -152,7 +151,7 @@ class GpuWatch:
 
     @asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
-        """Be off the GPUs: they are reset only where nobody holds them. Then look anew."""
+        """Close NVML during a reset, which needs idle GPUs; then open it again."""
         self._released = True
         try:
             async with self._alone():
@@ -168,23 +167,23 @@ class GpuWatch:
 
     @property
     def current(self) -> bool:
-        """Whether what is known is of this boot."""
+        """Whether the state is of this boot."""
         return self._same_boot
 
-    def remember(self) -> GpuMemory:
-        """What the next run should know."""
-        return GpuMemory(
+    def remember(self) -> GpuState:
+        """State for the next run."""
+        return GpuState(
             present=self._known.present,
             gone=self._known.gone,
             counters=tuple(baseline(each) for each in self._samples.values()),
-            troubled=tuple(sorted(each for each in self._troubled if each[0] >= 0)),
+            failing=tuple(sorted(each for each in self._failing if each[0] >= 0)),
         )
 
-    def _everybody(self) -> tuple[GpuIdentity, ...]:
+    def _all_known(self) -> tuple[GpuIdentity, ...]:
         return self._known.present + self._known.gone
 
     async def sample(self) -> NodeSample | None:
-        """Read every GPU and tell what changed; None where NVML does not answer."""
+        """Read every GPU and report changes; None where NVML does not answer."""
         if not await self._opened():
             return None
         try:
@@ -196,23 +195,23 @@ class GpuWatch:
             return None
         self.problem = ""
         self._recovered(-1)
-        self._tell(self.inventory.troubles + sample.troubles)
+        self._publish_new(self.inventory.failures + sample.failures)
         now = {each.uuid: each for each in sample.gpus}
         for change in changes(self._samples, now):
             self._on_change(change)
-        if sample.troubles:
+        if sample.failures:
             now = {uuid: merged(self._samples.get(uuid), each) for uuid, each in now.items()}
         self._samples |= now
         return sample
 
     async def _opened(self) -> bool:
-        """Start NVML where it is not there, or does not show every GPU; False: it is not there."""
+        """Open NVML if it is closed or does not show every GPU; False: it is unavailable."""
         if self._released:
             return False
         if self.inventory is None:
             return await self._reopen()
         now = asyncio.get_running_loop().time()
-        if self.inventory.troubles and now >= self._look_again_at:
+        if self.inventory.failures and now >= self._look_again_at:
             return await self.open()
         return True
 
@@ -224,59 +223,63 @@ class GpuWatch:
         return await self.open()
 
     async def _ask(self, call: Callable[[], T], deadline_seconds: float) -> T | None:
-        """Make a call of NVML; None, and a fault, where it hangs."""
+        """Call NVML; None, and a fault, where it hangs."""
         try:
             return await self._probe.call(call, deadline_seconds, lambda: self._nvml.calls)
         except ProbeHung as error:
             index, asked = self._nvml.asking
             self.problem = f"NVML hangs ({asked}): {error}"
             key = (index, "probe_hung")
-            if not any(kind == "probe_hung" for _, kind in self._troubled):
-                self._troubled.add(key)
-                self._on_change(Change("probe_hung", index, self.problem, subcode=asked))
+            if not any(kind == "probe_hung" for _, kind in self._failing):
+                self._failing.add(key)
+                self._on_change(SampleChange("probe_hung", index, self.problem, subcode=asked))
             return None
 
     def _unavailable(self, problem: str) -> None:
         if self._released:
-            # Our own doing; it is opened anew in a moment.
+            # The agent closed it and is about to open it again.
             return
         self._forget(problem)
-        if (-1, "probe_failed") not in self._troubled:
-            self._troubled.add((-1, "probe_failed"))
-            self._on_change(Change("probe_failed", -1, problem))
+        if (-1, "probe_failed") not in self._failing:
+            self._failing.add((-1, "probe_failed"))
+            self._on_change(SampleChange("probe_failed", -1, problem))
 
     def _forget(self, problem: str) -> None:
-        """NVML is not to be asked for now."""
+        """Mark NVML as unavailable."""
         self.inventory, self.problem = None, problem
-        # A driver that starts anew brings its NVLinks up one by one.
+        # A restarted driver brings its NVLinks up one by one.
         self._samples = {
             uuid: msgspec.structs.replace(each, nvlinks_up=None)
             for uuid, each in self._samples.items()
         }
 
-    def _tell(self, troubles: tuple[Trouble, ...]) -> None:
-        """Tell troubles that are new, and forget those that are over."""
-        now: dict[tuple[int, str], Trouble] = {(each.index, each.kind): each for each in troubles}
-        for key, trouble in now.items():
-            if key in self._troubled:
+    def _publish_new(self, failures: tuple[NvmlFailure, ...]) -> None:
+        """Report new failures, and forget those that ended."""
+        now: dict[tuple[int, str], NvmlFailure] = {
+            (each.index, each.kind): each for each in failures
+        }
+        for key, failure in now.items():
+            if key in self._failing:
                 continue
-            self._troubled.add(key)
-            metrics: dict[str, Metric] = {"nvml_code": trouble.code}
-            self._on_change(Change(trouble.kind, trouble.index, trouble.text, metrics=metrics))
-        for over in [each for each in self._troubled if each[0] >= 0 and each not in now]:
+            self._failing.add(key)
+            metrics: dict[str, Metric] = {"nvml_code": failure.code}
+            self._on_change(
+                SampleChange(failure.kind, failure.index, failure.text, metrics=metrics)
+            )
+        for over in [each for each in self._failing if each[0] >= 0 and each not in now]:
             log.info("GPU %s answers again (%s)", *over)
-            self._troubled.discard(over)
+            self._failing.discard(over)
 
     def _recovered(self, index: int) -> None:
-        for key in [e for e in self._troubled if e[0] == index or e[1] == "probe_hung"]:
-            self._troubled.discard(key)
+        for key in [e for e in self._failing if e[0] == index or e[1] == "probe_hung"]:
+            self._failing.discard(key)
 
     def _vanished(self, gpu: GpuIdentity) -> None:
         self._on_change(
-            Change(
+            SampleChange(
                 "gpu_lost",
                 gpu.index,
-                f"GPU {gpu.index} ({gpu.uuid}) is gone: NVML sees it no more",
+                f"GPU {gpu.index} ({gpu.uuid}) is gone: NVML no longer lists it",
                 subcode="vanished",
                 uuid=gpu.uuid,
             )

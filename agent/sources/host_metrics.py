@@ -9,15 +9,15 @@ PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """Levels of the host; absent where /proc does not tell."""
+    """CPU and memory of the host; None where /proc lacks them."""
 
     cpu_percent: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
 
 
-class Host:
-    """Reads levels; CPU is over the time since the reading before."""
+class HostMetrics:
+    """Reads /proc; CPU usage is since the previous reading."""
 
     def __init__(self, proc: Path = PROC) -> None:
         """Read under `proc`."""

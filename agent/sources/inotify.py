@@ -1,4 +1,4 @@
-"""inotify through libc, for the event loop: a file grew, came or was replaced, told at once."""
+"""inotify through libc, for the event loop: reports at once when a file grows or is replaced."""
 
 import ctypes
 import os

@@ -1,7 +1,7 @@
-"""Asks /proc which job a process is of, at the moment a fault names it.
+"""Finds the job of a process in /proc when a fault names it.
 
-A process that died of its fault may be gone a moment later, so the answer is kept for the fault's
-repetitions; an empty one is not an error.
+A process killed by its fault is soon gone, so the result is cached for repeated faults; an empty
+one is not an error.
 """
 
 import os
@@ -13,15 +13,15 @@ from typing import Final
 from agent.sources.cgroup_jobs import CGROUP_CHARS_MAX, job_of, started_seconds
 
 KEPT_SECONDS: Final = 60.0
-"""A process id may be another's after longer than this."""
+"""A PID may be reused after longer than this."""
 KEPT_MAX: Final = 256
 CLOCKS_APART_SECONDS: Final = 10.0
-"""The clock of the kernel's log and that of its processes drift apart a little."""
+"""Maximum drift between the clocks of the kernel log and of processes."""
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
-class Processes:
-    """Tells the jobs of processes of the host."""
+class JobLookup:
+    """Jobs of the host's processes, cached."""
 
     def __init__(self, proc: Path, monotonic: Callable[[], float]) -> None:
         """Read under `proc`, which must be the host's where the agent runs in a container."""
@@ -30,9 +30,9 @@ class Processes:
         self._kept: OrderedDict[int, tuple[float, str]] = OrderedDict()
 
     def job(self, pid: int, at_seconds: float) -> str:
-        """The job of a process that was there so long after the boot.
+        """The job of a process that existed `at_seconds` after the boot.
 
-        Empty: of none, it is gone, or another one has its number by now.
+        Empty: no job, the process is gone, or its PID was reused.
         """
         now = self._monotonic()
         kept = self._kept.get(pid)

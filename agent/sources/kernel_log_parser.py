@@ -12,7 +12,7 @@ LINE_CHARS_MAX: Final = 8192
 """A kmsg record is never longer; text beyond it is not looked at."""
 
 
-class Line(NamedTuple):
+class KernelLogLine(NamedTuple):
     """One kernel log message; a tuple, since one is made of every line there is."""
 
     text: str
@@ -29,7 +29,7 @@ _PREFIX = re.compile(rb"(\d{1,9}),(\d{1,20}),(\d{1,20})(?:,[^;\n]*)?;")
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 
 
-def parse_kmsg(record: bytes) -> Line | None:
+def parse_kmsg(record: bytes) -> KernelLogLine | None:
     """Read one record of /dev/kmsg: `prefix,sequence,microseconds,flags;text`, and its properties.
 
     None: not a record, or only a property line.
@@ -41,7 +41,7 @@ def parse_kmsg(record: bytes) -> Line | None:
     text = record[head.end() : LINE_CHARS_MAX if end < 0 else min(end, LINE_CHARS_MAX)]
     prefix, sequence, stamp_us = head.groups()
     number = int(prefix)
-    return Line(
+    return KernelLogLine(
         unescape(text.decode("utf-8", "replace")),
         int(sequence),
         int(stamp_us),

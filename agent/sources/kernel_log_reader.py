@@ -1,8 +1,8 @@
 """Follows the kernel log: /dev/kmsg, or a file in its record format, as it is written.
 
-Every record is handed on in the very callback in which the loop saw it. Where reading stopped is
-kept as boot id and sequence: a restart neither repeats nor skips, another boot starts anew. What a
-line means is decided elsewhere; nothing in a line stops the follower.
+Every record is passed on in the callback that read it. The position is stored as boot ID and
+sequence: a restart neither repeats nor skips lines, a new boot starts from the beginning. No line's
+content stops the reader.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
+from agent.json_file import read_json, write_json
 from agent.sources.inotify import Inotify
-from agent.sources.kernel_log_parser import Line, parse_kmsg, split_records
-from services.primitives.atomic_files import write_whole
+from agent.sources.kernel_log_parser import KernelLogLine, parse_kmsg, split_records
 
 log = logging.getLogger(__name__)
 
@@ -26,22 +26,22 @@ RECORD_BYTES_MAX: Final = 16_384
 CHUNK_BYTES: Final = 262_144
 UNFINISHED_BYTES_MAX: Final = 65_536
 RECORDS_PER_CALL_MAX: Final = 2_000
-"""After so many the loop gets its turn; what is left is read right after."""
+"""After so many the event loop runs; the rest is read right after."""
 PROMPT_WAKES_MAX: Final = 20
-STORM_PAUSE_SECONDS: Final = 0.05
-"""Lines are read at once, each in its own wake-up; beyond so many wake-ups a second they are read
-together, which costs a tenth and delays them by this much."""
+BUSY_PAUSE_SECONDS: Final = 0.05
+"""Lines are read at once, each in its own wake-up; beyond PROMPT_WAKES_MAX a second they are read
+in batches, which costs a tenth and delays them by this much."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the log has been dealt with."""
+    """How far the log was processed."""
 
     boot_id: str
     sequence: int
 
 
 class PositionFile:
-    """Keeps a Position over restarts, replaced in one stroke."""
+    """Stores a Position over restarts, atomically."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         """Keep it at `path`, for this boot."""
@@ -51,65 +51,53 @@ class PositionFile:
 
     def load(self) -> int:
         """Read the last sequence dealt with in this boot; -1: none."""
-        try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=Position)
-        except FileNotFoundError:
-            return -1
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            log.warning("cannot read %s, so the kernel log is read anew: %s", self._path, error)
-            return -1
+        found = read_json(self._path, Position, Position(boot_id="", sequence=-1))
         if found.boot_id != self._boot_id:
             return -1
         self._saved = found.sequence
         return found.sequence
 
     def save(self, sequence: int) -> None:
-        """Write how far the log has been dealt with; a full disk is logged and survived."""
+        """Store how far the log was processed; a full disk is only logged."""
         if sequence <= self._saved:
             return
-        try:
-            write_whole(
-                self._path, msgspec.json.encode(Position(boot_id=self._boot_id, sequence=sequence))
-            )
-        except OSError as error:
-            log.warning("cannot write %s: %s", self._path, error)
-            return
-        self._saved = sequence
+        if write_json(self._path, Position(boot_id=self._boot_id, sequence=sequence)):
+            self._saved = sequence
 
 
-class KernelLog:
-    """A follower; give it to a running loop with `start`."""
+class KernelLogReader:
+    """Follows the log in a running event loop, from `start` on."""
 
     def __init__(
         self,
         path: Path,
         *,
         after: int,
-        on_line: Callable[[Line], None],
+        on_line: Callable[[KernelLogLine], None],
         on_gap: Callable[[int, int], None],
     ) -> None:
-        """Hand on every record after sequence `after`, and (count, next sequence) of each gap."""
+        """Pass on every record after sequence `after`, and (count, next sequence) of each gap."""
         self._path = path
         self._on_line = on_line
         self._on_gap = on_gap
         self._file = -1
         self._inode = -1
-        self._watch: Inotify | None = None
+        self._inotify: Inotify | None = None
         self._unfinished = b""
         self._gone_on = False
         self._device = False
         self.sequence = after
-        """The last one handed on."""
+        """Sequence of the last record passed on."""
         self._wakes = 0
         self._wakes_since = 0.0
         self._pausing: asyncio.TimerHandle | None = None
         self.malformed = 0
-        """Lines that were no record."""
+        """Lines that are not valid records."""
 
     @property
     def started(self) -> bool:
         """Whether it follows."""
-        return self._watch is not None or self._file >= 0
+        return self._inotify is not None or self._file >= 0
 
     def start(self) -> None:
         """Read what is there, then what comes; OSError where the log cannot be opened."""
@@ -123,8 +111,8 @@ class KernelLog:
             loop.add_reader(self._file, self._wake)
             self._read_device()
             return
-        self._watch = Inotify(self._path.parent)
-        loop.add_reader(self._watch.fd, self._wake)
+        self._inotify = Inotify(self._path.parent)
+        loop.add_reader(self._inotify.fd, self._wake)
         self._changed()
 
     def stop(self) -> None:
@@ -132,10 +120,10 @@ class KernelLog:
         loop = asyncio.get_running_loop()
         if self._pausing is not None:
             self._pausing.cancel()
-        if self._watch is not None:
-            loop.remove_reader(self._watch.fd)
-            self._watch.close()
-            self._watch = None
+        if self._inotify is not None:
+            loop.remove_reader(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
         if self._file >= 0:
             if self._device:
                 loop.remove_reader(self._file)
@@ -143,24 +131,24 @@ class KernelLog:
             self._file = -1
 
     def _wake(self) -> None:
-        """Read; in a storm only now and then."""
+        """Read; in a burst only at intervals."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._wakes_since >= 1.0:
             self._wakes, self._wakes_since = 0, loop.time()
         self._wakes += 1
         self._read()
-        if self._wakes > PROMPT_WAKES_MAX and (fd := self._told_by()) >= 0:
+        if self._wakes > PROMPT_WAKES_MAX and (fd := self._wake_fd()) >= 0:
             loop.remove_reader(fd)
-            self._pausing = loop.call_later(STORM_PAUSE_SECONDS, self._go_on_after_pause)
+            self._pausing = loop.call_later(BUSY_PAUSE_SECONDS, self._go_on_after_pause)
 
     def _go_on_after_pause(self) -> None:
         self._read()
-        if (fd := self._told_by()) >= 0:
+        if (fd := self._wake_fd()) >= 0:
             asyncio.get_running_loop().add_reader(fd, self._wake)
 
-    def _told_by(self) -> int:
-        """What the loop listens to; -1 once stopped."""
-        return self._file if self._watch is None else self._watch.fd
+    def _wake_fd(self) -> int:
+        """File descriptor that wakes the loop; -1: stopped."""
+        return self._file if self._inotify is None else self._inotify.fd
 
     def _read(self) -> None:
         if self._device:
@@ -193,9 +181,9 @@ class KernelLog:
     # --- a file ---------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        if self._watch is None:
+        if self._inotify is None:
             return
-        self._watch.drain()
+        self._inotify.drain()
         if self._file >= 0 and self._replaced():
             self._read_file()
             os.close(self._file)

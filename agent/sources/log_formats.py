@@ -14,7 +14,7 @@ from agent.sources.kernel_log_parser import (
     KERNEL_FACILITY,
     LINE_CHARS_MAX,
     USER_FACILITY,
-    Line,
+    KernelLogLine,
     parse_kmsg,
     unescape,
 )
@@ -54,12 +54,12 @@ _DRIVER = re.compile(r"(?:NVRM|nvidia-nvswitch\d*):\s")
 """Where a form names no source, the driver's own prefix follows the time stamp."""
 
 
-def parse_text(raw: bytes) -> Line | None:
+def parse_text(raw: bytes) -> KernelLogLine | None:
     """Read one line of text; None: an empty line, or a property line of a kmsg dump."""
     return _parse(raw, NESTING_MAX)
 
 
-def _parse(raw: bytes, nesting: int) -> Line | None:
+def _parse(raw: bytes, nesting: int) -> KernelLogLine | None:
     if raw.startswith(b" ") and b"=" in raw and b"[" not in raw:
         return None
     record = parse_kmsg(raw)
@@ -74,7 +74,7 @@ def _parse(raw: bytes, nesting: int) -> Line | None:
     return _from_plain_text(text[:LINE_CHARS_MAX])
 
 
-def _from_plain_text(text: str) -> Line | None:
+def _from_plain_text(text: str) -> KernelLogLine | None:
     """Take dates, host names, levels and time stamps off the front, in any order."""
     facility, stamp_us, priority = KERNEL_FACILITY, -1, 6
     for _ in range(PREFIXES_MAX):
@@ -101,7 +101,7 @@ def _from_plain_text(text: str) -> Line | None:
     return _line(text, stamp_us, priority, facility)
 
 
-def _from_json(text: str, nesting: int) -> Line | None:
+def _from_json(text: str, nesting: int) -> KernelLogLine | None:
     """Read an entry of `journalctl -o json`, `dmesg --json` or a container's JSON log."""
     try:
         entry = msgspec.json.decode(text)
@@ -122,11 +122,11 @@ def _from_json(text: str, nesting: int) -> Line | None:
     return _line(_text(entry.get("MESSAGE")), stamp_us, _number(entry.get("PRIORITY"), 6), facility)
 
 
-def _line(text: str, stamp_us: int, priority: int, facility: int) -> Line | None:
+def _line(text: str, stamp_us: int, priority: int, facility: int) -> KernelLogLine | None:
     text = unescape(text[:LINE_CHARS_MAX]).strip()
     if not text:
         return None
-    return Line(text=text, timestamp_us=stamp_us, priority=priority & 7, facility=facility)
+    return KernelLogLine(text=text, timestamp_us=stamp_us, priority=priority & 7, facility=facility)
 
 
 def _text(value: Any) -> str:

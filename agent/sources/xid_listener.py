@@ -1,7 +1,7 @@
-"""Listens to NVML's own XID events, off the loop, as long as there is a driver to listen to.
+"""Listens for NVML's XID events in a thread, while a driver is present.
 
-The second witness: where it cannot be had (old driver, no right, a GPU that is lost) the agent goes
-on without it, quietly. The wait is bounded and in a thread of its own, so nothing waits for it.
+The second XID source: where it is unavailable (old driver, missing permission, a lost GPU) the
+agent continues without it. The wait is bounded, and no other task waits for it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.nvml import Inventory, NvmlUnavailable, XidEvent
+from agent.sources.nvml import GpuInventory, NvmlUnavailable, XidEvent
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -21,9 +21,9 @@ WAIT_SECONDS_MAX: Final = 8.0
 """A wait that takes longer than this hangs."""
 OPEN_SECONDS_MAX: Final = 10.0
 START_SECONDS: Final = 0.25
-"""How often to look whether NVML is there."""
+"""Interval of checking whether NVML is open."""
 ALONE_SECONDS_MAX: Final = 1.5
-"""How long whoever starts NVML anew waits for the wait to end."""
+"""How long a restart of NVML waits for this listener to stop."""
 RETRY_SECONDS: Final = 1.0
 RETRY_SECONDS_MAX: Final = 30.0
 
@@ -32,7 +32,7 @@ class EventSession(Protocol):
     """The part of `NvmlEvents` that is used here."""
 
     def open(self) -> int:
-        """Ask to be told; of how many GPUs."""
+        """Register for events; return the number of GPUs."""
         ...
 
     def wait(self, timeout_ms: int) -> list[XidEvent]:
@@ -40,12 +40,12 @@ class EventSession(Protocol):
         ...
 
     def close(self) -> None:
-        """Be told no more."""
+        """Stop receiving events."""
         ...
 
 
-class XidWatch:
-    """Waits for XIDs for ever."""
+class XidListener:
+    """Waits for XIDs until cancelled."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class XidWatch:
         probe: ProbeThread,
         clock: Clock,
         *,
-        inventory: Callable[[], Inventory | None],
+        inventory: Callable[[], GpuInventory | None],
         on_event: Callable[[XidEvent], None],
     ) -> None:
         """Listen in `probe`'s thread while NVML stays the one that gave `inventory`."""
@@ -68,20 +68,20 @@ class XidWatch:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Keep away from NVML, which starts anew only when nobody holds it any more."""
+        """Keep away from NVML, which restarts only when no session uses it."""
         self._yielding = True
         try:
             async with asyncio.timeout(ALONE_SECONDS_MAX):
                 await self._closed.wait()
         except TimeoutError:
-            log.warning("NVML is started anew although waiting for its XIDs hangs")
+            log.warning("NVML restarts although waiting for its XIDs hangs")
         try:
             yield
         finally:
             self._yielding = False
 
     async def run(self) -> None:
-        """Listen, begin again where that ends, and pause longer each time it fails."""
+        """Listen again whenever it ends, with a longer pause after each failure."""
         pause = RETRY_SECONDS
         while True:
             began = self._clock.monotonic()
@@ -99,12 +99,12 @@ class XidWatch:
             pause = min(pause * 2, RETRY_SECONDS_MAX)
 
     async def _listen(self) -> None:
-        """Listen until NVML is started anew by whoever samples, or tells no more."""
+        """Listen until NVML is restarted by the GPU monitor or delivers no more events."""
         inventory = await self._started()
         self._closed.clear()
         try:
             count = await self._probe.call(self._session.open, OPEN_SECONDS_MAX)
-            log.info("NVML tells the XIDs of %s GPUs", count)
+            log.info("NVML reports XIDs of %s GPUs", count)
             while count and not self._yielding and self._inventory() is inventory:
                 for event in await self._probe.call(self._wait, WAIT_SECONDS_MAX):
                     self._on_event(event)
@@ -113,13 +113,13 @@ class XidWatch:
                 await self._probe.call(self._session.close, OPEN_SECONDS_MAX)
                 self._closed.set()
         while not self._yielding and self._inventory() is inventory:
-            # This driver tells none; another one may.
+            # This driver has no events; another one may.
             await self._clock.sleep(RETRY_SECONDS)
 
     def _wait(self) -> list[XidEvent]:
         return self._session.wait(WAIT_MS)
 
-    async def _started(self) -> Inventory:
+    async def _started(self) -> GpuInventory:
         while self._yielding or (inventory := self._inventory()) is None:
             await self._clock.sleep(START_SECONDS)
         return inventory

@@ -1,4 +1,4 @@
-"""A host for diagnostics: tools that say what they are told to, and a clock that waits."""
+"""A host for diagnostics: tools with scripted output, and a clock that waits."""
 
 import asyncio
 import stat
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.faults.fault_builder import GpuMap
-from agent.maintenance.diagnostics.findings import Finding
-from agent.maintenance.diagnostics.health_check_plugins import RunningCheck
-from agent.maintenance.diagnostics_runner import Bench, Diagnostics
+from agent.maintenance.diagnostics.findings import CheckFinding
+from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
+from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, DiagnosticsRunner
 from agent.settings import AgentConfig
 from schemas.node_events import CheckResult
 from services.primitives.clock import SystemClock
@@ -43,15 +43,15 @@ class Clock(SystemClock):
 
 
 class Bed:
-    """Tools that say what they are told to, and the tests that are run with them."""
+    """Tools with scripted output, and the tests that are run with them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.clock = Clock()
         self.cordoned: bool | None = False
         self.busy = False
-        self.plugins: list[RunningCheck] = []
-        self.failures: list[Finding] = []
+        self.plugins: list[PluginRunner] = []
+        self.failures: list[CheckFinding] = []
 
     def install(self, program: str, output: str = "", code: int = 0, script: str = "") -> Path:
         """Put a tool on the path: it notes its arguments and prints a file of tests/outputs."""
@@ -66,12 +66,12 @@ class Bed:
         path = self.directory / f"{program}.asked"
         return path.read_text().splitlines() if path.exists() else []
 
-    def make(self, **settings: Any) -> Diagnostics:
+    def make(self, **settings: Any) -> DiagnosticsRunner:
         """Make the tests; by default as on a host with GPUs of its own."""
         config = AgentConfig(pool="training", node="n1", **settings)
-        return Diagnostics(
+        return DiagnosticsRunner(
             config,
-            Bench(
+            DiagnosticsDependencies(
                 clock=self.clock,
                 environment={"PATH": f"{self.directory}:/usr/bin:/bin"},
                 gpus=lambda: GpuMap(GPUS),

@@ -55,7 +55,7 @@ async def serve() -> AsyncIterator[Serve]:
         await each.stop()
 
 
-class Host:
+class AgentHost:
     """A simulated GPU host: its files, and the agent that runs on it."""
 
     def __init__(self, directory: Path, url: str, library: Path, node: str) -> None:
@@ -81,7 +81,7 @@ class Host:
         self._sequence = 0
 
     def order(self, *orders: str) -> None:
-        """Tell the simulated GPUs how to behave."""
+        """Script the simulated GPUs."""
         write_state(self.nvml, self.gpus, orders)
 
     def write(self, *texts: str, skip: int = 0) -> None:
@@ -124,10 +124,10 @@ class Host:
 @pytest.fixture
 async def host(
     tmp_path: Path, server: EmbeddedServer, bus: NatsBus, nvml_library: Path
-) -> AsyncIterator[Host]:
+) -> AsyncIterator[AgentHost]:
     """A host on the bus, with the agent still to be started."""
     _ = bus
-    made = Host(tmp_path, server.url, nvml_library, "training-1")
+    made = AgentHost(tmp_path, server.url, nvml_library, "training-1")
     yield made
     if made.process is not None and made.process.returncode is None:
         await made.stop(signal.SIGKILL)
@@ -153,5 +153,5 @@ async def events(bus: NatsBus, node: str, count: int) -> list[Stored]:
 
 
 def contents(stored: Sequence[Stored]) -> list[dict[str, Any]]:
-    """Decode messages plainly, as somebody with `nats sub` would."""
+    """Decode messages plainly, as `nats sub` shows them."""
     return [json.loads(each.data) for each in stored]

@@ -45,7 +45,7 @@ class Server:
         self._server.close()
 
     def change(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wake the waiting requests."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -168,7 +168,7 @@ class Azure(Server):
 
 
 class Raw(Server):
-    """Answers with whatever bytes it is told to."""
+    """Answers with the given bytes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,12 +12,12 @@ from schemas import subjects
 from schemas.topology import HEARTBEATS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from tests.agent.conftest import BOOT, XID_79, Host, contents, events
+from tests.agent.conftest import BOOT, XID_79, AgentHost, contents, events
 
 HUNG_SECONDS = 100
 
 
-async def test_an_agent_registers_then_reports_a_line(host: Host, bus: NatsBus):
+async def test_an_agent_registers_then_reports_a_line(host: AgentHost, bus: NatsBus):
     """First who it is, then that it is fit, then the fault, with GPU, id and trace."""
     await host.start()
     host.write(XID_79.format(pci="0000:61:00"))
@@ -43,7 +43,7 @@ async def test_an_agent_registers_then_reports_a_line(host: Host, bus: NatsBus):
     assert headers == {"Nats-Msg-Id": fault["id"], "traceparent": traceparent(fault["id"])}
 
 
-async def test_a_line_names_the_job_of_its_process(host: Host, bus: NatsBus, tmp_path: Path):
+async def test_a_line_names_the_job_of_its_process(host: AgentHost, bus: NatsBus, tmp_path: Path):
     """By the control group that the process has right then; one that is gone names none."""
     group = tmp_path / "proc" / "4711" / "cgroup"
     group.parent.mkdir(parents=True)
@@ -51,14 +51,16 @@ async def test_a_line_names_the_job_of_its_process(host: Host, bus: NatsBus, tmp
     await host.start(NAVARCH_PROC=str(tmp_path / "proc"), NAVARCH_RACK="hall-2-rack-17")
     for pid in (4711, 4712):
         host.write(f"NVRM: Xid (PCI:{host.gpus[0].pci}): 31, pid={pid}, name=python, MMU Fault")
-    told = contents(await events(bus, host.node, 4))
-    assert ["hall-2-rack-17"] == [each["rack"] for each in told if "rack" in each]
-    assert ["slurm-1234", ""] == [each["job"] for each in told if each.get("kind") == "xid"]
+    reported = contents(await events(bus, host.node, 4))
+    assert ["hall-2-rack-17"] == [each["rack"] for each in reported if "rack" in each]
+    assert ["slurm-1234", ""] == [each["job"] for each in reported if each.get("kind") == "xid"]
     assert await host.stop() == 0
 
 
-async def test_a_restart_resumes_and_a_reboot_starts_anew(host: Host, bus: NatsBus):
-    """What was written while the agent was down is told, nothing twice; a new boot is a new log."""
+async def test_a_restart_resumes_and_a_reboot_starts_from_the_beginning(
+    host: AgentHost, bus: NatsBus
+):
+    """Lines written while the agent was down are reported once; a new boot is a new log."""
     await host.start()
     host.write("usb 1-1: new device", XID_79.format(pci="0000:1b:00"))
     await events(bus, host.node, 3)
@@ -75,7 +77,7 @@ async def test_a_restart_resumes_and_a_reboot_starts_anew(host: Host, bus: NatsB
 
 @pytest.mark.parametrize("crash", [False, True])
 async def test_faults_wait_for_the_broker(
-    host: Host, bus: NatsBus, server: EmbeddedServer, crash: bool
+    host: AgentHost, bus: NatsBus, server: EmbeddedServer, crash: bool
 ):
     """Faults of an outage arrive in order, once, even where the agent is killed meanwhile."""
     await host.start()
@@ -96,7 +98,7 @@ async def test_faults_wait_for_the_broker(
 
 
 async def test_an_agent_that_starts_before_the_broker_loses_nothing(
-    host: Host, bus: NatsBus, server: EmbeddedServer
+    host: AgentHost, bus: NatsBus, server: EmbeddedServer
 ):
     """Registration and faults wait, in order, for a broker that comes later."""
     await server.stop()
@@ -109,7 +111,7 @@ async def test_an_agent_that_starts_before_the_broker_loses_nothing(
     assert sum("fault" in each["type"] for each in found) == 1
 
 
-async def test_lines_lost_are_told(host: Host, bus: NatsBus):
+async def test_lines_lost_are_reported(host: AgentHost, bus: NatsBus):
     """A gap in the sequence is a fault that says how many lines are missing."""
     await host.start()
     await events(bus, host.node, 2)
@@ -119,7 +121,7 @@ async def test_lines_lost_are_told(host: Host, bus: NatsBus):
     assert (fault["kind"], fault["metrics"]) == ("lines_lost", {"lines_lost": 7})
 
 
-async def test_a_lost_gpu_is_a_fault(host: Host, bus: NatsBus):
+async def test_a_lost_gpu_is_a_fault(host: AgentHost, bus: NatsBus):
     """NVML's word that a GPU is lost is a fault though no line was written."""
     await host.start()
     await events(bus, host.node, 2)
@@ -128,8 +130,8 @@ async def test_a_lost_gpu_is_a_fault(host: Host, bus: NatsBus):
     assert (fault["kind"], fault["gpu_index"], fault["source"]) == ("gpu_lost", 2, "nvml")
 
 
-async def test_a_hung_call_neither_blocks_the_agent_nor_its_end(host: Host, bus: NatsBus):
-    """A hung NVML call is one fault; lines are told, questions answered, SIGTERM obeyed."""
+async def test_a_hung_call_neither_blocks_the_agent_nor_its_end(host: AgentHost, bus: NatsBus):
+    """A hung NVML call is one fault; lines are reported, questions answered, SIGTERM obeyed."""
     await host.start()
     await events(bus, host.node, 2)
     host.order(f"hang nvmlDeviceGetPowerUsage {HUNG_SECONDS} 1")
@@ -144,7 +146,7 @@ async def test_a_hung_call_neither_blocks_the_agent_nor_its_end(host: Host, bus:
         assert await host.stop() == 0
 
 
-async def test_diagnose_answers_with_the_boot_checks(host: Host, bus: NatsBus):
+async def test_diagnose_answers_with_the_boot_checks(host: AgentHost, bus: NatsBus):
     """What the checks find is answered in words; here one GPU fewer than there should be."""
     await host.start(NAVARCH_GPU_COUNT="8")
     stored = contents(await events(bus, host.node, 3))
@@ -156,7 +158,7 @@ async def test_diagnose_answers_with_the_boot_checks(host: Host, bus: NatsBus):
     assert failed == ["4 GPUs are visible, 8 are expected"]
 
 
-async def test_the_heart_stops_with_the_agent(host: Host, bus: NatsBus):
+async def test_heartbeats_stop_with_the_agent(host: AgentHost, bus: NatsBus):
     """The heartbeat is a key that the server itself removes after its time to live."""
     await host.start(NAVARCH_HEARTBEAT_INTERVAL="300ms", NAVARCH_HEARTBEAT_TTL="1s")
     removed: list[str] = []
@@ -170,7 +172,7 @@ async def test_the_heart_stops_with_the_agent(host: Host, bus: NatsBus):
     assert (entry.key, removed[:3], removed[-1]) == ("training.training-1", [""] * 3, "MaxAge")
 
 
-async def test_the_agent_ends_with_what_it_belongs_to(host: Host, bus: NatsBus):
+async def test_the_agent_ends_with_what_it_belongs_to(host: AgentHost, bus: NatsBus):
     """Without the directory that NAVARCH_EXIT_WITHOUT names, the agent has nothing to do here."""
     belongs_to = host.kmsg.parent / "instance"
     belongs_to.mkdir()

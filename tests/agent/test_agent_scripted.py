@@ -9,7 +9,7 @@ import pytest
 
 from schemas.subjects import node_command, node_events_of
 from services.bus.nats.nats_bus import NatsBus
-from tests.agent.conftest import Host, events
+from tests.agent.conftest import AgentHost, events
 
 SECONDS_MAX: Final = 2.0
 """Most take no longer; of one that does, the machine may have stood still."""
@@ -31,17 +31,17 @@ hung call, which comes back."""
 
 
 @pytest.mark.slow
-async def test_each_misfortune_is_the_right_fault_within_two_seconds(host: Host, bus: NatsBus):
-    """Sampled once a second, one agent lives through them all, answers, and tells each once."""
+async def test_each_misfortune_is_the_right_fault_within_two_seconds(host: AgentHost, bus: NatsBus):
+    """Sampled once a second, one agent lives through them all, answers, and reports each once."""
     await host.start(NAVARCH_SAMPLE_INTERVAL="1s", NAVARCH_PROBE_DEADLINE="500ms")
-    await host.logged("NVML tells the XIDs of 4 GPUs")
+    await host.logged("NVML reports XIDs of 4 GPUs")
     await events(bus, host.node, 2)
-    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    published: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def follow() -> None:
         async for stored in bus.follow("EVENTS", [node_events_of("training", host.node)], "all"):
             if b'"io.navarch.agent.event.v1.fault"' in stored.data:
-                told.put_nowait(json.loads(stored.data))
+                published.put_nowait(json.loads(stored.data))
 
     following = asyncio.create_task(follow())
     orders: list[str] = []
@@ -52,7 +52,7 @@ async def test_each_misfortune_is_the_right_fault_within_two_seconds(host: Host,
         host.order(*orders)
         began = clock()
         async with asyncio.timeout(HANGS_SECONDS):
-            fault = await told.get()
+            fault = await published.get()
         took.append(clock() - began)
         assert (fault["kind"], fault["gpu_index"], fault["subcode"]) == expected
         ping = await bus.request(
@@ -62,6 +62,6 @@ async def test_each_misfortune_is_the_right_fault_within_two_seconds(host: Host,
     assert statistics.median(took) <= SECONDS_MAX
     host.order()
     assert await host.stop() == 0
-    assert told.empty()
+    assert published.empty()
     following.cancel()
     await asyncio.wait({following})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.operator_tools import ParseCounts, parse, parse_file
 from agent.sources.log_formats import parse_text
 
@@ -72,7 +72,7 @@ JOURNAL = {
     ],
 )
 def test_text_forms_give_the_same_text(raw: str, facility: int, stamp_us: int):
-    """Dmesg, journalctl and syslog fronts come off; what a process wrote is told apart."""
+    """Dmesg, journalctl and syslog fronts come off; what a process wrote is recognised."""
     line = parse_text(raw.encode())
     assert line is not None
     assert (line.text, line.facility, line.timestamp_us) == (TEXT, facility, stamp_us)
@@ -84,7 +84,7 @@ def test_no_line_raises(data: bytes):
     for raw in (data, b"{" + data, b'{"MESSAGE":' + data + b"}", b"<3>1 " + data):
         line = parse_text(raw)
         if line is not None:
-            Scanner().scan(line)
+            KernelLogScanner().scan(line)
 
 
 def test_nested_wrappers_end():

@@ -1,4 +1,4 @@
-"""The outbox and its spool: in order, once in effect, whatever the disk and the bus do."""
+"""The outbox and its spool: in order and idempotent, whatever the disk and the bus do."""
 
 import asyncio
 import sqlite3
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.delivery import spool as spool_module
-from agent.delivery.outbox import WAITING_MAX, Outbox
-from agent.delivery.spool import Outgoing, Spool
+from agent.delivery.outbox import WAITING_MAX, AgentOutbox
+from agent.delivery.spool import OutgoingEvent, Spool
 from schemas import subjects
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
@@ -19,9 +19,9 @@ from tests.agent.bed import Clock
 SUBJECT = subjects.node_event("training", "n1", "fault")
 
 
-def message(number: int, *, size: int = 10, sequence: int = -1) -> Outgoing:
+def message(number: int, *, size: int = 10, sequence: int = -1) -> OutgoingEvent:
     """Make the message of a number."""
-    return Outgoing(SUBJECT, b"x" * size, f"m{number}", "", sequence)
+    return OutgoingEvent(SUBJECT, b"x" * size, f"m{number}", "", sequence)
 
 
 async def stored_ids(bus: NatsBus, count: int) -> list[str]:
@@ -39,10 +39,10 @@ class Running:
     """An outbox that runs inside a `with` block."""
 
     def __init__(self, spool: Spool) -> None:
-        self.outbox = Outbox(spool, SystemClock())
+        self.outbox = AgentOutbox(spool, SystemClock())
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Outbox:
+    async def __aenter__(self) -> AgentOutbox:
         self._task = asyncio.create_task(self.outbox.run())
         return self.outbox
 
@@ -71,7 +71,7 @@ async def test_what_one_run_could_not_send_the_next_does(tmp_path: Path, bus: Na
 async def test_what_waits_goes_out_when_the_bus_is_found(tmp_path: Path, bus: NatsBus):
     """Not at the next try: this clock's pauses never end by themselves."""
     clock = Clock()
-    outbox = Outbox(Spool(tmp_path / "spool"), clock)
+    outbox = AgentOutbox(Spool(tmp_path / "spool"), clock)
     outbox.put(message(0))
     running = asyncio.create_task(outbox.run())
     async with asyncio.timeout(60):
@@ -104,7 +104,7 @@ async def test_an_outage_in_the_middle_keeps_the_order(
 
 async def test_the_log_is_safe_up_to_what_is_sent_or_on_disk(tmp_path: Path):
     """A position is never beyond a fault that is in memory alone."""
-    outbox = Outbox(Spool(tmp_path / "spool"), SystemClock())
+    outbox = AgentOutbox(Spool(tmp_path / "spool"), SystemClock())
     assert outbox.dealt_with(9) == 9
     outbox.put(message(1, sequence=5))
     outbox.put(message(2, sequence=7))
@@ -117,7 +117,7 @@ async def test_the_log_is_safe_up_to_what_is_sent_or_on_disk(tmp_path: Path):
 
 async def test_no_more_than_the_bound_waits(tmp_path: Path):
     """Beyond the bound new messages are dropped and counted; those that wait are kept."""
-    outbox = Outbox(Spool(tmp_path / "spool"), SystemClock())
+    outbox = AgentOutbox(Spool(tmp_path / "spool"), SystemClock())
     for number in range(WAITING_MAX + 3):
         outbox.put(message(number))
     assert (outbox.dropped, outbox.take_dropped()) == (3, 0)

@@ -77,7 +77,7 @@ def test_the_file_says_how_much_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """Where the environment says nothing of it."""
-    caplog.set_level(logging.INFO)  # how it is now stands again when the test is over
+    caplog.set_level(logging.INFO)  # restored when the test ends
     monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers])
     file = tmp_path / "agent.yaml"
     file.write_text("pool: training\nnode: n1\nlog_level: WARNING\n")

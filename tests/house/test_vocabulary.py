@@ -34,8 +34,6 @@ EXEMPT: Final = (
 
 CLEAN_LATER: Final = (
     *(
-        "agent",
-        "schemas",
         "benchmarks/latest.json",
         "docs/agent.md",
         "docs/bootstrap.md",
@@ -47,16 +45,15 @@ CLEAN_LATER: Final = (
     ),
     *("services/cli", "services/health_monitor", "services/metrics"),
     *("services/notifier", "services/pool_manager"),
-    *("tests/agent", "tests/autoscaling", "tests/cli", "tests/crash"),
+    *("tests/autoscaling", "tests/cli", "tests/crash"),
     *(
-        "tests/golden",
         "tests/health_monitor",
         "tests/house/test_names.py",
         "tests/metrics",
         "tests/notifier",
     ),
     *("tests/plugins", "tests/pool_manager", "tests/provisioner", "tests/real"),
-    *("tests/whole_fleet", "tests/schemas", "tests/simulator"),
+    *("tests/whole_fleet", "tests/simulator"),
 )
 """Folders and files that still use banned words. The list only ever gets shorter."""
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from agent.sources.kernel_log_parser import Line
-from agent.sources.kernel_log_reader import KernelLog
+from agent.sources.kernel_log_parser import KernelLogLine
+from agent.sources.kernel_log_reader import KernelLogReader
 from schemas.subjects import node_events_of
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.local_gpus import build_library, compiler
-from tests.agent.conftest import WAIT_SECONDS, Host
+from tests.agent.conftest import WAIT_SECONDS, AgentHost
 
 KMSG = Path("/dev/kmsg")
 CODES = (13, 31, 32, 38, 43, 45, 48, 56, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 119, 120)
@@ -41,7 +41,7 @@ def library(tmp_path: Path) -> Path:
     return build_library(tmp_path / "nvml")
 
 
-async def inject(host: Host, code: int, gpu: int, text: str) -> None:
+async def inject(host: AgentHost, code: int, gpu: int, text: str) -> None:
     """Write a drill's line as a person does."""
     about = ("inject", "xid", str(code), "--gpu", str(gpu), "--text", text)
     command = ("-m", "agent", *about)
@@ -53,7 +53,7 @@ async def inject(host: Host, code: int, gpu: int, text: str) -> None:
     assert text in out.decode()
 
 
-async def faults(bus: NatsBus, host: Host, text: str) -> AsyncIterator[dict[str, Any]]:
+async def faults(bus: NatsBus, host: AgentHost, text: str) -> AsyncIterator[dict[str, Any]]:
     """The faults whose line has a text, as they come."""
     async with asyncio.timeout(WAIT_SECONDS):
         async for stored in bus.follow("EVENTS", [node_events_of("training", host.node)], "all"):
@@ -68,7 +68,7 @@ async def test_the_kernels_log_is_followed_and_resumed(
     """Two drills, the second while the agent is down: each is one fault, of the GPU it names."""
     mark = secrets.token_hex(8)
     # The log holds the drills of earlier runs, and of many of one kind only the first is told.
-    host = Host(tmp_path, server.url, library, "training-1")
+    host = AgentHost(tmp_path, server.url, library, "training-1")
     code, gpu = secrets.choice(CODES), secrets.randbelow(len(host.gpus))
     host.environment |= {"NAVARCH_KMSG": str(KMSG), "NAVARCH_KMSG_ANY_FACILITY": "1"}
     await host.start()
@@ -91,8 +91,8 @@ async def test_the_kernels_log_is_followed_and_resumed(
 
 async def test_what_a_process_writes_is_told_apart_from_the_kernel() -> None:
     """The facility of a line that came from /dev/kmsg is not the kernel's."""
-    mark, found = secrets.token_hex(8), asyncio.Queue[Line]()
-    log = KernelLog(
+    mark, found = secrets.token_hex(8), asyncio.Queue[KernelLogLine]()
+    log = KernelLogReader(
         KMSG,
         after=-1,
         on_line=lambda line: found.put_nowait(line) if mark in line.text else None,

@@ -116,7 +116,7 @@ def test_types_are_named_by_source_and_version():
         assert (parts[:2], parts[3:5], len(parts)) == (["io", "navarch"], ["event", "v1"], 6)
 
 
-def test_a_saga_entrys_subject_tells_its_type():
+def test_a_saga_entrys_subject_names_its_type():
     """Step and status together name one type, so a log can be read by its subjects alone."""
     seen = {(kind.__mro__[1].__name__, status): kind for kind, status in STATUSES.items()}
     assert len(seen) == len(STATUSES)

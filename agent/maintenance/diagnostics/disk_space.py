@@ -23,15 +23,15 @@ class DiskSpace:
 
     def __init__(self, place: Path = Path("/")) -> None:
         """Look at the file system that holds `place`."""
-        self._place = place
+        self._look_up_rack = place
 
     async def run(self) -> CheckResult:
         """Say how much is free, and whether that is enough to work with."""
         try:
-            usage = shutil.disk_usage(self._place)
+            usage = shutil.disk_usage(self._look_up_rack)
         except OSError as error:
-            return CheckResult(name=self.name, ok=False, detail=f"{self._place}: {error}")
+            return CheckResult(name=self.name, ok=False, detail=f"{self._look_up_rack}: {error}")
         percent = 100 * usage.free / usage.total if usage.total else 0.0
-        detail = f"{usage.free / GIB:.1f} GiB ({percent:.1f} %) of {self._place} are free"
+        detail = f"{usage.free / GIB:.1f} GiB ({percent:.1f} %) of {self._look_up_rack} are free"
         ok = percent >= FREE_PERCENT_MIN and usage.free >= FREE_BYTES_MIN
         return CheckResult(name=self.name, ok=ok, detail=detail)

@@ -1,4 +1,4 @@
-"""What a test is asked, what its tool printed, and what that says: values. Pure."""
+"""Parameters, tool output and result of a diagnostic. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -8,19 +8,19 @@ DETAIL_CHARS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """How a test is to be run."""
+class CheckParameters:
+    """Parameters of a test."""
 
     level: int = 1
     seconds: int = 60
     gbps_min: float = 0.0
     gpus: tuple[GpuIdentity, ...] = ()
-    """Those that NVML shows."""
+    """The GPUs that NVML lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What a tool gave."""
+class ToolOutput:
+    """Output of a tool."""
 
     code: int
     text: str = ""
@@ -28,8 +28,8 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One test's outcome."""
+class CheckFinding:
+    """Result of one test."""
 
     name: str
     ok: bool
@@ -37,23 +37,25 @@ class Finding:
     gpus: tuple[int, ...] = ()
     """Indexes of the GPUs that failed, where it is known."""
     ran: bool = True
-    """False: the tool could not do its work, which says nothing of the hardware."""
+    """False: the tool could not run, which says nothing about the hardware."""
     metrics: dict[str, Metric] = field(default_factory=dict)
 
     def result(self) -> CheckResult:
-        """Say it as the bus does."""
+        """The result as published."""
         return CheckResult(name=self.name, ok=self.ok, detail=self.detail[:DETAIL_CHARS_MAX])
 
 
-def not_run(name: str, output: Output) -> Finding:
-    """Say that a tool could not do its work, in its own first words."""
-    return Finding(name, ok=False, detail=f"could not be run: {first_words(output)}", ran=False)
+def not_run(name: str, output: ToolOutput) -> CheckFinding:
+    """A result for a tool that could not run, with its first line of output."""
+    return CheckFinding(
+        name, ok=False, detail=f"could not be run: {first_words(output)}", ran=False
+    )
 
 
-def first_words(output: Output) -> str:
-    """Take the first line that says something, from the errors before the rest."""
+def first_words(output: ToolOutput) -> str:
+    """First non-empty line of output, errors first."""
     for text in (output.errors, output.text):
         for line in text.splitlines():
             if words := "".join(c if c.isprintable() else " " for c in line).strip():
                 return words[:DETAIL_CHARS_MAX]
-    return f"exit status {output.code}, and not a word"
+    return f"exit status {output.code}, without output"

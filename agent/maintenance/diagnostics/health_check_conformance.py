@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX
-from agent.maintenance.diagnostics.health_check_plugins import HealthCheck, RunningCheck
+from agent.maintenance.diagnostics.health_check_plugins import HealthCheck, PluginRunner
 from agent.maintenance.diagnostics.health_checks import CHECKS
 from schemas.node_events import CheckResult
 
@@ -99,7 +99,7 @@ class HealthCheckConformance:
     def test_the_agent_can_run_it(self) -> None:
         """Under its deadline, in a thread, as on a node: a result, and none that says it failed."""
         check = self._made()
-        found = asyncio.run(RunningCheck(check).run(self.seconds_max))
+        found = asyncio.run(PluginRunner(check).run(self.seconds_max))
         assert found.name == check.name
         for problem in ("raised ", "not done in ", "returned no CheckResult"):
             assert not found.detail.startswith(problem), found.detail

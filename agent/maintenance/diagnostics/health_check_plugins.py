@@ -1,8 +1,8 @@
-"""Health checks that other people wrote: found by entry point or named, run each in its thread.
+"""Health check plugins, found by entry point or name, each run in its own thread.
 
-A plugin is a class without arguments of the shape of `HealthCheck`, in the entry-point group
-HEALTH_CHECK_PLUGINS of somebody's package, or named as `module:Class`. It may hang, raise or
-return nonsense: that fails the check and nothing else.
+A plugin is a class without arguments that implements `HealthCheck`, in the entry-point group
+HEALTH_CHECK_PLUGINS of its package, or named as `module:Class`. If it hangs, raises or returns an
+invalid value, only that check fails.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, Protocol
 
-from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX, Finding
+from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX, CheckFinding
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from schemas.node_events import CheckResult
 from schemas.settings import HEALTH_CHECK_PLUGINS
 from services.primitives.errors import ConfigurationError
 
 EXTRA_SECONDS: Final = 1.0
-"""How much later than the check itself its thread is given up."""
+"""Time after the check's own deadline until its thread is abandoned."""
 
 
 class HealthCheck(Protocol):
-    """A check that somebody adds to the agent."""
+    """Interface of a health check plugin."""
 
     name: str
     """`a-z`, `0-9` and `-`."""
@@ -30,7 +30,7 @@ class HealthCheck(Protocol):
     """How often it is run; 0: once, with the boot checks."""
 
     async def run(self) -> CheckResult:
-        """Look, and say in a sentence what was found."""
+        """Run the check; `detail` is one sentence."""
         ...
 
 
@@ -38,7 +38,7 @@ class PluginFailed(Exception):  # noqa: N818 - reads as the state it names
     """A plugin raised something."""
 
 
-class RunningCheck:
+class PluginRunner:
     """A plugin and its thread."""
 
     def __init__(self, check: HealthCheck) -> None:
@@ -48,19 +48,23 @@ class RunningCheck:
         self._check = check
         self._thread = ProbeThread(f"health check {self.name}")
 
-    async def run(self, seconds_max: float) -> Finding:
+    async def run(self, seconds_max: float) -> CheckFinding:
         """Run it, no longer than that."""
         try:
             found = await self._thread.call(
                 lambda: self._run(seconds_max), seconds_max + EXTRA_SECONDS
             )
         except (TimeoutError, ProbeHung):
-            return Finding(self.name, ok=False, detail=f"not done in {seconds_max:g} s")
+            return CheckFinding(self.name, ok=False, detail=f"not done in {seconds_max:g} s")
         except PluginFailed as error:
-            return Finding(self.name, ok=False, detail=str(error)[:DETAIL_CHARS_MAX])
+            return CheckFinding(self.name, ok=False, detail=str(error)[:DETAIL_CHARS_MAX])
         if not isinstance(found, CheckResult):
-            return Finding(self.name, ok=False, detail=f"returned no CheckResult: {found!r:.200}")
-        return Finding(self.name, ok=bool(found.ok), detail=str(found.detail)[:DETAIL_CHARS_MAX])
+            return CheckFinding(
+                self.name, ok=False, detail=f"returned no CheckResult: {found!r:.200}"
+            )
+        return CheckFinding(
+            self.name, ok=bool(found.ok), detail=str(found.detail)[:DETAIL_CHARS_MAX]
+        )
 
     def _run(self, seconds_max: float) -> Any:
         try:
@@ -68,11 +72,11 @@ class RunningCheck:
         except TimeoutError:
             raise
         except BaseException as error:
-            # SystemExit and the like are the plugin's failure, too, and not the agent's end.
+            # SystemExit and the like must fail the plugin, not end the agent.
             raise PluginFailed(f"raised {type(error).__name__}: {error}") from error
 
 
-def load_checks(named: str) -> Sequence[RunningCheck]:
+def load_checks(named: str) -> Sequence[PluginRunner]:
     """Make the checks that are named: `all` that are installed, `none`, or names with commas."""
     if named == "none":
         return ()
@@ -81,7 +85,7 @@ def load_checks(named: str) -> Sequence[RunningCheck]:
     return tuple(_made(names, installed))
 
 
-def _made(names: Sequence[str], installed: dict[str, Any]) -> Iterator[RunningCheck]:
+def _made(names: Sequence[str], installed: dict[str, Any]) -> Iterator[PluginRunner]:
     for name in names:
         if name not in installed and ":" not in name:
             known = ", ".join(sorted(installed)) or "none"
@@ -90,8 +94,8 @@ def _made(names: Sequence[str], installed: dict[str, Any]) -> Iterator[RunningCh
                 "install its package, or write module:Class"
             )
         try:
-            yield RunningCheck(_class(name, installed)())
-        except Exception as error:  # a module of somebody else's may raise anything
+            yield PluginRunner(_class(name, installed)())
+        except Exception as error:  # a plugin's module may raise anything
             raise ConfigurationError(
                 f"NAVARCH_HEALTH_CHECKS: {name} cannot be loaded: {type(error).__name__}: {error}"
             ) from error

@@ -1,6 +1,6 @@
-"""The tests that there are: each with its tool, how it is called, its time and whom it disturbs.
+"""Table of the built-in diagnostics: tool, arguments, deadline and whether it needs idle GPUs.
 
-A table. A test whose tool is not on this host is not offered.
+A test without its tool on this host is not offered.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.maintenance.diagnostics import tool_parsers
-from agent.maintenance.diagnostics.findings import Asked, Finding, Output
+from agent.maintenance.diagnostics.findings import CheckFinding, CheckParameters, ToolOutput
 
 MEMORY_BYTES: Final = 64 * 1_048_576
 MEMORY_MODULE: Final = "agent.maintenance.diagnostics.gpu_memory_test"
@@ -26,20 +26,20 @@ class Check:
     name: str
     programs: tuple[str, ...]
     """Names under which its tool is installed."""
-    arguments: Callable[[Asked], Sequence[str]]
-    seconds_max: Callable[[Asked], float]
-    exclusive: Callable[[Asked], bool]
-    """Whether it needs the GPUs for itself."""
-    parse: Callable[[Output, Asked], Finding]
+    arguments: Callable[[CheckParameters], Sequence[str]]
+    seconds_max: Callable[[CheckParameters], float]
+    exclusive: Callable[[CheckParameters], bool]
+    """Whether it needs the GPUs exclusively."""
+    parse: Callable[[ToolOutput, CheckParameters], CheckFinding]
     at_home: bool = False
-    """Whether the tool wants to be run in the directory it lies in."""
+    """Whether the tool must run in its own directory."""
 
 
-def _always(_: Asked) -> bool:
+def _always(_: CheckParameters) -> bool:
     return True
 
 
-def _never(_: Asked) -> bool:
+def _never(_: CheckParameters) -> bool:
     return False
 
 
@@ -55,9 +55,9 @@ CHECKS: Final = (
     Check(
         "dcgm",
         ("dcgmi",),
-        lambda asked: ("diag", "-r", str(asked.level), "-j"),
-        lambda asked: DCGM_SECONDS_MAX[asked.level],
-        lambda asked: asked.level > 1,
+        lambda parameters: ("diag", "-r", str(parameters.level), "-j"),
+        lambda parameters: DCGM_SECONDS_MAX[parameters.level],
+        lambda parameters: parameters.level > 1,
         tool_parsers.dcgm,
     ),
     Check(
@@ -74,7 +74,16 @@ CHECKS: Final = (
     Check(
         "nccl",
         ("all_reduce_perf",),
-        lambda asked: ("-b", "8M", "-e", "1G", "-f", "2", "-g", str(max(len(asked.gpus), 1))),
+        lambda parameters: (
+            "-b",
+            "8M",
+            "-e",
+            "1G",
+            "-f",
+            "2",
+            "-g",
+            str(max(len(parameters.gpus), 1)),
+        ),
         lambda _: 900.0,
         _always,
         tool_parsers.nccl,
@@ -82,20 +91,20 @@ CHECKS: Final = (
     Check(
         "burn",
         ("gpu_burn", "gpu-burn"),
-        lambda asked: (str(asked.seconds),),
-        lambda asked: asked.seconds + BURN_EXTRA_SECONDS,
+        lambda parameters: (str(parameters.seconds),),
+        lambda parameters: parameters.seconds + BURN_EXTRA_SECONDS,
         _always,
         tool_parsers.burn,
         at_home=True,
     ),
 )
-"""Tests by tools of others."""
+"""Tests by third-party tools."""
 
 
 def memory_check(library: str) -> Check:
-    """Write to every GPU's memory and read it back, by our own program and the CUDA driver.
+    """Write to every GPU's memory and read it back, with Navarch's own program and the CUDA driver.
 
-    It takes no time and little memory; but a GPU in use is not its to touch.
+    It is fast and needs little memory, but skips GPUs in use.
     """
     return Check(
         "memory",
@@ -116,5 +125,5 @@ def program_of(check: Check, path: str | None = None) -> str:
 
 
 def home_of(check: Check, program: str) -> Path | None:
-    """Where to run it; None: wherever the agent runs."""
+    """Directory to run it in; None: the agent's."""
     return Path(program).resolve().parent if check.at_home else None

@@ -1,4 +1,4 @@
-"""What the tools' outputs say. Pure: text in, a Finding out; nothing raises, whatever the text.
+"""Parsers of the tools' output. Pure: text in, a CheckFinding out; no text raises.
 
 Formats as of: nvidia-smi of drivers 450 to 580 (CSV query), dcgmi of DCGM 2.x, 3.x and 4.x (`diag
 -j`), nvbandwidth 0.5 to 0.8 (`-j`), nccl-tests 2.13 to 2.17 (text), gpu-burn 1.0 to 1.1 (text).
@@ -10,15 +10,21 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.maintenance.diagnostics.findings import Asked, Finding, Output, first_words, not_run
+from agent.maintenance.diagnostics.findings import (
+    CheckFinding,
+    CheckParameters,
+    ToolOutput,
+    first_words,
+    not_run,
+)
 from schemas.node_events import Metric
 
 GPUS_MAX: Final = 64
 PROBLEMS_MAX: Final = 8
 CONFIGURATION: Final = 5
-"""DCGM's severity of what is a matter of settings (persistence mode …) and not of hardware."""
+"""DCGM's severity of settings (persistence mode …), as opposed to hardware."""
 IN_USE: Final = frozenset({2, 46, 201})
-"""CUDA's out of memory, device unavailable, invalid context: somebody uses the GPU."""
+"""CUDA's out of memory, device unavailable, invalid context: the GPU is in use."""
 
 _UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _BUS = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]{1,16})")
@@ -27,26 +33,26 @@ _BURNT = re.compile(r"^\s*GPU (\d{1,3}): (OK|FAULTY)\b", re.MULTILINE)
 _JSON = msgspec.json.Decoder()
 
 
-def nvidia_smi(output: Output, asked: Asked) -> Finding:
+def nvidia_smi(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
     """Read `nvidia-smi --query-gpu=index,uuid --format=csv,noheader`: it shows what NVML shows."""
     name = "nvidia-smi"
     shown = {found.lower() for found in _UUID.findall(output.text)}
     if output.code != 0:
         detail = f"exit status {output.code}: {first_words(output)}"
-        return Finding(name, ok=False, detail=detail)
-    missing = tuple(gpu.index for gpu in asked.gpus if gpu.uuid.lower() not in shown)
+        return CheckFinding(name, ok=False, detail=detail)
+    missing = tuple(gpu.index for gpu in parameters.gpus if gpu.uuid.lower() not in shown)
     if missing:
         detail = f"GPUs that it does not show: {', '.join(map(str, missing))}"
-        return Finding(name, ok=False, detail=detail, gpus=missing)
+        return CheckFinding(name, ok=False, detail=detail, gpus=missing)
     if not shown:
-        return Finding(name, ok=False, detail="it shows no GPU")
-    return Finding(name, ok=True, detail=f"it shows {len(shown)} GPUs")
+        return CheckFinding(name, ok=False, detail="it shows no GPU")
+    return CheckFinding(name, ok=True, detail=f"it shows {len(shown)} GPUs")
 
 
-def memory(output: Output, asked: Asked) -> Finding:
+def memory(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
     """Read our own memory test: a JSON object a line, one for each GPU or one with an error."""
     name = "memory"
-    index_of = {gpu.uuid.lower(): gpu.index for gpu in asked.gpus}
+    index_of = {gpu.uuid.lower(): gpu.index for gpu in parameters.gpus}
     passed, busy, failed, problems = 0, 0, [], []
     for line in output.text.splitlines():
         found = _object(line)
@@ -62,14 +68,14 @@ def memory(output: Output, asked: Asked) -> Finding:
             problems.append(what)
     if problems:
         gpus = tuple(index for index in failed if index >= 0)
-        return Finding(name, ok=False, detail="; ".join(problems[:PROBLEMS_MAX]), gpus=gpus)
+        return CheckFinding(name, ok=False, detail="; ".join(problems[:PROBLEMS_MAX]), gpus=gpus)
     if output.code != 0 or passed + busy == 0:
         return not_run(name, output)
     detail = f"{passed} GPUs hold what is written to them"
-    return Finding(name, ok=True, detail=f"{detail}, {busy} are in use" if busy else detail)
+    return CheckFinding(name, ok=True, detail=f"{detail}, {busy} are in use" if busy else detail)
 
 
-def dcgm(output: Output, asked: Asked) -> Finding:
+def dcgm(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
     """Read `dcgmi diag -r LEVEL -j`: the JSON, whatever the exit status and the text around it."""
     name = "dcgm"
     begin, end = output.text.find("{"), output.text.rfind("}")
@@ -92,18 +98,20 @@ def dcgm(output: Output, asked: Asked) -> Finding:
         if not configuration:
             gpus.update(_dcgm_gpus(result))
     if error := tree.get("runtime_error"):
-        return Finding(name, ok=False, detail=f"could not be run: {error}", ran=False)
+        return CheckFinding(name, ok=False, detail=f"could not be run: {error}", ran=False)
     if not counted.get("pass") and not problems and not settings:
         return not_run(name, output)
-    metrics: dict[str, Metric] = {"level": asked.level, "passed": counted.get("pass", 0)}
+    metrics: dict[str, Metric] = {"level": parameters.level, "passed": counted.get("pass", 0)}
     metrics["failed"] = len(problems)
     if problems:
         detail = "; ".join(problems[:PROBLEMS_MAX])
-        return Finding(name, ok=False, detail=detail, gpus=tuple(sorted(gpus)), metrics=metrics)
-    detail = f"level {asked.level}: {counted.get('pass', 0)} tests passed"
+        return CheckFinding(
+            name, ok=False, detail=detail, gpus=tuple(sorted(gpus)), metrics=metrics
+        )
+    detail = f"level {parameters.level}: {counted.get('pass', 0)} tests passed"
     if settings:
         detail += f"; settings to look at: {'; '.join(settings[:PROBLEMS_MAX])}"
-    return Finding(name, ok=True, detail=detail, metrics=metrics)
+    return CheckFinding(name, ok=True, detail=detail, metrics=metrics)
 
 
 def _dcgm_results(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -140,7 +148,7 @@ def _dcgm_gpus(result: dict[str, Any]) -> Iterator[int]:
             yield int(part)
 
 
-def nvbandwidth(output: Output, asked: Asked) -> Finding:
+def nvbandwidth(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
     """Read `nvbandwidth -j`: each test's status, and the least bandwidth of its matrix."""
     name = "nvbandwidth"
     begin = output.text.find("{")
@@ -148,7 +156,7 @@ def nvbandwidth(output: Output, asked: Asked) -> Finding:
     if not isinstance(tree, dict):
         return not_run(name, output)
     if error := tree.get("error"):
-        return Finding(name, ok=False, detail=str(error))
+        return CheckFinding(name, ok=False, detail=str(error))
     problems, passed = [], 0
     metrics: dict[str, Metric] = {}
     for case in _dicts(tree.get("testcases")):
@@ -159,36 +167,38 @@ def nvbandwidth(output: Output, asked: Asked) -> Finding:
         elif speeds:
             passed += 1
             metrics[f"{what}_gbps"] = min(speeds)
-            if min(speeds) < asked.gbps_min:
-                problems.append(f"{what}: {min(speeds):g} GB/s, expected {asked.gbps_min:g}")
+            if min(speeds) < parameters.gbps_min:
+                problems.append(f"{what}: {min(speeds):g} GB/s, expected {parameters.gbps_min:g}")
     if problems:
-        return Finding(name, ok=False, detail="; ".join(problems[:PROBLEMS_MAX]), metrics=metrics)
+        return CheckFinding(
+            name, ok=False, detail="; ".join(problems[:PROBLEMS_MAX]), metrics=metrics
+        )
     if not passed:
         return not_run(name, output)
     least = ", ".join(f"{what.removesuffix('_gbps')} {value:g}" for what, value in metrics.items())
-    return Finding(name, ok=True, detail=f"least GB/s: {least}", metrics=metrics)
+    return CheckFinding(name, ok=True, detail=f"least GB/s: {least}", metrics=metrics)
 
 
-def nccl(output: Output, asked: Asked) -> Finding:
+def nccl(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
     """Read `all_reduce_perf`: wrong values, and the average bus bandwidth."""
     name = "nccl"
     speed, bounds = _BUS.search(output.text), _BOUNDS.search(output.text)
     if speed is None or bounds is None:
         if failure := _failure_line(output.text):
-            return Finding(name, ok=False, detail=failure)
+            return CheckFinding(name, ok=False, detail=failure)
         return not_run(name, output)
     gbps = _number(speed.group(1)) or 0.0
     metrics: dict[str, Metric] = {"bus_gbps": gbps}
     if bounds.group(2) == "FAILED" or bounds.group(1) not in ("0", "N/A"):
         detail = f"{bounds.group(1)} values came out wrong"
-        return Finding(name, ok=False, detail=detail, metrics=metrics)
-    if gbps < asked.gbps_min:
-        detail = f"{gbps:g} GB/s over the bus, expected {asked.gbps_min:g}"
-        return Finding(name, ok=False, detail=detail, metrics=metrics)
+        return CheckFinding(name, ok=False, detail=detail, metrics=metrics)
+    if gbps < parameters.gbps_min:
+        detail = f"{gbps:g} GB/s over the bus, expected {parameters.gbps_min:g}"
+        return CheckFinding(name, ok=False, detail=detail, metrics=metrics)
     if output.code != 0:
         detail = f"exit status {output.code}: {first_words(output)}"
-        return Finding(name, ok=False, detail=detail, metrics=metrics)
-    return Finding(name, ok=True, detail=f"{gbps:g} GB/s over the bus", metrics=metrics)
+        return CheckFinding(name, ok=False, detail=detail, metrics=metrics)
+    return CheckFinding(name, ok=True, detail=f"{gbps:g} GB/s over the bus", metrics=metrics)
 
 
 def _failure_line(text: str) -> str:
@@ -196,7 +206,7 @@ def _failure_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if "failure" in line.lower()), "")
 
 
-def burn(output: Output, asked: Asked) -> Finding:
+def burn(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
     """Read `gpu_burn`: its last words, `GPU 0: OK` or `GPU 0: FAULTY` for each GPU."""
     name = "burn"
     tail = output.text[output.text.rfind("Tested ") :] if "Tested " in output.text else ""
@@ -206,8 +216,8 @@ def burn(output: Output, asked: Asked) -> Finding:
     faulty = tuple(int(index) for index, word in found if word == "FAULTY")
     if faulty:
         detail = f"GPUs that computed wrongly: {', '.join(map(str, faulty))}"
-        return Finding(name, ok=False, detail=detail, gpus=faulty)
-    return Finding(name, ok=True, detail=f"{len(found)} GPUs burnt for {asked.seconds} s")
+        return CheckFinding(name, ok=False, detail=detail, gpus=faulty)
+    return CheckFinding(name, ok=True, detail=f"{len(found)} GPUs burnt for {parameters.seconds} s")
 
 
 def _object(text: str) -> dict[str, Any]:

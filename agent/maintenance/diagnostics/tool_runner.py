@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.maintenance.diagnostics.findings import Output
+from agent.maintenance.diagnostics.findings import ToolOutput
 
 log = logging.getLogger(__name__)
 
 OUTPUT_BYTES_MAX: Final = 4 * 1_048_576
-"""Of what a tool prints more than this the middle is dropped."""
+"""The middle of longer output is dropped."""
 CHUNK_BYTES: Final = 65_536
 GRACE_SECONDS: Final = 5.0
 SECRETS: Final = "NAVARCH_NATS_"
-"""Settings of the agent that are nobody else's business."""
+"""Prefix of settings that tools must not see."""
 
 
 class ToolHung(Exception):  # noqa: N818 - reads as the state it names
-    """The tool was not done in time, and was stopped."""
+    """The tool exceeded its deadline and was stopped."""
 
 
 async def run_tool(
@@ -32,7 +32,7 @@ async def run_tool(
     environment: Mapping[str, str],
     directory: Path | None = None,
     grace_seconds: float = GRACE_SECONDS,
-) -> Output:
+) -> ToolOutput:
     """Run a tool to its end; raise ToolHung, or OSError where it cannot be started."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -57,11 +57,11 @@ async def run_tool(
         _signal(process, signal.SIGKILL)
         await process.wait()
         raise
-    return Output(code, text, errors)
+    return ToolOutput(code, text, errors)
 
 
 async def _all(stream: asyncio.StreamReader) -> str:
-    """Read to the end, keeping the front and the back of what is too much."""
+    """Read to the end; keep the beginning and the end of long output."""
     front, back = bytearray(), bytearray()
     while chunk := await stream.read(CHUNK_BYTES):
         if len(front) < OUTPUT_BYTES_MAX // 2:
@@ -73,9 +73,9 @@ async def _all(stream: asyncio.StreamReader) -> str:
 
 
 async def _stop(process: Process, grace_seconds: float) -> None:
-    """Ask the whole group to end, then make it."""
+    """Terminate the process group, then kill it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        # Also after the tool itself has gone: what it started may still be there.
+        # Also after the tool has ended: its children may still run.
         _signal(process, number)
         try:
             async with asyncio.timeout(grace_seconds):

@@ -1,5 +1,5 @@
-"""What the cloud announces of this host: that it takes it back, or will work on it.
+"""Provider notices about this host: preemption and maintenance.
 
-Each cloud tells so through its metadata service, which only the instance itself can ask. Notices
+Each cloud announces them in its metadata service, which only the instance can read. Notices
 are published as faults of the kinds `preemption` and `maintenance`; nothing is acknowledged.
 """

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent.sources.cloud.metadata_http import Answer, MetadataUnavailable, fetch
+from agent.sources.cloud.metadata_http import MetadataReply, MetadataUnavailable, fetch
 from agent.sources.cloud.notice_parsers import Notice, aws_rebalance, aws_scheduled, aws_spot, read
 
 BASE: Final = "http://169.254.169.254"
@@ -18,7 +18,7 @@ OK: Final = 200
 NOT_FOUND: Final = 404
 UNAUTHORIZED: Final = 401
 SCHEDULED_INTERVAL_SECONDS: Final = 60.0
-"""These are announced days ahead."""
+"""Scheduled events are announced days ahead."""
 
 
 class Imds:
@@ -35,7 +35,7 @@ class Imds:
         token = await self._valid_token(refused="")
         answer = await self._get(path, token)
         if answer.status == UNAUTHORIZED:
-            # The token ran out, or the instance was started anew from a snapshot.
+            # The token expired, or the instance was started from a snapshot.
             answer = await self._get(path, await self._valid_token(refused=token))
         if answer.status == NOT_FOUND:
             return b""
@@ -43,7 +43,7 @@ class Imds:
             raise MetadataUnavailable(f"{path}: answers with status {answer.status}")
         return answer.body
 
-    async def _get(self, path: str, token: str) -> Answer:
+    async def _get(self, path: str, token: str) -> MetadataReply:
         return await fetch(
             f"{self._base}/latest/meta-data/{path}",
             headers={"X-aws-ec2-metadata-token": token},
@@ -51,7 +51,7 @@ class Imds:
         )
 
     async def _valid_token(self, *, refused: str) -> str:
-        """Give the one token of all looks; another one where this one was `refused`."""
+        """The shared session token, renewed where this one was `refused`."""
         async with self._asking:
             if self._token in ("", refused):
                 self._token = await self._new_token()
@@ -70,7 +70,7 @@ class Imds:
         return token
 
 
-class _Look:
+class _NoticeSource:
     def __init__(
         self, imds: Imds, path: str, interval: float, read: Callable[[bytes], Sequence[Notice]]
     ) -> None:
@@ -80,24 +80,26 @@ class _Look:
         self._path = path
         self._read = read
 
-    async def look(self) -> Sequence[Notice]:
-        """Ask once."""
+    async def poll(self) -> Sequence[Notice]:
+        """Poll once."""
         body = await self._imds.get(self._path)
         return read(body, self._read) if body.strip() else ()
 
 
-def looks(base: str, interval_seconds: float) -> list[_Look]:
-    """Everything that AWS announces."""
+def notice_sources(base: str, interval_seconds: float) -> list[_NoticeSource]:
+    """Sources of AWS notices."""
     imds = Imds(base)
     return [
-        _Look(imds, "spot/instance-action", interval_seconds, lambda body: [aws_spot(body)]),
-        _Look(
+        _NoticeSource(
+            imds, "spot/instance-action", interval_seconds, lambda body: [aws_spot(body)]
+        ),
+        _NoticeSource(
             imds,
             "events/recommendations/rebalance",
             interval_seconds,
             lambda body: [aws_rebalance(body)],
         ),
-        _Look(
+        _NoticeSource(
             imds,
             "events/maintenance/scheduled",
             max(interval_seconds, min(SCHEDULED_INTERVAL_SECONDS, interval_seconds * 12)),

@@ -1,7 +1,7 @@
 """Azure: Scheduled Events, of which evictions are one kind.
 
 The list covers a whole placement group, so the VM's own name is asked first. Events are never
-acknowledged here: that would start them at once, and is for whoever has drained the node.
+acknowledged here: that would start them at once, before the node is drained.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ HEADERS: Final = {"Metadata": "true"}
 EVENTS_PATH: Final = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME_PATH: Final = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 FIRST_SECONDS_MAX: Final = 130.0
-"""The first question switches the service on, which takes Azure up to two minutes."""
+"""The first request enables the service, which takes Azure up to two minutes."""
 REQUEST_SECONDS_MAX: Final = 10.0
 OK: Final = 200
 
 
-class _Look:
+class _NoticeSource:
     name = "Azure scheduled events"
 
     def __init__(self, base: str, interval_seconds: float) -> None:
@@ -29,8 +29,8 @@ class _Look:
         self._vm = ""
         self._seconds_max = FIRST_SECONDS_MAX
 
-    async def look(self) -> Sequence[Notice]:
-        """Ask once."""
+    async def poll(self) -> Sequence[Notice]:
+        """Poll once."""
         if not self._vm:
             name = await self._get(NAME_PATH, REQUEST_SECONDS_MAX)
             self._vm = name.decode("utf-8", "replace").strip()
@@ -45,6 +45,6 @@ class _Look:
         return answer.body
 
 
-def looks(base: str, interval_seconds: float) -> list[_Look]:
-    """Everything that Azure announces."""
-    return [_Look(base, interval_seconds)]
+def notice_sources(base: str, interval_seconds: float) -> list[_NoticeSource]:
+    """Sources of Azure notices."""
+    return [_NoticeSource(base, interval_seconds)]

@@ -1,4 +1,4 @@
-"""Which cloud this host is in, and what to ask of it."""
+"""Detects the cloud of this host, and selects its notice sources."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,32 +6,32 @@ from typing import Final
 
 from agent.settings import AgentConfig
 from agent.sources.cloud import aws_metadata, azure_metadata, gcp_metadata
-from agent.sources.cloud.notice_watcher import Look
+from agent.sources.cloud.notice_watcher import NoticeSource
 from agent.sources.cloud.rack_lookup import rack_of
 from services.primitives.clock import Clock
 
 DMI: Final = Path("/sys/class/dmi/id")
 AZURE_ASSET_TAG: Final = "7783-7084-3265-9085-8269-3286-77"
-"""Microsoft makes other machines, too; Azure's all bear this tag."""
+"""The chassis tag of Azure VMs, as opposed to other Microsoft machines."""
 
 
-def looks(config: AgentConfig, clock: Clock, dmi: Path = DMI) -> Sequence[Look]:
-    """What to ask for notices; nothing outside the clouds that are known."""
+def notice_sources(config: AgentConfig, clock: Clock, dmi: Path = DMI) -> Sequence[NoticeSource]:
+    """Notice sources of the cloud; none outside the known clouds."""
     cloud = detect(dmi) if config.cloud == "auto" else config.cloud
     base, interval = config.cloud_metadata_url, float(config.cloud_interval)
     match cloud:
         case "aws":
-            return aws_metadata.looks(base, interval)
+            return aws_metadata.notice_sources(base, interval)
         case "gcp":
-            return gcp_metadata.looks(base, clock)
+            return gcp_metadata.notice_sources(base, clock)
         case "azure":
-            return azure_metadata.looks(base, interval)
+            return azure_metadata.notice_sources(base, interval)
         case _:
             return ()
 
 
 async def rack(config: AgentConfig, dmi: Path = DMI) -> str:
-    """Where this host stands: as it is set, else as the cloud tells."""
+    """Rack of this host: the setting, else from the cloud's metadata."""
     if config.rack:
         return config.rack
     cloud = detect(dmi) if config.cloud == "auto" else config.cloud
@@ -39,7 +39,7 @@ async def rack(config: AgentConfig, dmi: Path = DMI) -> str:
 
 
 def detect(dmi: Path) -> str:
-    """Tell the cloud by what the firmware says of the machine; empty: none that is known."""
+    """Detect the cloud from the firmware's machine data; empty: none."""
     if _read(dmi / "sys_vendor") == "Amazon EC2":
         return "aws"
     if _read(dmi / "product_name") == "Google Compute Engine":

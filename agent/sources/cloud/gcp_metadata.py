@@ -20,7 +20,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 OK: Final = 200
 
 
-class _Look:
+class _NoticeSource:
     def __init__(
         self, base: str, path: str, clock: Clock, read: Callable[[str], Sequence[Notice]]
     ) -> None:
@@ -31,7 +31,7 @@ class _Look:
         self._read = read
         self._etag = ""
 
-    async def look(self) -> Sequence[Notice]:
+    async def poll(self) -> Sequence[Notice]:
         """Wait for the next answer."""
         url, seconds = self._url, ANSWER_SECONDS_MAX
         if self._etag:
@@ -45,14 +45,16 @@ class _Look:
         if not self._etag:
             raise MetadataUnavailable(f"{self._url}: answers without an ETag")
         if self._etag == etag:
-            # The wait ran out. A server that does not wait must not be asked in a tight circle.
+            # The wait expired. A server that does not wait must not be polled in a tight loop.
             await self._clock.sleep(1.0)
         return self._read(answer.body.decode("utf-8", "replace").strip())
 
 
-def looks(base: str, clock: Clock) -> list[_Look]:
-    """Everything that Google Cloud announces."""
+def notice_sources(base: str, clock: Clock) -> list[_NoticeSource]:
+    """Sources of Google Cloud notices."""
     return [
-        _Look(base, "preempted", clock, lambda value: gcp_preempted(value, clock.now())),
-        _Look(base, "maintenance-event", clock, lambda value: gcp_maintenance(value, clock.now())),
+        _NoticeSource(base, "preempted", clock, lambda value: gcp_preempted(value, clock.now())),
+        _NoticeSource(
+            base, "maintenance-event", clock, lambda value: gcp_maintenance(value, clock.now())
+        ),
     ]

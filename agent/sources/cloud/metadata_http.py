@@ -20,7 +20,7 @@ class MetadataUnavailable(Exception):  # noqa: N818 - reads as the state it name
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MetadataReply:
     """A response; header names are in lower case."""
 
     status: int
@@ -30,7 +30,7 @@ class Answer:
 
 async def fetch(
     url: str, *, headers: Mapping[str, str], seconds: float, method: str = "GET"
-) -> Answer:
+) -> MetadataReply:
     """Make one request; raise MetadataUnavailable where there is no answer in time."""
     try:
         async with asyncio.timeout(seconds):
@@ -41,7 +41,7 @@ async def fetch(
         raise MetadataUnavailable(f"{url}: {error or type(error).__name__}") from error
 
 
-async def _fetch(url: str, headers: Mapping[str, str], method: str) -> Answer:
+async def _fetch(url: str, headers: Mapping[str, str], method: str) -> MetadataReply:
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError("not an http:// address")
@@ -61,7 +61,7 @@ async def _fetch(url: str, headers: Mapping[str, str], method: str) -> Answer:
         writer.close()
 
 
-async def _read(reader: asyncio.StreamReader) -> Answer:
+async def _read(reader: asyncio.StreamReader) -> MetadataReply:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.split("\r\n")
     version, _, rest = first.partition(" ")
@@ -69,7 +69,7 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
         raise ValueError(f"not an HTTP/1.1 answer: {first[:80]!r}")
     pairs = (line.partition(":") for line in lines if line)
     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return Answer(int(rest[:3]), headers, await _body(reader, headers))
+    return MetadataReply(int(rest[:3]), headers, await _body(reader, headers))
 
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:

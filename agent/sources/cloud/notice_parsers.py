@@ -1,6 +1,6 @@
-"""What clouds announce, as values, and how to read it from their answers. Pure.
+"""Parses provider notices from metadata replies. Pure.
 
-An announcement that cannot be read is an error of the metadata service, not silence.
+A notice that cannot be parsed is an error of the metadata service, not an absent notice.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ TEXT_CHARS_MAX: Final = 200
 NOTICES_MAX: Final = 64
 GCP_PREEMPTION_SECONDS: Final = 30.0
 GCP_GPU_STOP_SECONDS: Final = 3600.0
-"""VMs with GPUs are told an hour ahead that they will be stopped; the answer names no time."""
+"""VMs with GPUs get a notice an hour before they are stopped; the reply names no time."""
 GCP_MIGRATION_SECONDS: Final = 60.0
 AWS_TAKING: Final = frozenset({"instance-stop", "instance-retirement"})
 """Scheduled events after which the instance does not go on by itself."""
@@ -28,18 +28,18 @@ NoticeKind = Literal["preemption", "maintenance"]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One announcement."""
+    """One notice of a provider."""
 
     kind: NoticeKind
     key: str
-    """The same as long as the cloud announces the same."""
+    """Identifies the notice over repeated polls."""
     subcode: str
     message: str
     deadline: datetime | None = None
-    """When it happens, at the earliest."""
+    """Earliest time of the action."""
     metrics: dict[str, Metric] = field(default_factory=dict)
     takes: bool = False
-    """Whether the node will be gone, or stopped, then."""
+    """Whether the node will be terminated or stopped then."""
 
     @property
     def digest(self) -> str:

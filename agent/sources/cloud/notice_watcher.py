@@ -1,6 +1,6 @@
-"""Asks a metadata service again and again, and tells what is newly announced.
+"""Polls a metadata service and reports new and withdrawn notices.
 
-A service that does not answer is asked less often, and said so once: a host may have none.
+A service that does not answer is polled less often and logged once, since a host may have none.
 """
 
 import asyncio
@@ -17,85 +17,85 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS_MAX: Final = 60.0
 
 
-class Look(Protocol):
-    """One thing that a metadata service can be asked."""
+class NoticeSource(Protocol):
+    """One metadata path with notices."""
 
     name: str
     interval_seconds: float
 
-    async def look(self) -> Sequence[Notice]:
-        """What is announced now; MetadataUnavailable or UnreadableNotice: not known."""
+    async def poll(self) -> Sequence[Notice]:
+        """Current notices; MetadataUnavailable or UnreadableNotice: unknown."""
         ...
 
 
-class CloudWatch:
-    """Looks for notices for ever."""
+class NoticeWatcher:
+    """Polls for notices until cancelled."""
 
     def __init__(
         self,
-        looks: Iterable[Look],
+        notice_sources: Iterable[NoticeSource],
         clock: Clock,
         *,
-        told: Iterable[str],
+        published: Iterable[str],
         on_notice: Callable[[Notice], None],
         on_over: Callable[[str], None],
     ) -> None:
-        """Tell each notice once, and by its digest when it stands no more.
+        """Report each notice once, and its digest when it is withdrawn.
 
-        Those `told` by an earlier run are not told again.
+        Notices `published` by an earlier run are not reported again.
         """
-        self._looks = tuple(looks)
+        self._sources = tuple(notice_sources)
         self._clock = clock
         self._on_notice = on_notice
         self._on_over = on_over
-        self._told_before = frozenset(told)
-        self._standing: dict[str, frozenset[str]] = {}
+        self._published_before = frozenset(published)
+        self._announced: dict[str, frozenset[str]] = {}
 
     @property
-    def standing(self) -> tuple[str, ...]:
-        """Digests of what is announced now and has been told."""
-        looked = frozenset().union(*self._standing.values())
-        # What has not been looked at yet may stand still.
-        old = self._told_before if len(self._standing) < len(self._looks) else frozenset()
+    def announced(self) -> tuple[str, ...]:
+        """Digests of current notices that were published."""
+        looked = frozenset().union(*self._announced.values())
+        # Notices of sources not polled yet may still be current.
+        old = self._published_before if len(self._announced) < len(self._sources) else frozenset()
         return tuple(sorted(looked | old))
 
     async def run(self) -> None:
-        """Look."""
+        """Poll every source."""
         async with asyncio.TaskGroup() as group:
-            for each in self._looks:
-                group.create_task(self._keep_looking(each))
+            for each in self._sources:
+                group.create_task(self._poll(each))
             await asyncio.Event().wait()
 
-    async def _keep_looking(self, look: Look) -> None:
-        pause = look.interval_seconds
+    async def _poll(self, source: NoticeSource) -> None:
+        pause = source.interval_seconds
         silent = False
         while True:
             try:
-                notices = await look.look()
+                notices = await source.poll()
             except (MetadataUnavailable, UnreadableNotice) as error:
                 if not silent:
-                    log.warning("%s: %s", look.name, error)
+                    log.warning("%s: %s", source.name, error)
                 silent = True
                 pause = min(max(pause, 1.0) * 2, RETRY_SECONDS_MAX)
             else:
                 if silent:
-                    log.info("%s answers again", look.name)
-                silent, pause = False, look.interval_seconds
-                self._tell(look.name, notices)
+                    log.info("%s answers again", source.name)
+                silent, pause = False, source.interval_seconds
+                self._publish_new(source.name, notices)
             await self._clock.sleep(pause)
 
-    def _tell(self, name: str, notices: Sequence[Notice]) -> None:
-        told = self._standing.get(name, self._told_before)
+    def _publish_new(self, name: str, notices: Sequence[Notice]) -> None:
+        published = self._announced.get(name, self._published_before)
         for notice in notices:
-            if notice.digest not in told:
+            if notice.digest not in published:
                 self._on_notice(notice)
         now = frozenset(notice.digest for notice in notices)
-        over = self._standing.get(name, frozenset()) - now
-        self._standing[name] = now
-        if len(self._standing) == len(self._looks):
-            # All have been looked at: what an earlier run told and nobody announces any more.
-            over |= self._told_before - frozenset().union(*self._standing.values())
-            self._told_before = frozenset()
+        over = self._announced.get(name, frozenset()) - now
+        self._announced[name] = now
+        if len(self._announced) == len(self._sources):
+            # All sources were polled: these notices of an earlier run are no longer announced.
+            over |= self._published_before - frozenset().union(*self._announced.values())
+            self._published_before = frozenset()
         if over:
             log.info("%s: %s notices are withdrawn or over", name, len(over))
         for digest in sorted(over):

@@ -1,8 +1,8 @@
-"""Where in its cloud this host stands: what the metadata service tells of racks, if anything.
+"""Rack of this host, from its cloud's metadata service.
 
-Asked once at the start, and within a moment: a node without a rack is a node like any other.
-AWS tells of partitions (each has racks of its own), Google of cluster, rack and host, Azure of
-fault domains (hosts that share power and a switch).
+Read once at the start with a short deadline, since a node needs no rack. AWS reports partitions
+(separate racks), Google the cluster, rack and host, Azure fault domains (hosts that share power and
+a switch).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ AZURE_PATH: Final = "/metadata/instance/compute?api-version=2021-02-01"
 
 
 async def rack_of(cloud: str, base: str = "") -> str:
-    """Name the rack that a cloud's metadata service tells of; empty: of none."""
+    """Rack that a cloud's metadata service reports; empty: none."""
     ask = _ASK.get(cloud)
     if ask is None:
         return ""
@@ -41,7 +41,7 @@ async def _aws(base: str) -> str:
     imds = aws_metadata.Imds(base)
     partition = (await imds.get("placement/partition-number")).decode().strip()
     if not partition.isdigit():
-        # In no partition group: a cluster group's nodes may stand in any rack.
+        # In no partition group: a cluster group's nodes may be in any rack.
         return ""
     group = (await imds.get("placement/group-name")).decode().strip()
     return named(group, f"partition-{partition}")

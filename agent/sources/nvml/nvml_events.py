@@ -1,7 +1,7 @@
-"""NVML's own word on XIDs: the second witness beside the kernel log.
+"""NVML's XID events: the second XID source beside the kernel log.
 
-Has a session of its own, so that it can wait in a thread of its own while the other samples. The
-wait is bounded; a host whose driver tells no events is no trouble.
+Uses its own session, so that it can wait in one thread while another samples. The wait is bounded;
+a driver without events is not a failure.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ from agent.sources.nvml.nvml_values import ABSENT, NvmlUnavailable
 
 EVENTS_PER_WAIT_MAX: Final = 256
 NO_INSTANCE: Final = 0xFFFFFFFF
-"""What NVML says where a GPU is not cut into instances."""
+"""NVML's value for a GPU without MIG instances."""
 
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One XID, as NVML tells it: a number, and no text."""
+    """One XID reported by NVML: a number without text."""
 
     index: int
     pci: str
@@ -39,7 +39,7 @@ class NvmlEvents:
         """Index and PCI address by the address of NVML's handle."""
 
     def open(self) -> int:
-        """Ask to be told; return of how many GPUs (0: of none, and nothing is open)."""
+        """Register for events; return the number of GPUs (0: none, and nothing is open)."""
         self.close()
         try:
             load(self._library)
@@ -60,7 +60,7 @@ class NvmlEvents:
         return len(self._places)
 
     def _register(self, index: int) -> None:
-        """Ask for one GPU; one that is lost or cannot tell is left out."""
+        """Register one GPU; skip it if it is lost or has no events."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
@@ -70,35 +70,35 @@ class NvmlEvents:
                 raise
 
     def wait(self, timeout_ms: int) -> list[XidEvent]:
-        """Wait for XIDs, no longer than that; raise NvmlUnavailable where NVML tells no more."""
+        """Wait for XIDs at most that long; raise NvmlUnavailable if the event set fails."""
         found: list[XidEvent] = []
         try:
             while len(found) < EVENTS_PER_WAIT_MAX:
-                told = pynvml.nvmlEventSetWait_v2(self._set, 0 if found else timeout_ms)
-                if told.eventType & pynvml.nvmlEventTypeXidCriticalError:
-                    found.append(self._event(told))
+                data = pynvml.nvmlEventSetWait_v2(self._set, 0 if found else timeout_ms)
+                if data.eventType & pynvml.nvmlEventTypeXidCriticalError:
+                    found.append(self._event(data))
         except pynvml.NVMLError as error:
             if error.value != pynvml.NVML_ERROR_TIMEOUT and not found:
-                raise NvmlUnavailable(f"NVML tells no events: {error}") from error
+                raise NvmlUnavailable(f"NVML delivers no events: {error}") from error
         return found
 
-    def _event(self, told: Any) -> XidEvent:
-        index, pci = self._places.get(_address(told.device), (-1, ""))
-        instance = int(told.gpuInstanceId)
+    def _event(self, data: Any) -> XidEvent:
+        index, pci = self._places.get(_address(data.device), (-1, ""))
+        instance = int(data.gpuInstanceId)
         return XidEvent(
             index=index,
             pci=pci,
-            code=int(told.eventData),
+            code=int(data.eventData),
             gpu_instance=-1 if instance == NO_INSTANCE else instance,
         )
 
     def close(self) -> None:
-        """Be told no more."""
+        """Stop receiving events."""
         if self._set is not None:
             self._end()
 
     def _end(self) -> None:
-        """Give back what `open` took; what the driver says to that changes nothing."""
+        """Release what `open` acquired."""
         event_set, self._set = self._set, None
         self._places.clear()
         try:

@@ -1,4 +1,4 @@
-"""What is read of one GPU, by name: each reading is absent as a whole where the GPU has it not."""
+"""Readings of one GPU by name; an unsupported reading is absent as a whole."""
 
 import ctypes
 from collections.abc import Callable
@@ -136,7 +136,7 @@ def _pcie_generation(handle: Any) -> Fields:
 
 
 def _fabric(handle: Any) -> Fields:
-    """Read how the GPU stands with the NVLink fabric; drivers before 545 tell no health."""
+    """Read the state of the NVLink fabric; drivers before 545 report no health."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     try:
         pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))

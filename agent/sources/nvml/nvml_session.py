@@ -1,4 +1,4 @@
-"""A session with NVML: finds the GPUs and samples them; begun anew when the driver was replaced."""
+"""A session with NVML: finds the GPUs and samples them; restarted after a driver change."""
 
 import ctypes
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from agent.sources.nvml.nvml_readings import READINGS, Fields
 from agent.sources.nvml.nvml_values import (
     ABSENT,
     LIBRARY_GONE,
+    GpuInventory,
     GpuProcess,
-    Inventory,
     NodeSample,
+    NvmlFailure,
     NvmlUnavailable,
-    Trouble,
-    trouble_of,
+    failure_of,
 )
 from schemas.node_events import GpuIdentity, GpuSample
 
@@ -28,13 +28,13 @@ def load(library: str) -> None:
 
 
 def pci_of(handle: Any) -> str:
-    """Say where a GPU sits, as the kernel log writes it."""
+    """PCI address of a GPU, as in the kernel log."""
     bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
     return find_pci(bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id))
 
 
 class Nvml:
-    """A session with NVML: opened, sampled, and opened anew when the driver was replaced."""
+    """A session with NVML, opened again when the driver was replaced."""
 
     def __init__(self, library: str = "") -> None:
         """Use the host's library, or the file `library`."""
@@ -44,12 +44,12 @@ class Nvml:
         self._uuids: dict[int, str] = {}
         self._absent: set[tuple[int, str]] = set()
         self.asking: tuple[int, str] = (-1, "")
-        """Which GPU is asked for what just now; read from another thread when a call hangs."""
+        """GPU and reading of the current call; read from another thread when it hangs."""
         self.calls = 0
-        """How many readings were begun; tells a slow sample from a hung call."""
+        """Number of readings started; distinguishes a slow sample from a hung call."""
 
-    def open(self) -> Inventory:
-        """Load the library and find the GPUs; raise NvmlUnavailable where that cannot be."""
+    def open(self) -> GpuInventory:
+        """Load the library and find the GPUs, or raise NvmlUnavailable."""
         self.close()
         self.asking = (-1, "start")
         try:
@@ -64,14 +64,14 @@ class Nvml:
         except pynvml.NVMLError as error:
             self.close()
             raise NvmlUnavailable(f"NVML answers: {error}") from error
-        gpus, troubles = [], []
+        gpus, failures = [], []
         for index in range(count):
             self.asking, self.calls = (index, "identity"), self.calls + 1
             try:
                 gpus.append(self._identify(index))
             except pynvml.NVMLError as error:
-                troubles.append(trouble_of(index, error))
-        return Inventory(tuple(gpus), driver, tuple(troubles))
+                failures.append(failure_of(index, error))
+        return GpuInventory(tuple(gpus), driver, tuple(failures))
 
     def _identify(self, index: int) -> GpuIdentity:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -86,7 +86,7 @@ class Nvml:
         return gpu
 
     def close(self) -> None:
-        """End the session; the next `open` starts one with whatever driver is there then."""
+        """End the session; the next `open` uses the current driver."""
         self._handles.clear()
         self._uuids.clear()
         self._absent.clear()
@@ -103,17 +103,17 @@ class Nvml:
         if not self._open:
             raise NvmlUnavailable("NVML is not open")
         gpus: list[GpuSample] = []
-        troubles: list[Trouble] = []
+        failures: list[NvmlFailure] = []
         for index, handle in self._handles.items():
-            fields, trouble = self._read(index, handle)
-            if trouble is not None:
-                troubles.append(trouble)
+            fields, failure = self._read(index, handle)
+            if failure is not None:
+                failures.append(failure)
             if fields:
                 gpus.append(GpuSample(index=index, uuid=self._uuids[index], **fields))
-        return NodeSample(tuple(gpus), tuple(troubles))
+        return NodeSample(tuple(gpus), tuple(failures))
 
     def processes(self) -> tuple[GpuProcess, ...]:
-        """Name the programs that compute on the GPUs; a GPU that is lost has none."""
+        """Processes that use the GPUs; a lost GPU has none."""
         found: list[GpuProcess] = []
         for index, handle in self._handles.items():
             self.asking, self.calls = (index, "processes"), self.calls + 1
@@ -126,10 +126,10 @@ class Nvml:
             found += [GpuProcess(index, int(each.pid)) for each in running]
         return tuple(found)
 
-    def _read(self, index: int, handle: Any) -> tuple[Fields, Trouble | None]:
-        """Read one GPU; one reading that fails does not take the others away."""
+    def _read(self, index: int, handle: Any) -> tuple[Fields, NvmlFailure | None]:
+        """Read one GPU; a failed reading does not affect the others."""
         fields: Fields = {}
-        trouble: Trouble | None = None
+        failure: NvmlFailure | None = None
         for name, reading in READINGS:
             if (index, name) in self._absent:
                 continue
@@ -143,10 +143,10 @@ class Nvml:
                 if error.value in ABSENT:
                     self._absent.add((index, name))
                     continue
-                trouble = trouble or trouble_of(index, error, name)
-                if trouble.kind == "gpu_lost":
-                    return {}, trouble
-        return fields, trouble
+                failure = failure or failure_of(index, error, name)
+                if failure.kind == "gpu_lost":
+                    return {}, failure
+        return fields, failure
 
 
 def _text_or_none(handle: Any, call: Callable[[Any], Any]) -> str:

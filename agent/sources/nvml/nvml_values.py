@@ -1,4 +1,4 @@
-"""What NVML's answers mean: values that say who the GPUs are, what they read and what failed."""
+"""Values read from NVML: GPU identities, samples and failures."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ ABSENT: Final = frozenset(
         pynvml.NVML_ERROR_DEPRECATED,
     }
 )
-"""Answers that say: this GPU, driver or user does not have the reading."""
+"""Errors meaning that this GPU, driver or user does not have the reading."""
 LIBRARY_GONE: Final = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -27,7 +27,7 @@ LIBRARY_GONE: Final = frozenset(
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
-"""Answers that concern the host's driver and not one GPU."""
+"""Errors of the host's driver, not of one GPU."""
 
 
 class NvmlUnavailable(Exception):  # noqa: N818 - reads as the state it names
@@ -35,7 +35,7 @@ class NvmlUnavailable(Exception):  # noqa: N818 - reads as the state it names
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class NvmlFailure:
     """A GPU that could not be read."""
 
     index: int
@@ -46,12 +46,12 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
-    """The GPUs as they stood when NVML was opened."""
+class GpuInventory:
+    """The GPUs when NVML was opened."""
 
     gpus: tuple[GpuIdentity, ...] = ()
     driver_version: str = ""
-    troubles: tuple[Trouble, ...] = ()
+    failures: tuple[NvmlFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,14 @@ class NodeSample:
     """One sample of every GPU."""
 
     gpus: tuple[GpuSample, ...] = ()
-    troubles: tuple[Trouble, ...] = ()
+    failures: tuple[NvmlFailure, ...] = ()
 
 
-def trouble_of(index: int, error: "pynvml.NVMLError", reading: str = "") -> Trouble:
-    """Name what an NVML error says of a GPU."""
+def failure_of(index: int, error: "pynvml.NVMLError", reading: str = "") -> NvmlFailure:
+    """Classify an NVML error of a GPU."""
     lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
     kind: FaultKind = "gpu_lost" if lost else "probe_failed"
     asked = f" ({reading})" if reading else ""
-    return Trouble(index, kind, f"NVML answers for GPU {index}{asked}: {error}", int(error.value))
+    return NvmlFailure(
+        index, kind, f"NVML answers for GPU {index}{asked}: {error}", int(error.value)
+    )

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from agent.delivery.spool import Outgoing
-from agent.fault_reporter import Reporter
+from agent.delivery.spool import OutgoingEvent
+from agent.fault_reporter import FaultReporter
 from schemas import subjects
 from schemas.agent_commands import (
     ActionResult,
@@ -188,7 +188,7 @@ class AgentMachines(ScriptedAgents):
                     AGAIN_BROKEN_SECONDS, self._show, node, failure
                 )
 
-    async def _send(self, node: SimulatedMachine, outgoing: Outgoing) -> None:
+    async def _send(self, node: SimulatedMachine, outgoing: OutgoingEvent) -> None:
         headers = {TRACEPARENT: outgoing.trace} if outgoing.trace else {}
         while True:
             await self._awake(node)
@@ -271,7 +271,7 @@ class AgentMachines(ScriptedAgents):
             case _:
                 report_failure(self._report(machine), machine, failure)
 
-    def _report(self, machine: SimulatedMachine) -> Reporter:
+    def _report(self, machine: SimulatedMachine) -> FaultReporter:
         """The agent's own reporter, of this boot."""
         if machine.reporter is None:
             machine.reporter = reporter_of(machine, self._simulation.clock_of(machine.name))

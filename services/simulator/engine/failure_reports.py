@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.fault_reporter import Reporter, Sources
+from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import GpuMap, NodeIdentity
-from agent.faults.sample_changes import Change, changes
-from agent.maintenance.diagnostics.findings import Finding
-from agent.sources.kernel_log_parser import Line
+from agent.faults.sample_changes import SampleChange, changes
+from agent.maintenance.diagnostics.findings import CheckFinding
+from agent.sources.kernel_log_parser import KernelLogLine
 from schemas.node_events import GpuSample
 from services.primitives.clock import Clock
 from services.simulator.engine.hardware_failures import HardwareFailure, kernel_line
@@ -28,16 +28,18 @@ UNKNOWN_ERROR: Final = 999
 """What NVML returns when it knows no better."""
 
 
-def reporter_of(machine: SimulatedMachine, clock: Clock) -> Reporter:
+def reporter_of(machine: SimulatedMachine, clock: Clock) -> FaultReporter:
     """The agent's reporter, of the machine's present boot."""
     who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
     gpus = GpuMap(gpus_of(machine))
     outbox: Any = ReporterOutbox(machine.outbox.put_nowait)
-    sources = Sources(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: machine.job)
-    return Reporter(who, outbox, clock, sources)
+    sources = ReporterInputs(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: machine.job)
+    return FaultReporter(who, outbox, clock, sources)
 
 
-def report_failure(report: Reporter, machine: SimulatedMachine, failure: HardwareFailure) -> None:
+def report_failure(
+    report: FaultReporter, machine: SimulatedMachine, failure: HardwareFailure
+) -> None:
     """Pass a failure to the reporter, unless it only shows in samples or in silence."""
     index = gpu_of(machine, failure)
     match failure.kind:
@@ -45,16 +47,18 @@ def report_failure(report: Reporter, machine: SimulatedMachine, failure: Hardwar
             machine.lines += 1
             machine.job = failure.job
             text = kernel_line(pci_of(index), failure)
-            report.line(Line(text, sequence=machine.lines))
+            report.line(KernelLogLine(text, sequence=machine.lines))
         case "memory_error" | "nvlink_error":
             counter = "ecc_dbe_volatile" if failure.kind == "memory_error" else "nvlink_errors"
             _count(report, machine, index, counter, failure.count)
         case "backend_error":
             text = failure.message or "NVML does not answer: unknown error"
-            report.change(Change("probe_failed", -1, text, metrics={"nvml_code": UNKNOWN_ERROR}))
+            report.change(
+                SampleChange("probe_failed", -1, text, metrics={"nvml_code": UNKNOWN_ERROR})
+            )
         case "boot_failure":
             if machine.ready:
-                report.finding(Finding("boot", ok=False, detail=failure.message))
+                report.finding(CheckFinding("boot", ok=False, detail=failure.message))
         case "preemption":
             report.notice(notice_of(machine, failure))
 
@@ -65,7 +69,7 @@ def gpu_of(machine: SimulatedMachine, failure: HardwareFailure) -> int:
 
 
 def _count(
-    report: Reporter, machine: SimulatedMachine, index: int, counter: str, count: int
+    report: FaultReporter, machine: SimulatedMachine, index: int, counter: str, count: int
 ) -> None:
     gpu = gpus_of(machine)[index]
     new = GpuSample(index=index, uuid=gpu.uuid, ecc_dbe_volatile=0, nvlink_errors=0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from agent.delivery.spool import Outgoing
-from agent.fault_reporter import Reporter
+from agent.delivery.spool import OutgoingEvent
+from agent.fault_reporter import FaultReporter
 from agent.sources.cloud.notice_parsers import Notice
 from schemas.node_events import GpuIdentity, GpuSample
 from services.provisioner.provider_client.provider import Instance
@@ -37,7 +37,7 @@ class SimulatedMachine:
     last_heartbeat_at: float = 0.0
     """When a beat of it was stored last."""
     boots: int = 1
-    outbox: "asyncio.Queue[Outgoing]" = field(default_factory=asyncio.Queue)
+    outbox: "asyncio.Queue[OutgoingEvent]" = field(default_factory=asyncio.Queue)
     failures: dict[str, HardwareFailure] = field(default_factory=dict)
     """Name -> the failure in force."""
     lines: int = 0
@@ -49,8 +49,8 @@ class SimulatedMachine:
     sampling: bool = False
     """Whether it publishes samples: those of an idle, healthy machine serve nothing."""
     sequence: int = 0
-    reporter: Reporter | None = None
-    sent: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=SENT_MAX))
+    reporter: FaultReporter | None = None
+    sent: deque[OutgoingEvent] = field(default_factory=lambda: deque(maxlen=SENT_MAX))
     """What it has published last, oldest first."""
     powered_off: bool = False
     """No agent runs: it is off, or never booted."""
@@ -79,7 +79,7 @@ class SimulatedMachine:
 class ReporterOutbox:
     """Where the agent's reporter puts what is to be published."""
 
-    def __init__(self, put: Callable[[Outgoing], None]) -> None:
+    def __init__(self, put: Callable[[OutgoingEvent], None]) -> None:
         """Hand everything on to `put`."""
         self.put = put
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.faults.sample_changes import FABRIC_PROBLEMS, Change, fabric_problems
+from agent.faults.sample_changes import FABRIC_PROBLEMS, SampleChange, fabric_problems
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.gpu_monitor import GpuWatch
+from agent.sources.gpu_monitor import GpuMonitor
 from agent.sources.nvml import Nvml, NvmlUnavailable
 from services.provisioner.providers.local_gpus import (
     build_library,
@@ -31,7 +31,7 @@ class Driver:
         self.order()
 
     def order(self, *orders: str, count: int = 2) -> None:
-        """Script the GPUs anew."""
+        """Script the GPUs again."""
         write_state(self._state, GPUS[:count], orders)
 
 
@@ -43,22 +43,22 @@ def driver(tmp_path: Path, nvml_library: Path) -> Iterator[Driver]:
     del os.environ["NAVARCH_NVML_STATE"]
 
 
-class Watched:
-    """A watch over the simulated GPUs, and what it told."""
+class MonitorRun:
+    """A watch over the simulated GPUs, and what it reported."""
 
     def __init__(self, driver: Driver) -> None:
-        self.told: list[Change] = []
-        self.watch = GpuWatch(
+        self.published: list[SampleChange] = []
+        self.watch = GpuMonitor(
             Nvml(driver.library),
             ProbeThread("nvml test"),
             deadline_seconds=0.2,
-            on_change=self.told.append,
+            on_change=self.published.append,
         )
 
     def kinds(self) -> list[tuple[str, int, str]]:
-        """What was told since the last look."""
-        found = [(each.kind, each.index, each.subcode) for each in self.told]
-        self.told.clear()
+        """What was reported since the last look."""
+        found = [(each.kind, each.index, each.subcode) for each in self.published]
+        self.published.clear()
         return found
 
 
@@ -87,11 +87,11 @@ def test_a_reading_that_a_gpu_has_not_got_is_absent(driver: Driver):
     first, second = sample.gpus
     assert (first.ecc_dbe_volatile, first.nvlinks_up, first.remap_failed) == (None, None, None)
     assert (first.temperature_celsius, second.ecc_dbe_volatile, second.nvlinks_up) == (42, 0, 18)
-    assert sample.troubles == ()
+    assert sample.failures == ()
 
 
 def test_no_driver_is_said_so(driver: Driver):
-    """Where NVML does not start the reason is told; where the library is missing, likewise."""
+    """Where NVML does not start the reason is reported; where the library is missing, likewise."""
     driver.order("fail nvmlInit 9")
     with pytest.raises(NvmlUnavailable, match="Driver Not Loaded"):
         Nvml(driver.library).open()
@@ -127,11 +127,11 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("orders", "expected"), SCRIPTS, ids=[s[0][0] for s in SCRIPTS])
-async def test_what_turns_worse_is_told_once(
+async def test_what_turns_worse_is_reported_once(
     driver: Driver, orders: tuple[str, ...], expected: list[tuple[str, int, str]]
 ):
-    """A change is told in the next sample, and not again while it lasts; levels are not."""
-    watched = Watched(driver)
+    """A change is reported in the next sample, and not again while it lasts; levels are not."""
+    watched = MonitorRun(driver)
     await watched.watch.open()
     await watched.watch.sample()
     assert watched.kinds() == []
@@ -163,7 +163,7 @@ def test_the_fabric_health_mask_is_read(mask: int, expected: list[str]):
     assert fabric_problems(mask) == expected
 
 
-def test_a_gpu_without_a_fabric_tells_nothing_of_it(driver: Driver):
+def test_a_gpu_without_a_fabric_reports_nothing_of_it(driver: Driver):
     """PCIe cards have no fabric: state 0 and a refused call both mean that it is absent."""
     driver.order("gpu 0 fabric_state 0", "fail nvmlDeviceGetGpuFabricInfoV 3 1")
     nvml = Nvml(driver.library)
@@ -171,12 +171,12 @@ def test_a_gpu_without_a_fabric_tells_nothing_of_it(driver: Driver):
     samples = nvml.sample()
     nvml.close()
     assert [each.fabric_state for each in samples.gpus] == [None, None]
-    assert samples.troubles == ()
+    assert samples.failures == ()
 
 
-async def test_a_gpu_that_is_lost_again_is_told_again(driver: Driver):
-    """After it has answered in between, the same trouble is a new one."""
-    watched = Watched(driver)
+async def test_a_gpu_that_is_lost_again_is_reported_again(driver: Driver):
+    """After it has answered in between, the same failure is a new one."""
+    watched = MonitorRun(driver)
     await watched.watch.open()
     for order in ("gpu 1 lost 1", "", "gpu 1 lost 1"):
         driver.order(order)
@@ -184,9 +184,9 @@ async def test_a_gpu_that_is_lost_again_is_told_again(driver: Driver):
     assert watched.kinds() == [("gpu_lost", 1, ""), ("gpu_lost", 1, "")]
 
 
-async def test_a_hung_call_is_told_once_and_recovers(driver: Driver):
+async def test_a_hung_call_is_reported_once_and_recovers(driver: Driver):
     """The watch goes on while a call hangs, names what hangs, and samples again afterwards."""
-    watched = Watched(driver)
+    watched = MonitorRun(driver)
     await watched.watch.open()
     driver.order("hang nvmlDeviceGetTemperature 60 1")
     assert await watched.watch.sample() is None
@@ -201,17 +201,17 @@ async def test_a_hung_call_is_told_once_and_recovers(driver: Driver):
 
 async def test_a_gpu_that_a_new_driver_does_not_see_is_lost(driver: Driver):
     """When the driver comes back with fewer GPUs, the missing one is a fault."""
-    watched = Watched(driver)
+    watched = MonitorRun(driver)
     await watched.watch.open()
     driver.order(count=1)
     await watched.watch.open()
     assert watched.kinds() == [("gpu_lost", 1, "vanished")]
 
 
-async def test_states_that_are_bad_from_the_start_are_told(driver: Driver):
+async def test_states_that_are_bad_from_the_start_are_reported(driver: Driver):
     """A failed remap or uncorrectable errors of this boot count though no change was seen."""
     driver.order("gpu 0 remap_failed 1", "gpu 1 ecc_dbe 4", "gpu 1 retired_dbe 9")
-    watched = Watched(driver)
+    watched = MonitorRun(driver)
     await watched.watch.open()
     await watched.watch.sample()
     assert watched.kinds() == [("row_remap", 0, "failed"), ("ecc_dbe", 1, "")]

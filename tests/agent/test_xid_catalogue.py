@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from agent.faults.code_names import name_of
-from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.nvlink5_decoder import decode
 from agent.faults.xid_patterns import recognise
 from agent.sources.log_formats import parse_text
@@ -61,7 +61,7 @@ def test_every_live_xid_is_read_in_every_form(code: int):
     text = XIDS[code]["description"]
     lines = [form.format(code=code, text=text) for form in XID_FORMS]
     found = [
-        Scanner().scan(parsed)
+        KernelLogScanner().scan(parsed)
         for line in lines
         for front in FRONTS
         if (parsed := parse_text(front.format(line=line).encode())) is not None

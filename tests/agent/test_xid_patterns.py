@@ -1,10 +1,10 @@
-"""Every format in which drivers have told of a fault."""
+"""Every format in which drivers have reported of a fault."""
 
 import pytest
 
-from agent.faults.kernel_log_scanner import Scanner
-from agent.faults.xid_patterns import Sighting, find_pci, recognise
-from agent.sources.kernel_log_parser import Line
+from agent.faults.kernel_log_scanner import KernelLogScanner
+from agent.faults.xid_patterns import RecognisedFault, find_pci, recognise
+from agent.sources.kernel_log_parser import KernelLogLine
 
 FORMATS = [
     (
@@ -179,7 +179,7 @@ def test_every_format_is_recognised(text: str, expected: tuple[object, ...]):
     ],
 )
 def test_other_lines_are_no_fault(text: str):
-    """Information, other devices, quotations and mangled lines tell of no fault."""
+    """Information, other devices, quotations and mangled lines report no fault."""
     assert recognise(text) is None
 
 
@@ -199,10 +199,10 @@ def test_addresses_have_one_form(text: str, expected: str):
     assert find_pci(text) == expected
 
 
-def scan(*texts: str, facility: int = 0, any_facility: bool = False) -> list[Sighting]:
+def scan(*texts: str, facility: int = 0, any_facility: bool = False) -> list[RecognisedFault]:
     """Scan lines in order."""
-    scanner = Scanner(any_facility=any_facility)
-    found = (scanner.scan(Line(text, facility=facility)) for text in texts)
+    scanner = KernelLogScanner(any_facility=any_facility)
+    found = (scanner.scan(KernelLogLine(text, facility=facility)) for text in texts)
     return [each for each in found if each is not None]
 
 
@@ -217,7 +217,7 @@ def test_a_message_over_several_lines_names_its_gpu():
 
 
 def test_registers_of_an_sxid_are_not_another_one():
-    """An SXID's further lines say nothing new, but one that stands alone is not lost."""
+    """An SXID's further lines say nothing new, but one without a first line is not lost."""
     front = "nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 24007, "
     lines = ["Non-fatal, Link 46 timeout", "Severity 0 Engine instance 46", "Data {0x1, 0x2}"]
     assert len(scan(*(front + line for line in lines))) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.maintenance.diagnostics.health_check_plugins import RunningCheck, load_checks
+from agent.maintenance.diagnostics.health_check_plugins import PluginRunner, load_checks
 from schemas.agent_commands import DiagnoseRequest
 from schemas.node_events import CheckResult
 from services.primitives.errors import ConfigurationError
@@ -77,13 +77,13 @@ async def test_a_plugin_can_fail_nothing_but_its_check(
     kind: Callable[[], Any], ok: bool, detail: str
 ):
     """Whatever a plugin does, its finding says so within its deadline."""
-    found = await RunningCheck(kind()).run(0.2)
+    found = await PluginRunner(kind()).run(0.2)
     assert (found.name, found.ok, found.detail, found.ran) == ("good", ok, detail, True)
 
 
 async def test_plugins_run_at_boot_or_at_their_interval(bed: Bed):
     """Interval 0 means once, with the boot checks; else at once and at each interval."""
-    bed.plugins = [RunningCheck(AtBoot()), RunningCheck(Bad())]
+    bed.plugins = [PluginRunner(AtBoot()), PluginRunner(Bad())]
     diagnostics = bed.make(boot_tests="none")
     assert [each.name for each in await diagnostics.at_boot()] == ["at-boot"]
     task = asyncio.create_task(diagnostics.run())

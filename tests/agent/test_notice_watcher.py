@@ -11,14 +11,14 @@ import pytest
 
 from agent.settings import AgentConfig
 from agent.sources.cloud import aws_metadata, azure_metadata, gcp_metadata
-from agent.sources.cloud.cloud_detection import AZURE_ASSET_TAG, detect, looks
+from agent.sources.cloud.cloud_detection import AZURE_ASSET_TAG, detect, notice_sources
 from agent.sources.cloud.metadata_http import BODY_BYTES_MAX, MetadataUnavailable, fetch
 from agent.sources.cloud.notice_parsers import Notice, UnreadableNotice, azure_events, moment, read
-from agent.sources.cloud.notice_watcher import CloudWatch, Look
+from agent.sources.cloud.notice_watcher import NoticeSource, NoticeWatcher
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
 from services.primitives.clock import SystemClock
-from tests.agent.conftest import Host, contents, events
+from tests.agent.conftest import AgentHost, contents, events
 from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw
 
 CLOCK = SystemClock()
@@ -45,15 +45,15 @@ PREEMPT = {
 }
 
 
-class Watched:
-    """A running watch, and what it told."""
+class WatcherRun:
+    """A running watch, and what it reported."""
 
-    def __init__(self, looks: list[Look], told: tuple[str, ...] = ()) -> None:
+    def __init__(self, notice_sources: list[NoticeSource], published: tuple[str, ...] = ()) -> None:
         self.notices: list[Notice] = []
         self._came = asyncio.Event()
         self.over: list[str] = []
-        self.watch = CloudWatch(
-            looks, CLOCK, told=told, on_notice=self._notice, on_over=self._ended
+        self.watch = NoticeWatcher(
+            notice_sources, CLOCK, published=published, on_notice=self._notice, on_over=self._ended
         )
 
     def _ended(self, digest: str) -> None:
@@ -82,9 +82,11 @@ class Watched:
 
 
 @asynccontextmanager
-async def watching(looks: Any, told: tuple[str, ...] = ()) -> AsyncIterator[Watched]:
+async def watching(
+    notice_sources: Any, published: tuple[str, ...] = ()
+) -> AsyncIterator[WatcherRun]:
     """Run a watch for a while."""
-    watched = Watched(list(looks), told)
+    watched = WatcherRun(list(notice_sources), published)
     task = asyncio.create_task(watched.watch.run())
     try:
         yield watched
@@ -93,10 +95,10 @@ async def watching(looks: Any, told: tuple[str, ...] = ()) -> AsyncIterator[Watc
         await asyncio.wait({task})
 
 
-async def test_aws_tells_of_spot_rebalance_and_schedule(serve):
-    """404 is no notice; each notice is told once, with its deadline; one token serves all reads."""
+async def test_aws_reports_spot_rebalance_and_schedule(serve):
+    """404 is no notice; each notice is published once, with its deadline; reads share a token."""
     server = await serve(Aws)
-    async with watching(aws_metadata.looks(server.url, INTERVAL_SECONDS)) as watched:
+    async with watching(aws_metadata.notice_sources(server.url, INTERVAL_SECONDS)) as watched:
         for path in ("instance-action", "rebalance", "scheduled"):
             await server.was_asked(path, 2)
         assert watched.notices == []
@@ -124,7 +126,7 @@ async def test_aws_tells_of_spot_rebalance_and_schedule(serve):
 async def test_an_aws_token_that_ran_out_is_renewed(serve):
     """A refused token costs one more request, and no notice."""
     server = await serve(Aws)
-    async with watching(aws_metadata.looks(server.url, INTERVAL_SECONDS)[:1]) as watched:
+    async with watching(aws_metadata.notice_sources(server.url, INTERVAL_SECONDS)[:1]) as watched:
         await server.was_asked("instance-action", 2)
         server.expire()
         server.items["spot/instance-action"] = SPOT
@@ -132,10 +134,10 @@ async def test_an_aws_token_that_ran_out_is_renewed(serve):
     assert server.asked.count("PUT /latest/api/token") == 2
 
 
-async def test_gcp_tells_at_the_change_without_being_asked_again(serve):
-    """A long poll hangs until the value changes, and its answer is told; NONE ends an event."""
+async def test_gcp_reports_at_the_change_without_another_poll(serve):
+    """A long poll hangs until the value changes, and its answer is reported; NONE ends an event."""
     server = await serve(Gcp)
-    async with watching(gcp_metadata.looks(server.url, CLOCK)) as watched:
+    async with watching(gcp_metadata.notice_sources(server.url, CLOCK)) as watched:
         async with asyncio.timeout(60):
             for _ in range(2):
                 await server.waiting.acquire()
@@ -154,10 +156,10 @@ async def test_gcp_tells_at_the_change_without_being_asked_again(serve):
     assert server.refused == 0
 
 
-async def test_azure_tells_of_this_vm_alone(serve):
-    """Events of other VMs of the group and finished ones are left out; what is, is told once."""
+async def test_azure_reports_only_this_vm(serve):
+    """Events of other VMs and finished ones are left out; others are published once."""
     server = await serve(Azure)
-    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS)) as watched:
+    async with watching(azure_metadata.notice_sources(server.url, INTERVAL_SECONDS)) as watched:
         await server.was_asked("scheduledevents", 2)
         server.events = [
             PREEMPT | {"EventId": "other", "Resources": ["gpu-pool_3"]},
@@ -176,20 +178,22 @@ async def test_azure_tells_of_this_vm_alone(serve):
     assert (server.asked.count("GET /metadata/instance/compute/name"), server.refused) == (1, 0)
 
 
-async def test_what_an_earlier_run_told_is_not_told_again(serve):
-    """A notice that still stands after a restart is old; one that returns is new."""
+async def test_what_an_earlier_run_published_is_not_published_again(serve):
+    """A notice that is still current after a restart is old; one that returns is new."""
     server = await serve(Azure)
     server.events = [PREEMPT]
-    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS)) as first:
+    async with watching(azure_metadata.notice_sources(server.url, INTERVAL_SECONDS)) as first:
         await first.have(1)
-        standing = first.watch.standing
-    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS), standing) as second:
-        assert second.watch.standing == standing
+        announced = first.watch.announced
+    async with watching(
+        azure_metadata.notice_sources(server.url, INTERVAL_SECONDS), announced
+    ) as second:
+        assert second.watch.announced == announced
         await server.was_asked("scheduledevents", len(server.asked) + 3)
         assert second.notices == []
         server.events = []
         await server.was_asked("scheduledevents", len(server.asked) + 3)
-        assert second.watch.standing == ()
+        assert second.watch.announced == ()
         server.events = [PREEMPT]
         await second.have(1)
 
@@ -197,19 +201,19 @@ async def test_what_an_earlier_run_told_is_not_told_again(serve):
 async def test_a_service_that_is_away_is_an_error_in_words(serve):
     """Nonsense, errors and a closed port are each said in words that name the cause."""
     server = await serve(Raw)
-    look = azure_metadata.looks(server.url, INTERVAL_SECONDS)[0]
+    look = azure_metadata.notice_sources(server.url, INTERVAL_SECONDS)[0]
     server.bytes = b"SSH-2.0-OpenSSH\r\n\r\n"
     with pytest.raises(MetadataUnavailable, match=r"not an HTTP/1\.1 answer"):
-        await look.look()
+        await look.poll()
     server.bytes = b"HTTP/1.1 503 x\r\n\r\n"
     with pytest.raises(MetadataUnavailable, match="status 503"):
-        await look.look()
+        await look.poll()
     server.bytes = b"HTTP/1.1 200 x\r\n\r\n[]"
     with pytest.raises(UnreadableNotice):
-        await look.look()
+        await look.poll()
     await server.stop()
     with pytest.raises(MetadataUnavailable, match=r"Connect|refused"):
-        await look.look()
+        await look.poll()
 
 
 class Flaky:
@@ -221,7 +225,7 @@ class Flaky:
     def __init__(self) -> None:
         self.failures = 3
 
-    async def look(self) -> list[Notice]:
+    async def poll(self) -> list[Notice]:
         if self.failures:
             self.failures -= 1
             raise MetadataUnavailable("away")
@@ -239,7 +243,9 @@ class Hurried(SystemClock):
 async def test_a_service_is_asked_until_it_is_back(caplog: pytest.LogCaptureFixture):
     """That it is away is logged once, and its notices come when it answers."""
     came = asyncio.Event()
-    watch = CloudWatch([Flaky()], Hurried(), told=(), on_notice=lambda _: came.set(), on_over=print)
+    watch = NoticeWatcher(
+        [Flaky()], Hurried(), published=(), on_notice=lambda _: came.set(), on_over=print
+    )
     with caplog.at_level("INFO"):
         task = asyncio.create_task(watch.run())
         async with asyncio.timeout(60):
@@ -341,7 +347,7 @@ def test_the_firmware_says_which_cloud_it_is(
     (tmp_path / file).write_text(content)
     assert detect(tmp_path) == expected
     config = AgentConfig(pool="p", node="n")
-    assert bool(looks(config, CLOCK, tmp_path)) == bool(expected)
+    assert bool(notice_sources(config, CLOCK, tmp_path)) == bool(expected)
 
 
 @pytest.mark.parametrize(("cloud", "expected"), [("none", 0), ("aws", 3), ("gcp", 2), ("azure", 1)])
@@ -349,11 +355,11 @@ def test_the_configuration_wins(tmp_path: Path, cloud: Any, expected: int):
     """NAVARCH_CLOUD decides, whatever the firmware says."""
     (tmp_path / "sys_vendor").write_text("Amazon EC2\n")
     config = AgentConfig(pool="p", node="n", cloud=cloud)
-    assert len(looks(config, CLOCK, tmp_path)) == expected
+    assert len(notice_sources(config, CLOCK, tmp_path)) == expected
 
 
-async def test_an_agent_publishes_a_spot_notice(serve, host: Host, bus: NatsBus):
-    """The notice is a fault with its deadline, and stands over a restart without a second one."""
+async def test_an_agent_publishes_a_spot_notice(serve, host: AgentHost, bus: NatsBus):
+    """The notice is a fault with its deadline, and is kept over a restart without a second one."""
     server = await serve(Aws)
     server.items["spot/instance-action"] = SPOT
     cloud = {

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.maintenance.diagnostics import tool_parsers
-from agent.maintenance.diagnostics.findings import Asked, Finding, Output
+from agent.maintenance.diagnostics.findings import CheckFinding, CheckParameters, ToolOutput
 from schemas.node_events import GpuIdentity
 
 OUTPUTS = Path(__file__).parent / "outputs"
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in range(2)]
-ASKED = Asked(gpus=tuple(GpuIdentity(index=n, uuid=uuid) for n, uuid in enumerate(UUIDS)))
+ASKED = CheckParameters(gpus=tuple(GpuIdentity(index=n, uuid=uuid) for n, uuid in enumerate(UUIDS)))
 
 
-def printed(name: str, code: int = 0) -> Output:
+def printed(name: str, code: int = 0) -> ToolOutput:
     """Give an output on file."""
-    return Output(code, (OUTPUTS / name).read_text())
+    return ToolOutput(code, (OUTPUTS / name).read_text())
 
 
-def says(finding: Finding) -> tuple[bool, bool, tuple[int, ...]]:
+def says(finding: CheckFinding) -> tuple[bool, bool, tuple[int, ...]]:
     """Give what matters: passed, ran, which GPUs failed."""
     return finding.ok, finding.ran, finding.gpus
 
@@ -32,24 +32,26 @@ PASSED, FAILED, NOT_RUN = (True, True, ()), (False, True, ()), (False, False, ()
     ("output", "expected", "detail"),
     [
         (
-            Output(0, "".join(f"{n}, {u}, 00000000:1B:00.0\n" for n, u in enumerate(UUIDS))),
+            ToolOutput(0, "".join(f"{n}, {u}, 00000000:1B:00.0\n" for n, u in enumerate(UUIDS))),
             PASSED,
             "it shows 2 GPUs",
         ),
         (
-            Output(0, f"0, {UUIDS[0].upper()}, 00000000:1B:00.0\n"),
+            ToolOutput(0, f"0, {UUIDS[0].upper()}, 00000000:1B:00.0\n"),
             (False, True, (1,)),
             "GPUs that it does not show: 1",
         ),
         (printed("nvidia-smi-lost.txt", 15), FAILED, "exit status 15: Unable to determine"),
         (
-            Output(9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n"),
+            ToolOutput(
+                9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n"
+            ),
             FAILED,
             "exit status 9: NVIDIA-SMI has failed",
         ),
     ],
 )
-def test_nvidia_smi(output: Output, expected: object, detail: str):
+def test_nvidia_smi(output: ToolOutput, expected: object, detail: str):
     """It passes where it shows every GPU that NVML shows."""
     found = tool_parsers.nvidia_smi(output, ASKED)
     assert says(found) == expected
@@ -58,7 +60,7 @@ def test_nvidia_smi(output: Output, expected: object, detail: str):
 
 def test_nvidia_smi_must_show_something():
     """No GPU at all is a failure, even where NVML shows none either."""
-    assert says(tool_parsers.nvidia_smi(Output(0, ""), Asked())) == FAILED
+    assert says(tool_parsers.nvidia_smi(ToolOutput(0, ""), CheckParameters())) == FAILED
 
 
 @pytest.mark.parametrize(
@@ -76,12 +78,14 @@ def test_nvidia_smi_must_show_something():
         ),
         (printed("dcgm-3-level2.json"), (False, True, (1,)), "PCIe: Detected 4133 PCIe replays"),
         (
-            Output(255, "Error: unable to establish a connection to the specified host: localhost"),
+            ToolOutput(
+                255, "Error: unable to establish a connection to the specified host: localhost"
+            ),
             NOT_RUN,
             "could not be run: Error: unable to establish a connection",
         ),
         (
-            Output(
+            ToolOutput(
                 1,
                 '{"DCGM Diagnostic": {"runtime_error": "Diagnostic is already running",'
                 ' "test_categories": []}}',
@@ -90,7 +94,7 @@ def test_nvidia_smi_must_show_something():
             "could not be run: Diagnostic is already running",
         ),
         (
-            Output(
+            ToolOutput(
                 0,
                 '{"DCGM GPU Diagnostic": {"test_categories": [{"category": "Hardware", "tests": '
                 '[{"name": "Memory", "results": [{"status": "Pass", "gpu_ids": "0"}, {"status": '
@@ -99,10 +103,14 @@ def test_nvidia_smi_must_show_something():
             (False, True, (0, 1)),
             "Memory: bad cells",
         ),
-        (Output(0, '{"DCGM Diagnostic": {"test_categories": []}}'), NOT_RUN, "could not be run"),
+        (
+            ToolOutput(0, '{"DCGM Diagnostic": {"test_categories": []}}'),
+            NOT_RUN,
+            "could not be run",
+        ),
     ],
 )
-def test_dcgm(output: Output, expected: object, detail: str):
+def test_dcgm(output: ToolOutput, expected: object, detail: str):
     """The JSON of every version is read; a matter of settings alone fails nothing."""
     found = tool_parsers.dcgm(output, ASKED)
     assert says(found) == expected
@@ -122,7 +130,9 @@ def test_dcgm(output: Output, expected: object, detail: str):
 )
 def test_nvbandwidth(gbps_min: float, expected: object, detail: str):
     """The slowest pair counts."""
-    found = tool_parsers.nvbandwidth(printed("nvbandwidth.json"), Asked(gbps_min=gbps_min))
+    found = tool_parsers.nvbandwidth(
+        printed("nvbandwidth.json"), CheckParameters(gbps_min=gbps_min)
+    )
     assert says(found) == expected
     assert found.detail.startswith(detail)
     assert found.metrics["host_to_device_memcpy_ce_gbps"] == 12.87
@@ -139,7 +149,7 @@ def test_nvbandwidth(gbps_min: float, expected: object, detail: str):
 )
 def test_nvbandwidth_errors(text: str, expected: object):
     """A test that ends in an error fails; where nothing was measured, nothing is known."""
-    assert says(tool_parsers.nvbandwidth(Output(1, text), ASKED)) == expected
+    assert says(tool_parsers.nvbandwidth(ToolOutput(1, text), ASKED)) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,12 +164,17 @@ def test_nvbandwidth_errors(text: str, expected: object):
             FAILED,
             "node-7: Test NCCL failure common.cu:958 'unhandled cuda error",
         ),
-        (Output(127, "", "error while loading shared libraries: libnccl.so.2"), 0.0, NOT_RUN, ""),
+        (
+            ToolOutput(127, "", "error while loading shared libraries: libnccl.so.2"),
+            0.0,
+            NOT_RUN,
+            "",
+        ),
     ],
 )
-def test_nccl(output: Output, gbps_min: float, expected: object, detail: str):
+def test_nccl(output: ToolOutput, gbps_min: float, expected: object, detail: str):
     """Wrong values fail it, and so does too little bandwidth, and an error of NCCL."""
-    found = tool_parsers.nccl(output, Asked(gbps_min=gbps_min))
+    found = tool_parsers.nccl(output, CheckParameters(gbps_min=gbps_min))
     assert says(found) == expected
     assert found.detail.startswith(detail)
 
@@ -169,10 +184,10 @@ def test_nccl(output: Output, gbps_min: float, expected: object, detail: str):
     [
         (printed("burn.txt"), PASSED),
         (printed("burn-faulty.txt"), (False, True, (1,))),
-        (Output(1, "Couldn't open compare.ptx"), NOT_RUN),
+        (ToolOutput(1, "Couldn't open compare.ptx"), NOT_RUN),
     ],
 )
-def test_burn(output: Output, expected: object):
+def test_burn(output: ToolOutput, expected: object):
     """Its last words count, for each GPU."""
     assert says(tool_parsers.burn(output, ASKED)) == expected
 
@@ -197,8 +212,8 @@ def test_a_damaged_output_never_raises(file: Path, at: int, noise: str, code: in
     """Whatever is cut from or written into an output, each parser gives a finding."""
     text = file.read_text()
     for output in (
-        Output(code, text[:at] + noise + text[at + 9 :]),
-        Output(code, noise, text[at:]),
+        ToolOutput(code, text[:at] + noise + text[at + 9 :]),
+        ToolOutput(code, noise, text[at:]),
     ):
         found = [parse(output, ASKED) for parse in PARSERS]
         assert all(isinstance(each.detail, str) and each.detail for each in found)

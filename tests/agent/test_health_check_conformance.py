@@ -1,4 +1,4 @@
-"""The suite that authors of health checks run: our own keep it, and what breaks it is told."""
+"""The suite that authors of health checks run: our own keep it, and what breaks it is reported."""
 
 import asyncio
 import subprocess
@@ -13,7 +13,7 @@ from agent.maintenance.diagnostics.disk_space import DiskSpace
 from agent.maintenance.diagnostics.health_check_conformance import HealthCheckConformance
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
 from schemas.node_events import CheckResult
-from tests.agent.test_health_checks import AtBoot, Bad, Good
+from tests.agent.test_health_check_plugins import AtBoot, Bad, Good
 
 GIB = 1024**3
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil's
@@ -92,7 +92,7 @@ class Littering(Good):
 
 
 @pytest.mark.parametrize(
-    ("kind", "broken", "told"),
+    ("kind", "broken", "reported"),
     [
         (Misnamed, "test_it_has_a_name_of_its_own", "'Scratch Disk' is not a-z"),
         (Usurper, "test_it_has_a_name_of_its_own", "one of the agent's own"),
@@ -105,12 +105,12 @@ class Littering(Good):
         (Littering, "test_it_leaves_nothing_running", "threads are left"),
     ],
 )
-def test_what_a_check_breaks_is_told(kind: type, broken: str, told: str) -> None:
-    """Each demand has somebody who does not keep it."""
+def test_what_a_check_breaks_is_reported(kind: type, broken: str, published: str) -> None:
+    """Each demand has a check that breaks it."""
     suite = type("Suite", (HealthCheckConformance,), {"make": kind})()
     with pytest.raises((AssertionError, RuntimeError)) as caught:
         getattr(suite, broken)()
-    assert told in str(caught.value)
+    assert published in str(caught.value)
 
 
 def test_an_author_runs_it_with_pytest(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Noise: whatever stands in a kernel log, nothing raises, and what was planted is what is found."""
+"""Noise: no kernel log content raises, and what was planted is what is found."""
 
 import json
 import logging
@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.__main__ import run
-from agent.fault_reporter import Reporter, Sources
+from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import GpuMap, NodeIdentity
-from agent.faults.kernel_log_scanner import Scanner
-from agent.faults.xid_patterns import Sighting, recognise
+from agent.faults.kernel_log_scanner import KernelLogScanner
+from agent.faults.xid_patterns import RecognisedFault, recognise
 from agent.operator_tools import parse
-from agent.sources.kernel_log_parser import Line, parse_kmsg
-from agent.sources.kernel_log_reader import KernelLog
+from agent.sources.kernel_log_parser import KernelLogLine, parse_kmsg
+from agent.sources.kernel_log_reader import KernelLogReader
 from agent.sources.log_formats import parse_text
 from services.primitives.clock import SystemClock
-from tests.agent.test_xid import FORMATS
+from tests.agent.test_xid_patterns import FORMATS
 
 DATA: Final = Path(__file__).parent / "data"
 LINES: Final = 250
@@ -59,7 +59,7 @@ SEEDS: Final = [
 ]
 
 
-class Outbox:
+class RecordingOutbox:
     """Takes what is to be sent, and keeps nothing."""
 
     def __init__(self) -> None:
@@ -109,15 +109,15 @@ def test_no_line_stops_the_agent(seed: int):
 
 def all_the_way(chance: random.Random) -> int:
     """Read LINES mangled lines, and say how many faults they made."""
-    outbox = Outbox()
-    reporter = Reporter(
+    outbox = RecordingOutbox()
+    reporter = FaultReporter(
         NodeIdentity("training", "n1", "0777c57c-3f80"),
         outbox,  # type: ignore[arg-type]
         SystemClock(),
-        Sources(gpus=GpuMap, lines=lambda: True, job=lambda *_: ""),
+        ReporterInputs(gpus=GpuMap, lines=lambda: True, job=lambda *_: ""),
         any_facility=True,
     )
-    log = KernelLog(
+    log = KernelLogReader(
         Path("kmsg"), after=-1, on_line=reporter.line, on_gap=lambda *_: reporter.due(0)
     )
     for number in range(LINES):
@@ -130,7 +130,7 @@ def all_the_way(chance: random.Random) -> int:
 
 
 def test_mangled_lines_are_not_all_nonsense():
-    """Some still tell of faults, so that what follows from them is tried as well."""
+    """Some still contain faults, so that later stages are tested too."""
     assert sum(all_the_way(random.Random(seed)) for seed in range(4)) > LINES // 100
 
 
@@ -140,7 +140,7 @@ def planted() -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def told(sighting: Sighting, line: Line) -> dict[str, Any]:
+def published(sighting: RecognisedFault, line: KernelLogLine) -> dict[str, Any]:
     """Say what was found in the words of the list."""
     found = {
         "code": sighting.code,
@@ -154,13 +154,13 @@ def told(sighting: Sighting, line: Line) -> dict[str, Any]:
 async def test_a_storm_hides_nothing_and_makes_nothing_up(tmp_path: Path):
     """Of a thousand good, bad and forged lines every planted fault is found, and nothing else."""
     (tmp_path / "kmsg").write_bytes((DATA / "storm.kmsg").read_bytes())
-    scanner, found = Scanner(), []
+    scanner, found = KernelLogScanner(), []
 
-    def take(line: Line) -> None:
+    def take(line: KernelLogLine) -> None:
         if (sighting := scanner.scan(line)) is not None:
-            found.append(told(sighting, line))
+            found.append(published(sighting, line))
 
-    log = KernelLog(tmp_path / "kmsg", after=-1, on_line=take, on_gap=lambda *_: None)
+    log = KernelLogReader(tmp_path / "kmsg", after=-1, on_line=take, on_gap=lambda *_: None)
     log.start()
     log.stop()
     assert found == planted()
@@ -185,7 +185,7 @@ TEXTS: dict[str, str] = {
     "journalctl -k -o short-iso": "2026-11-21T01:02:03+0000 gpu-node-7 {source}: {text}",
     "kern.log": "Nov 21 01:02:03 gpu-node-7 {source}: " + STAMPED + "{text}",
 }
-TELLS_FORGED = {"dmesg -x", "dmesg -r", "journalctl -k", "journalctl -k -o short-iso", "kern.log"}
+SHOWS_FORGED = {"dmesg -x", "dmesg -r", "journalctl -k", "journalctl -k -o short-iso", "kern.log"}
 """The others do not say who wrote a line."""
 
 
@@ -195,7 +195,7 @@ def test_the_storm_is_read_in_every_form_of_text(form: str):
     written = []
     for raw in (DATA / "storm.kmsg").read_bytes().split(b"\n"):
         line = parse_kmsg(raw)
-        if line is None or (line.facility != 0 and form not in TELLS_FORGED):
+        if line is None or (line.facility != 0 and form not in SHOWS_FORGED):
             continue
         shown = TEXTS[form].format(
             stamp=line.timestamp_us / 1e6,
@@ -212,8 +212,8 @@ def test_the_storm_is_read_in_every_form_of_text(form: str):
     ]
 
 
-def test_each_line_of_the_storm_stands_for_itself():
-    """Without the lines before it a planted line still tells of the same kind and code."""
+def test_each_line_of_the_storm_is_independent():
+    """Without the lines before it a planted line still reports the same kind and code."""
     codes = {(each["kind"], each["code"]) for each in planted()}
     lines = (DATA / "storm.kmsg").read_bytes().split(b"\n")
     parsed = (parse_kmsg(line) for line in lines)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.cgroup_jobs import job_of, started_seconds
-from agent.sources.job_lookup import CLOCKS_APART_SECONDS, KEPT_SECONDS, TICKS_PER_SECOND, Processes
+from agent.sources.job_lookup import CLOCKS_APART_SECONDS, KEPT_SECONDS, TICKS_PER_SECOND, JobLookup
 
 UID = "3f1c9d1e-8a53-4b39-9d55-0f6d2a7a51c4"
 UNDERSCORED = UID.replace("-", "_")
@@ -83,12 +83,12 @@ def test_nothing_in_a_control_group_raises(text: str) -> None:
 
 
 def test_a_process_that_is_gone_had_the_job_it_had(tmp_path: Path) -> None:
-    """Read once, kept for the fault's repetitions, and not for whoever has its number later."""
+    """Read once, kept for the fault's repetitions, and not for a later process with its PID."""
     now = [0.0]
     place = tmp_path / "4711"
     place.mkdir()
     (place / "cgroup").write_text(SLURM_V1)
-    processes = Processes(tmp_path, lambda: now[0])
+    processes = JobLookup(tmp_path, lambda: now[0])
     assert "slurm-881204" == processes.job(4711, 100.0)
     (place / "cgroup").unlink()
     now[0] = KEPT_SECONDS
@@ -122,7 +122,7 @@ def test_a_number_that_passed_on_names_no_job(tmp_path: Path, late: float, job: 
     place.mkdir()
     (place / "cgroup").write_text(SLURM_V1)
     (place / "stat").write_text(STAT.format(ticks=int(started * TICKS_PER_SECOND)))
-    assert job == Processes(tmp_path, lambda: 0.0).job(4711, 500.0)
+    assert job == JobLookup(tmp_path, lambda: 0.0).job(4711, 500.0)
 
 
 def test_a_process_of_this_host_began_before_now() -> None:

@@ -1,4 +1,4 @@
-"""Where a host stands: as the clouds' metadata services tell it, or not at all, and soon."""
+"""Rack of a host: as the clouds' metadata services report it, or none, within a deadline."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from agent.sources.cloud import rack_lookup
 from agent.sources.cloud.cloud_detection import rack
 from agent.sources.cloud.rack_lookup import azure_rack, gcp_rack, rack_of
 from services.bus.nats.nats_bus import NatsBus
-from tests.agent.conftest import Host, contents, events
+from tests.agent.conftest import AgentHost, contents, events
 from tests.agent.metadata_servers import Aws, Azure, Gcp, Raw, Serve
 
 
-async def test_aws_tells_of_partitions(serve: Serve) -> None:
+async def test_aws_reports_of_partitions(serve: Serve) -> None:
     """A partition of a placement group; without one nothing is known."""
     server = await serve(Aws)
     assert "" == await rack_of("aws", server.url)
@@ -23,7 +23,7 @@ async def test_aws_tells_of_partitions(serve: Serve) -> None:
     assert 0 == server.refused
 
 
-async def test_google_tells_of_racks(serve: Serve) -> None:
+async def test_google_reports_of_racks(serve: Serve) -> None:
     """Cluster and rack of `/cluster/rack/host`; an instance without the attribute has none."""
     server = await serve(Gcp)
     assert "" == await rack_of("gcp", server.url)
@@ -31,7 +31,7 @@ async def test_google_tells_of_racks(serve: Serve) -> None:
     assert "3fa1/77b0" == await rack_of("gcp", server.url)
 
 
-async def test_azure_tells_of_fault_domains(serve: Serve) -> None:
+async def test_azure_reports_of_fault_domains(serve: Serve) -> None:
     """Of a placement group; a lone machine has none."""
     server = await serve(Azure)
     assert "" == await rack_of("azure", server.url)
@@ -65,7 +65,7 @@ def test_a_part_of_a_place_is_none(compute: Any) -> None:
 
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
-async def test_a_service_that_does_not_tell_holds_nothing_up(
+async def test_a_service_that_does_not_report_holds_nothing_up(
     serve: Serve, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silence, nonsense and a closed port are a host without a rack."""
@@ -79,13 +79,15 @@ async def test_a_service_that_does_not_tell_holds_nothing_up(
 
 
 async def test_what_is_set_is_not_asked_for(tmp_path: Path) -> None:
-    """The setting wins; outside the clouds nobody is asked."""
+    """The setting wins; outside the clouds no service is polled."""
     config = {"pool": "training", "node": "n1"}
     assert "r17" == await rack(AgentConfig(**config, rack="r17", cloud="aws"), tmp_path)
     assert "" == await rack(AgentConfig(**config), tmp_path)
 
 
-async def test_an_agent_registers_with_its_rack(serve: Serve, host: Host, bus: NatsBus) -> None:
+async def test_an_agent_registers_with_its_rack(
+    serve: Serve, host: AgentHost, bus: NatsBus
+) -> None:
     """From the metadata service to the bus."""
     server = await serve(Gcp)
     server.values["attributes/physical_host"] = "/3fa1/77b0/9c2e"

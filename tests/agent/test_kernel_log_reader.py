@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.sources.kernel_log_parser import Line
-from agent.sources.kernel_log_reader import CHUNK_BYTES, KernelLog, Position, PositionFile
+from agent.sources.kernel_log_parser import KernelLogLine
+from agent.sources.kernel_log_reader import CHUNK_BYTES, KernelLogReader, Position, PositionFile
 from services.provisioner.providers.local_gpus import kmsg_record
 
 
@@ -15,12 +15,12 @@ class Follower:
     """A follower whose lines can be waited for."""
 
     def __init__(self, path: Path, after: int = -1) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[KernelLogLine] = []
         self.gaps: list[tuple[int, int]] = []
-        self.log = KernelLog(path, after=after, on_line=self._line, on_gap=self._gap)
+        self.log = KernelLogReader(path, after=after, on_line=self._line, on_gap=self._gap)
         self._came = asyncio.Event()
 
-    def _line(self, line: Line) -> None:
+    def _line(self, line: KernelLogLine) -> None:
         self.lines.append(line)
         self._came.set()
 
@@ -61,7 +61,7 @@ def append(path: Path, data: bytes) -> None:
 async def test_what_is_there_and_what_comes_is_read(
     tmp_path: Path, follow: Callable[..., Follower]
 ):
-    """A file that does not exist yet is waited for; then each line is told as it comes."""
+    """A file that does not exist yet is waited for; then each line is reported as it comes."""
     kmsg = tmp_path / "kmsg"
     early = follow()
     append(kmsg, kmsg_record(0, 0, "first"))
@@ -91,8 +91,8 @@ async def test_bad_lines_are_counted_and_stop_nothing(
     assert follower.log.malformed == 10
 
 
-async def test_only_what_is_new_is_told(tmp_path: Path, follow: Callable[..., Follower]):
-    """After a sequence that was dealt with, what comes next is told, and a gap is counted."""
+async def test_only_what_is_new_is_reported(tmp_path: Path, follow: Callable[..., Follower]):
+    """After a sequence that was dealt with, what comes next is reported, and a gap is counted."""
     records = b"".join(kmsg_record(n, n, str(n)) for n in (3, 4, 5, 9))
     append(tmp_path / "kmsg", records)
     follower = follow(after=4)

@@ -4,21 +4,21 @@ import signal
 from typing import Any
 
 from services.bus.nats.nats_bus import NatsBus
-from tests.agent.conftest import XID_79, Host, contents, events
+from tests.agent.conftest import XID_79, AgentHost, contents, events
 
-LISTENS = "NVML tells the XIDs of 4 GPUs"
+LISTENS = "NVML reports XIDs of 4 GPUs"
 MARK = "NVRM: Xid (PCI:0000:1b:00): 119, the mark"
 """A fault that ends a test: everything before it has been published when it comes."""
 
 
-async def faults(host: Host, bus: NatsBus, count: int) -> list[dict[str, Any]]:
+async def faults(host: AgentHost, bus: NatsBus, count: int) -> list[dict[str, Any]]:
     """Wait for so many facts in all, and give the faults among them."""
     found = contents(await events(bus, host.node, count))
     return [each for each in found if "fault" in each["type"]]
 
 
-async def test_nvml_alone_is_enough(host: Host, bus: NatsBus):
-    """An XID that no line tells of is a fault all the same, with GPU, UUID and serial."""
+async def test_nvml_alone_is_enough(host: AgentHost, bus: NatsBus):
+    """An XID that no line reports is a fault all the same, with GPU, UUID and serial."""
     await host.start()
     await host.logged(LISTENS)
     host.order("xid 1 2 31")
@@ -38,7 +38,7 @@ async def test_nvml_alone_is_enough(host: Host, bus: NatsBus):
     assert {key: fault[key] for key in expected} == expected
 
 
-async def test_without_a_kernel_log_nvml_is_the_witness(host: Host, bus: NatsBus):
+async def test_without_a_kernel_log_nvml_is_the_witness(host: AgentHost, bus: NatsBus):
     """A kernel log that cannot be read is a fault of its own, and XIDs still come, at once."""
     host.kmsg.mkdir()
     await host.start(NAVARCH_KMSG=str(host.kmsg / "missing" / "kmsg"))
@@ -51,8 +51,8 @@ async def test_without_a_kernel_log_nvml_is_the_witness(host: Host, bus: NatsBus
     ]
 
 
-async def test_a_line_and_an_event_are_one_fault(host: Host, bus: NatsBus):
-    """Both witnesses tell of the same two XIDs; each is published once."""
+async def test_a_line_and_an_event_are_one_fault(host: AgentHost, bus: NatsBus):
+    """Both witnesses report the same two XIDs; each is published once."""
     await host.start()
     await host.logged(LISTENS)
     pci = host.gpus[0].pci
@@ -62,12 +62,12 @@ async def test_a_line_and_an_event_are_one_fault(host: Host, bus: NatsBus):
     assert [each["code"] for each in await faults(host, bus, 4)] == [13, 79]
     host.order("xid 1 0 13", "xid 2 0 79", "xid 3 1 79")
     found = await faults(host, bus, 5)
-    told = [(each["code"], each["gpu_index"], each["source"]) for each in found]
-    assert told == [(13, 0, "nvml"), (79, 0, "kmsg"), (79, 1, "nvml")]
+    published = [(each["code"], each["gpu_index"], each["source"]) for each in found]
+    assert published == [(13, 0, "nvml"), (79, 0, "kmsg"), (79, 1, "nvml")]
 
 
-async def test_a_gpu_that_falls_off_the_bus_is_told_once(host: Host, bus: NatsBus):
-    """XID 79 is told at once; lines and NVML that only repeat it are not; another GPU's are."""
+async def test_a_gpu_that_falls_off_the_bus_is_reported_once(host: AgentHost, bus: NatsBus):
+    """XID 79 is reported at once; lines and NVML that only repeat it are not; another GPU's are."""
     await host.start()
     await events(bus, host.node, 2)
     first, other = host.gpus[0].pci, host.gpus[1].pci
@@ -87,8 +87,8 @@ async def test_a_gpu_that_falls_off_the_bus_is_told_once(host: Host, bus: NatsBu
     ]
 
 
-async def test_a_restart_tells_what_is_new_and_nothing_twice(host: Host, bus: NatsBus):
-    """The error told before is not told again; the one that came while the agent was down is."""
+async def test_a_restart_reports_what_is_new_and_nothing_twice(host: AgentHost, bus: NatsBus):
+    """An error from before the restart is not reported again; one during it is reported."""
     await host.start()
     await events(bus, host.node, 2)
     host.order("gpu 1 ecc_dbe 1")
@@ -107,7 +107,7 @@ async def test_a_restart_tells_what_is_new_and_nothing_twice(host: Host, bus: Na
     ]
 
 
-async def test_a_gpu_that_is_gone_still_has_its_name(host: Host, bus: NatsBus):
+async def test_a_gpu_that_is_gone_still_has_its_name(host: AgentHost, bus: NatsBus):
     """One that vanished while the agent was down is a fault, and its XIDs say who it was."""
     await host.start(NAVARCH_GPU_COUNT="")
     await events(bus, host.node, 2)
@@ -126,7 +126,7 @@ async def test_a_gpu_that_is_gone_still_has_its_name(host: Host, bus: NatsBus):
     ]
 
 
-async def test_a_hung_wait_for_events_stops_nothing(host: Host, bus: NatsBus):
+async def test_a_hung_wait_for_events_stops_nothing(host: AgentHost, bus: NatsBus):
     """A driver in which waiting for events hangs is sampled on, and the agent ends in time."""
     await host.start()
     await host.logged(LISTENS)
@@ -138,10 +138,10 @@ async def test_a_hung_wait_for_events_stops_nothing(host: Host, bus: NatsBus):
     assert await host.stop(signal.SIGTERM) == 0
 
 
-async def test_a_driver_that_tells_no_events_is_no_fault(host: Host, bus: NatsBus):
+async def test_a_driver_without_events_is_no_fault(host: AgentHost, bus: NatsBus):
     """Not supported means that the second witness is quietly absent."""
     host.order("fail nvmlDeviceRegisterEvents 3")
     await host.start()
-    await host.logged("NVML tells the XIDs of 0 GPUs")
+    await host.logged("NVML reports XIDs of 0 GPUs")
     host.write(MARK)
     assert [each["code"] for each in await faults(host, bus, 3)] == [119]

@@ -1,4 +1,4 @@
-"""Which notices take the node, and what is told when the cloud announces one no more."""
+"""Which notices take the node, and what is reported when the cloud announces one no more."""
 
 import json
 from typing import Any
@@ -14,20 +14,22 @@ from agent.sources.cloud.notice_parsers import (
     gcp_preempted,
 )
 from tests.agent.metadata_servers import Azure
-from tests.agent.test_cloud import CLOCK, INTERVAL_SECONDS, PREEMPT, SCHEDULED, watching
+from tests.agent.test_notice_watcher import CLOCK, INTERVAL_SECONDS, PREEMPT, SCHEDULED, watching
 
 RETIREMENT = SCHEDULED | {"Code": "instance-retirement"}
 
 
-async def test_what_is_announced_no_more_is_told_by_its_digest(serve):
-    """Azure withdraws an eviction; the same is told where an earlier run of the agent told it."""
+async def test_what_is_announced_no_more_is_reported_by_its_digest(serve):
+    """Azure withdraws an eviction, which may have been published by an earlier run."""
     server = await serve(Azure)
     server.events = [PREEMPT]
-    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS)) as watched:
+    async with watching(azure_metadata.notice_sources(server.url, INTERVAL_SECONDS)) as watched:
         await watched.have(1)
         server.events = []
         [digest] = await watched.ended(1)
-    async with watching(azure_metadata.looks(server.url, INTERVAL_SECONDS), (digest,)) as again:
+    async with watching(
+        azure_metadata.notice_sources(server.url, INTERVAL_SECONDS), (digest,)
+    ) as again:
         assert await again.ended(1) == [digest]
     assert digest == watched.notices[0].digest
     assert watched.notices[0].takes

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agent.sources.blocking_calls import ProbeThread
-from agent.sources.nvml import Inventory, NvmlUnavailable, XidEvent
-from agent.sources.xid_listener import XidWatch
+from agent.sources.nvml import GpuInventory, NvmlUnavailable, XidEvent
+from agent.sources.xid_listener import XidListener
 from services.primitives.clock import SystemClock
 
 EVENT = XidEvent(index=0, pci="0000:1b:00", code=79)
@@ -56,19 +56,19 @@ class Hurried(SystemClock):
 
 
 class Listening:
-    """A watch that runs, and what it told."""
+    """A watch that runs, and what it reported."""
 
     def __init__(self) -> None:
         self.session = Session()
         self.clock = Hurried()
-        self.inventory: Inventory | None = Inventory()
-        self.told: asyncio.Queue[XidEvent] = asyncio.Queue()
-        self.watch = XidWatch(
+        self.inventory: GpuInventory | None = GpuInventory()
+        self.published: asyncio.Queue[XidEvent] = asyncio.Queue()
+        self.watch = XidListener(
             self.session,
             ProbeThread("events test"),
             self.clock,
             inventory=lambda: self.inventory,
-            on_event=self.told.put_nowait,
+            on_event=self.published.put_nowait,
         )
         self.task = asyncio.create_task(self.watch.run())
 
@@ -88,39 +88,39 @@ async def listening() -> AsyncIterator[Listening]:
     await asyncio.wait({made.task})
 
 
-async def test_events_are_told_as_they_come(listening: Listening):
+async def test_events_are_reported_as_they_come(listening: Listening):
     """What the wait returns is handed on, and the wait goes on."""
     for _ in range(3):
         listening.session.events = [EVENT]
         async with asyncio.timeout(60):
-            assert await listening.told.get() == EVENT
+            assert await listening.published.get() == EVENT
     assert listening.session.calls == ["open"]
 
 
-async def test_it_gives_way_while_nvml_starts_anew(listening: Listening):
-    """Whoever starts NVML anew finds the event set closed; then it is opened on the new NVML."""
+async def test_it_gives_way_while_nvml_starts_from_the_beginning(listening: Listening):
+    """A restart of NVML finds the event set closed; then it is opened on the new NVML."""
     await listening.waits()
     async with listening.watch.alone():
         assert listening.session.calls == ["open", "close"]
-        listening.inventory = Inventory(driver_version="new")
+        listening.inventory = GpuInventory(driver_version="new")
     await listening.waits()
     assert listening.session.calls == ["open", "close", "open"]
 
 
-async def test_an_nvml_that_is_replaced_is_listened_to_anew(listening: Listening):
+async def test_an_nvml_that_is_replaced_is_listened_to_again(listening: Listening):
     """Another inventory is another NVML; none at all means that there is nothing to ask."""
     await listening.waits()
     listening.inventory = None
     async with asyncio.timeout(60):
         while listening.session.calls != ["open", "close"]:
             await asyncio.sleep(0)
-    listening.inventory = Inventory()
+    listening.inventory = GpuInventory()
     await listening.waits()
     assert listening.session.calls == ["open", "close", "open"]
 
 
 async def test_a_hung_wait_is_not_waited_for(listening: Listening):
-    """A wait that does not come back holds up nobody for longer than a moment."""
+    """A wait that does not come back delays other tasks only briefly."""
     await listening.waits()
     listening.session.hangs.clear()
     await listening.waits()
@@ -139,14 +139,14 @@ async def test_failures_are_tried_again_less_and_less_often(listening: Listening
 
 
 async def test_a_driver_without_events_is_left_alone(listening: Listening):
-    """Where no GPU tells events nothing is waited for, until NVML is another."""
+    """Where no GPU reports events nothing is waited for, until NVML is another."""
     await listening.waits()
     listening.session.count = 0
-    listening.inventory = Inventory(driver_version="old")
+    listening.inventory = GpuInventory(driver_version="old")
     async with asyncio.timeout(60):
         while listening.session.calls.count("close") < 2:
             await asyncio.sleep(0)
     listening.session.count = 1
-    listening.inventory = Inventory(driver_version="new")
+    listening.inventory = GpuInventory(driver_version="new")
     await listening.waits()
     assert listening.session.calls == ["open", "close"] * 2 + ["open"]

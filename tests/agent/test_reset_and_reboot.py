@@ -1,4 +1,4 @@
-"""Resets and reboots: refused where somebody may work there, done once under one key."""
+"""Resets and reboots: refused where a job may run, done once under one key."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from agent.faults.fault_builder import GpuMap
-from agent.maintenance.reset_and_reboot import Means, Mending
+from agent.maintenance.reset_and_reboot import ActionDependencies, ResetAndReboot
 from agent.settings import AgentConfig
 from agent.sources.nvml import GpuProcess
 from schemas.agent_commands import ActionResult, RebootRequest, ResetRequest
@@ -22,7 +22,7 @@ BOOT = "b1"
 
 
 class Ward:
-    """A host to mend: its tools note how they are called."""
+    """A host to reset and reboot: its tools note how they are called."""
 
     def __init__(self, directory: Path, bed: Bed) -> None:
         self._directory = directory
@@ -32,12 +32,12 @@ class Ward:
         self.held = True
         self.root = True
 
-    def make(self, **settings: Any) -> Mending:
+    def make(self, **settings: Any) -> ResetAndReboot:
         """An agent's part, as after a start."""
         config = AgentConfig(pool="training", node="n1", state_dir=str(self._directory), **settings)
-        return Mending(
+        return ResetAndReboot(
             config,
-            Means(
+            ActionDependencies(
                 clock=SystemClock(),
                 environment={"PATH": f"{self.bed.directory}:/usr/bin:/bin"},
                 boot_id=BOOT,
@@ -68,16 +68,16 @@ def ward(tmp_path: Path, bed: Bed) -> Ward:
     return Ward(tmp_path, bed)
 
 
-async def reset(mending: Mending, key: str = "s/reset", *gpus: str) -> ActionResult:
+async def reset(executor: ResetAndReboot, key: str = "s/reset", *gpus: str) -> ActionResult:
     """Ask for a reset."""
     data = msgspec.json.encode(ResetRequest(key=key, gpus=gpus))
-    return msgspec.json.decode(await mending.reset(data, {}), type=ActionResult)
+    return msgspec.json.decode(await executor.reset(data, {}), type=ActionResult)
 
 
-async def reboot(mending: Mending, boot_id: str = BOOT) -> ActionResult:
+async def reboot(executor: ResetAndReboot, boot_id: str = BOOT) -> ActionResult:
     """Ask for a reboot."""
     data = msgspec.json.encode(RebootRequest(key="s/reboot", boot_id=boot_id))
-    return msgspec.json.decode(await mending.reboot(data, {}), type=ActionResult)
+    return msgspec.json.decode(await executor.reboot(data, {}), type=ActionResult)
 
 
 async def test_the_gpu_that_is_named_is_reset(ward: Ward) -> None:
@@ -93,7 +93,7 @@ async def test_the_gpu_that_is_named_is_reset(ward: Ward) -> None:
 
 
 async def test_one_that_cannot_be_reset_alone_is_reset_with_all(ward: Ward) -> None:
-    """GPUs on one fabric go together; nobody works on any of them."""
+    """GPUs on one fabric go together; no job runs on any of them."""
     ward.bed.install("nvidia-smi", script='[ "$2" = -i ] && echo "needs its peers" && exit 3')
     acted = await reset(ward.make(), "s/reset", GPUS[0].uuid)
 
@@ -119,19 +119,19 @@ async def test_what_fails_says_what_the_tool_said(ward: Ward) -> None:
         (True, (GpuProcess(1, 4711),), "4711 on GPU 1"),
     ],
 )
-async def test_a_reset_is_refused_where_somebody_may_work(
+async def test_a_reset_is_refused_where_a_job_may_run(
     ward: Ward, cordoned: bool | None, running: tuple[GpuProcess, ...], words: str
 ) -> None:
     """Nothing is run, the reason is said, and once it is gone the same key is served."""
     ward.bed.install("nvidia-smi")
-    mending = ward.make()
+    executor = ward.make()
     ward.cordoned, ward.running = cordoned, running
-    refused = await reset(mending)
+    refused = await reset(executor)
     assert (False, True) == (refused.ok, words in refused.refused)
     assert [] == ward.bed.asked("nvidia-smi")
 
     ward.cordoned, ward.running = True, ()
-    assert (await reset(mending)).ok
+    assert (await reset(executor)).ok
 
 
 async def test_a_key_is_served_once(ward: Ward) -> None:
@@ -148,8 +148,8 @@ async def test_a_key_is_served_once(ward: Ward) -> None:
 async def test_two_that_ask_at_once_have_one_reset(ward: Ward) -> None:
     """The second waits for the first, and has its answer."""
     ward.bed.install("nvidia-smi")
-    mending = ward.make()
-    one, other = await asyncio.gather(reset(mending), reset(mending))
+    executor = ward.make()
+    one, other = await asyncio.gather(reset(executor), reset(executor))
     assert one == other
     assert 1 == len(ward.bed.asked("nvidia-smi"))
 
@@ -157,7 +157,7 @@ async def test_two_that_ask_at_once_have_one_reset(ward: Ward) -> None:
 async def test_an_unreadable_memory_of_keys_is_survived(ward: Ward, tmp_path: Path) -> None:
     """A broken file forgets what was done; nothing more."""
     ward.bed.install("nvidia-smi")
-    (tmp_path / "mended.json").write_bytes(b"{")
+    (tmp_path / "completed_actions.json").write_bytes(b"{")
     assert (await reset(ward.make())).ok
 
 
@@ -171,13 +171,13 @@ async def test_a_reboot_is_answered_and_then_done(ward: Ward) -> None:
     """Once, however often it is asked for."""
     begun = ward.bed.directory / "begun"
     ward.bed.install("systemctl", script=f"touch {begun}")
-    mending = ward.make()
-    first, second = await reboot(mending), await reboot(mending)
+    executor = ward.make()
+    first, second = await reboot(executor), await reboot(executor)
     assert (True, True) == (first.ok, second.ok)
     async with asyncio.timeout(60):
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
     assert begun.exists()
-    assert (await reboot(mending)).ok
+    assert (await reboot(executor)).ok
     assert ["reboot"] == ward.bed.asked("systemctl")
 
 
@@ -207,14 +207,14 @@ async def test_an_agent_that_may_not_reboot_says_what_to_do(ward: Ward) -> None:
     assert "NAVARCH_REBOOT_COMMAND" in acted.detail
 
 
-async def test_a_reboot_that_failed_is_told_to_who_asks_again(ward: Ward) -> None:
+async def test_a_reboot_that_failed_is_reported_to_a_repeated_command(ward: Ward) -> None:
     """With what the command said."""
     ward.bed.install("restart-it", code=4, script="echo not today")
-    mending = ward.make(reboot_command="restart-it now")
-    assert (await reboot(mending)).ok
+    executor = ward.make(reboot_command="restart-it now")
+    assert (await reboot(executor)).ok
     async with asyncio.timeout(60):
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
-    acted = await reboot(mending)
+    acted = await reboot(executor)
     assert not acted.ok
     assert "restart-it" in acted.detail
     assert "ends with 4: not today" in acted.detail

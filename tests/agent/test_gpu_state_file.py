@@ -1,4 +1,4 @@
-"""What is remembered over a restart of the agent: nothing told twice, nothing missed meanwhile."""
+"""State over a restart of the agent: nothing is reported twice, nothing is missed."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,11 +7,17 @@ import msgspec
 import pytest
 
 from agent.faults.missing_gpus import missing
-from agent.faults.sample_changes import Change
+from agent.faults.sample_changes import SampleChange
+from agent.json_file import FILE_BYTES_MAX
 from agent.sources.blocking_calls import ProbeThread
-from agent.sources.gpu_monitor import Before, GpuWatch
-from agent.sources.gpu_state_file import FILE_BYTES_MAX, SAVE_SECONDS, GpuMemory, Memory, MemoryFile
-from agent.sources.nvml import Inventory, Nvml, Trouble
+from agent.sources.gpu_monitor import EarlierRun, GpuMonitor
+from agent.sources.gpu_state_file import (
+    SAVE_SECONDS,
+    AgentState,
+    AgentStateFile,
+    GpuState,
+)
+from agent.sources.nvml import GpuInventory, Nvml, NvmlFailure
 from schemas.node_events import GpuIdentity
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
 
@@ -26,8 +32,8 @@ class Runs:
     def __init__(self, library: Path, state: Path) -> None:
         self._library = str(library)
         self._state = state
-        self._memory = GpuMemory()
-        self.watch: GpuWatch | None = None
+        self._memory = GpuState()
+        self.watch: GpuMonitor | None = None
 
     async def run(
         self,
@@ -37,25 +43,25 @@ class Runs:
         pause_seconds: float = 5.0,
         gpus: tuple[GpuIdentity, ...] = GPUS,
     ) -> list[tuple[str, int, str]]:
-        """Run once with the GPUs as ordered; give what was told."""
+        """Run once with the GPUs as ordered; give what was reported."""
         write_state(self._state, gpus[:count], orders)
-        told: list[Change] = []
+        published: list[SampleChange] = []
         nvml = Nvml(self._library)
-        self.watch = GpuWatch(
+        self.watch = GpuMonitor(
             nvml,
             ProbeThread("nvml test"),
             deadline_seconds=1.0,
-            on_change=told.append,
-            before=Before(self._memory, same_boot=same_boot, pause_seconds=pause_seconds),
+            on_change=published.append,
+            before=EarlierRun(self._memory, same_boot=same_boot, pause_seconds=pause_seconds),
         )
         await self.watch.open()
         await self.watch.sample()
         await self.watch.sample()
         self._memory = msgspec.json.decode(
-            msgspec.json.encode(self.watch.remember()), type=GpuMemory
+            msgspec.json.encode(self.watch.remember()), type=GpuState
         )
         nvml.close()
-        return [(each.kind, each.index, each.subcode) for each in told]
+        return [(each.kind, each.index, each.subcode) for each in published]
 
 
 @pytest.fixture
@@ -65,8 +71,8 @@ def runs(tmp_path: Path, nvml_library: Path, monkeypatch: pytest.MonkeyPatch) ->
     return Runs(nvml_library, tmp_path / "state")
 
 
-async def test_an_old_error_is_not_told_again(runs: Runs):
-    """Errors, bad states and lost GPUs that were told before a restart are told once."""
+async def test_an_old_error_is_not_reported_again(runs: Runs):
+    """Errors, bad states and lost GPUs that were reported before a restart are reported once."""
     orders = ("gpu 0 ecc_dbe 2", "gpu 1 remap_failed 1", "gpu 1 throttle 0x48", "gpu 2 lost 1")
     first = await runs.run(*orders)
     assert sorted(first) == [
@@ -92,7 +98,7 @@ RISES = [
 
 
 @pytest.mark.parametrize(("order", "expected"), RISES, ids=[each[0] for each in RISES])
-async def test_what_rose_between_two_runs_is_told_once(
+async def test_what_rose_between_two_runs_is_reported_once(
     runs: Runs, order: str, expected: tuple[str, int, str]
 ):
     """A counter that rose while the agent was down is a fault of the next run alone."""
@@ -108,14 +114,14 @@ async def test_what_rose_slowly_is_no_burst(runs: Runs):
     assert await runs.run(*orders, pause_seconds=86_400) == []
 
 
-async def test_a_reset_begins_a_counter_anew(runs: Runs):
+async def test_a_reset_resets_a_counter(runs: Runs):
     """Fewer uncorrectable errors than before are those since a reset, and new."""
     await runs.run("gpu 0 ecc_dbe 5")
     assert await runs.run("gpu 0 ecc_dbe 2") == [("ecc_dbe", 0, "")]
 
 
-async def test_a_boot_is_judged_afresh(runs: Runs):
-    """After a boot bad states and volatile errors are told again; lasting counts only if they rose.
+async def test_a_boot_reports_states_again(runs: Runs):
+    """After a boot bad states and volatile errors are reported again; other counts if they rose.
 
     NVLinks come up after the agent does, so their count is not compared with the last boot's.
     """
@@ -127,7 +133,7 @@ async def test_a_boot_is_judged_afresh(runs: Runs):
     assert sorted(found) == [("page_retirement", 1, ""), ("pcie", 1, "width")]
 
 
-async def test_a_gpu_that_vanished_meanwhile_is_told_once(runs: Runs):
+async def test_a_gpu_that_vanished_meanwhile_is_reported_once(runs: Runs):
     """It is a fault of the next run, and who it was is still known: by address and by UUID."""
     await runs.run()
     assert await runs.run(count=2) == [("gpu_lost", 2, "vanished")]
@@ -146,7 +152,7 @@ async def test_a_gpu_that_cannot_be_found_keeps_its_name(runs: Runs):
     order = "fail nvmlDeviceGetUUID 15 2"
     assert await runs.run(order) == [("gpu_lost", 2, "")]
     assert runs.watch is not None
-    assert runs.watch.gpus.of_change(Change("gpu_lost", 2, "")) == GPUS[2]
+    assert runs.watch.gpus.of_change(SampleChange("gpu_lost", 2, "")) == GPUS[2]
     assert await runs.run(order) == []
 
 
@@ -157,27 +163,27 @@ async def test_other_hardware_is_no_loss(runs: Runs):
     assert await runs.run(gpus=(*ELSEWHERE[:2], GPUS[2]), same_boot=False) == []
 
 
-def test_a_boot_tells_anew_what_it_lacks():
-    """A GPU that was told as gone before a boot, and still is, is told again; others are not."""
-    before = GpuMemory(present=GPUS[:2], gone=GPUS[2:])
-    now = Inventory(GPUS[:2])
+def test_a_boot_reports_missing_gpus_again():
+    """A GPU that was gone before a boot and still is, is reported again; others are not."""
+    before = GpuState(present=GPUS[:2], gone=GPUS[2:])
+    now = GpuInventory(GPUS[:2])
     assert missing(before, now, same_boot=True) == (GPUS[2:], ())
     assert missing(before, now, same_boot=False) == (GPUS[2:], GPUS[2:])
-    lost = Inventory(GPUS[:2], troubles=(Trouble(2, "gpu_lost", "lost"),))
-    assert missing(GpuMemory(present=GPUS), lost, same_boot=True) == (GPUS[2:], ())
+    lost = GpuInventory(GPUS[:2], failures=(NvmlFailure(2, "gpu_lost", "lost"),))
+    assert missing(GpuState(present=GPUS), lost, same_boot=True) == (GPUS[2:], ())
 
 
 def test_before_nvml_answers_this_boots_gpus_are_known():
     """A line's GPU is named even where the driver hangs; another boot's GPUs may be others."""
-    memory = GpuMemory(present=GPUS[:2], gone=GPUS[2:])
+    memory = GpuState(present=GPUS[:2], gone=GPUS[2:])
 
-    def watch(*, same_boot: bool) -> GpuWatch:
-        return GpuWatch(
+    def watch(*, same_boot: bool) -> GpuMonitor:
+        return GpuMonitor(
             Nvml("/missing"),
             ProbeThread("unused"),
             deadline_seconds=1.0,
             on_change=lambda _: None,
-            before=Before(memory, same_boot=same_boot),
+            before=EarlierRun(memory, same_boot=same_boot),
         )
 
     assert [watch(same_boot=True).gpus.by_pci(gpu.pci) for gpu in GPUS] == list(GPUS)
@@ -192,25 +198,25 @@ def test_a_memory_that_cannot_be_read_is_empty(tmp_path: Path, content: bytes | 
     path = tmp_path / "memory.json"
     if content is not None:
         path.write_bytes(content)
-    assert MemoryFile(path).load() == Memory()
+    assert AgentStateFile(path).load() == AgentState()
 
 
 def test_a_memory_is_written_seldom_and_whole(tmp_path: Path):
     """What changed is written, not sooner than the last write allows, and at the end always."""
     path = tmp_path / "memory.json"
-    file = MemoryFile(path)
-    memory = Memory(boot_id="boot", gpus=GpuMemory(present=GPUS))
+    file = AgentStateFile(path)
+    memory = AgentState(boot_id="boot", gpus=GpuState(present=GPUS))
     file.save(memory, NOW, 0.0)
-    assert MemoryFile(path).load() == msgspec.structs.replace(memory, time=NOW)
+    assert AgentStateFile(path).load() == msgspec.structs.replace(memory, time=NOW)
     tested = msgspec.structs.replace(memory, tested=True)
     file.save(tested, NOW, SAVE_SECONDS - 1)
-    assert not MemoryFile(path).load().tested
+    assert not AgentStateFile(path).load().tested
     file.save(tested, NOW, SAVE_SECONDS)
-    assert MemoryFile(path).load().tested
+    assert AgentStateFile(path).load().tested
     later = NOW + timedelta(seconds=60)
     file.save(tested, later, 60.0)
-    assert MemoryFile(path).load().age_seconds(later) == 60
+    assert AgentStateFile(path).load().age_seconds(later) == 60
     file.save(tested, later, 60.0, last=True)
-    assert MemoryFile(path).load().age_seconds(later) == 0
-    MemoryFile(tmp_path / "missing" / "memory.json").save(memory, NOW, 0.0)
+    assert AgentStateFile(path).load().age_seconds(later) == 0
+    AgentStateFile(tmp_path / "missing" / "memory.json").save(memory, NOW, 0.0)
     assert [each.name for each in tmp_path.iterdir()] == ["memory.json"]

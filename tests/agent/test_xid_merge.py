@@ -1,11 +1,11 @@
-"""Two witnesses of one XID, and the echoes of one GPU that leaves: told once, and at once."""
+"""Two witnesses of one XID, and the echoes of one GPU that leaves: reported once, and at once."""
 
 from datetime import UTC, datetime
 
 import pytest
 
-from agent.faults.fault_dedup import APART_SECONDS_MAX, STORY_SECONDS_MAX, Echoes
-from agent.faults.xid_merge import KEYS_MAX, LINE_SECONDS, MERGE_SECONDS, Witnesses
+from agent.faults.fault_dedup import APART_SECONDS_MAX, REPEAT_SECONDS_MAX, FaultDedup
+from agent.faults.xid_merge import KEYS_MAX, LINE_SECONDS, MERGE_SECONDS, XidMerge
 from agent.sources.nvml.nvml_events import XidEvent
 from schemas.enums import FaultKind
 from schemas.node_events import Fault
@@ -41,24 +41,24 @@ ORDERS: list[tuple[str, list[Said], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "told"), [o[1:] for o in ORDERS], ids=[o[0] for o in ORDERS])
-def test_whichever_comes_first_is_told(said: list[Said], told: list[str]):
-    """The second word on the same XID of the same GPU, soon after, tells nothing new."""
-    witnesses = Witnesses()
+@pytest.mark.parametrize(("said", "reported"), [o[1:] for o in ORDERS], ids=[o[0] for o in ORDERS])
+def test_whichever_comes_first_is_reported(said: list[Said], published: list[str]):
+    """The second word on the same XID of the same GPU, soon after, reports nothing new."""
+    witnesses = XidMerge()
     found = []
     for at, who, code, pci in said:
         new = (
             witnesses.line(pci, code, at)
             if who == "line"
-            else witnesses.event(event(code, pci), at, lines=True) == "tell"
+            else witnesses.event(event(code, pci), at, lines=True) == "publish"
         )
         found.append(who if new else "-")
-    assert found == told
+    assert found == published
 
 
 def test_a_code_whose_line_says_more_waits_for_it():
-    """XID 154, NVLink 5 and what programs do are told by their line; where none comes, by NVML."""
-    witnesses = Witnesses()
+    """XID 154, NVLink 5 and program XIDs are reported by their line; without a line by NVML."""
+    witnesses = XidMerge()
     assert witnesses.event(event(154), 0.0, lines=True) == "wait"
     assert witnesses.event(event(45), 0.0, lines=True) == "wait"
     assert witnesses.line(PCI, 45, 0.1)
@@ -71,12 +71,12 @@ def test_a_code_whose_line_says_more_waits_for_it():
 
 def test_without_a_kernel_log_nothing_waits():
     """Where lines cannot come, NVML alone is enough, at once."""
-    assert Witnesses().event(event(154), 0.0, lines=False) == "tell"
+    assert XidMerge().event(event(154), 0.0, lines=False) == "publish"
 
 
 def test_what_is_remembered_of_witnesses_is_bounded():
-    """More kinds at once than there is room for are all told; room comes back with time."""
-    witnesses = Witnesses()
+    """More kinds at once than there is room for are all reported; room comes back with time."""
+    witnesses = XidMerge()
     assert all(witnesses.line(PCI, code, 0.0) for code in range(KEYS_MAX + 100))
     assert witnesses.event(event(5), 1.0, lines=True) == "known"
     assert witnesses.line(OTHER, 1, MERGE_SECONDS + 1)
@@ -132,16 +132,16 @@ def test_a_gpu_that_leaves_is_one_story(
     words: list[tuple[float, FaultKind, int, str]], expected: list[str]
 ):
     """What soon repeats the first word on a GPU is its echo; other GPUs' words are not."""
-    echoes = Echoes()
+    echoes = FaultDedup()
     found = [
         echoes.first(fault(n, kind, code, pci), at) for n, (at, kind, code, pci) in enumerate(words)
     ]
     assert found == expected
 
 
-def test_a_gpu_that_stays_lost_is_told_again_after_a_minute():
+def test_a_gpu_that_stays_lost_is_reported_again_after_a_minute():
     """A driver that never stops saying so does not hide it for ever."""
-    echoes = Echoes()
-    seconds = int(STORY_SECONDS_MAX) + 10
+    echoes = FaultDedup()
+    seconds = int(REPEAT_SECONDS_MAX) + 10
     first = [n for n in range(seconds) if not echoes.first(fault(n, "gpu_lost"), float(n))]
-    assert first == [0, int(STORY_SECONDS_MAX) + 1]
+    assert first == [0, int(REPEAT_SECONDS_MAX) + 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.__main__ import run
-from agent.faults.fault_rate_limit import KINDS_MAX, PASSES_MAX, WINDOW_SECONDS, Storm
+from agent.faults.fault_rate_limit import KINDS_MAX, PASSES_MAX, WINDOW_SECONDS, FaultRateLimit
 from agent.operator_tools import _check_processes
 from schemas.node_events import Fault
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
@@ -93,15 +93,15 @@ def fault(number: int, code: int = 13) -> Fault:
     )
 
 
-def passes(storm: Storm, given: Fault, now: float) -> bool:
+def passes(storm: FaultRateLimit, given: Fault, now: float) -> bool:
     """Ask the filter about a fault."""
     key = (given.kind, given.code, given.pci, given.subcode)
     return storm.passes(key, now, lambda: given)
 
 
 def test_a_storm_lets_the_first_of_each_kind_through():
-    """Thousands of one kind do not hide one of another, and their number is told at the end."""
-    storm = Storm()
+    """Thousands of one kind do not hide one of another, and their number is reported at the end."""
+    storm = FaultRateLimit()
     passed = [n for n in range(5000) if passes(storm, fault(n), now=n / 1600)]
     assert passed == list(range(PASSES_MAX))
     assert passes(storm, fault(5000, code=79), now=3.0)
@@ -113,7 +113,7 @@ def test_a_storm_lets_the_first_of_each_kind_through():
 
 def test_a_storm_of_kinds_is_bounded():
     """More kinds than can be remembered all pass."""
-    storm = Storm()
+    storm = FaultRateLimit()
     assert all(passes(storm, fault(n, code=n % 5000), now=1.0) for n in range(2 * KINDS_MAX))
 
 
@@ -131,8 +131,8 @@ def test_the_agent_loads_no_more_than_it_needs():
 @pytest.mark.parametrize(
     ("namespace", "elsewhere", "detail"),
     [
-        ("pid:[4026531836]", True, "tells whose job a fault is of"),
-        ("pid:[4026532001]", True, "tells whose job a fault is of"),
+        ("pid:[4026531836]", True, "shows the jobs of processes"),
+        ("pid:[4026532001]", True, "shows the jobs of processes"),
         ("pid:[4026532001]", False, "the host's are not seen here, so faults name no job"),
         ("", True, "No such file or directory"),
     ],
@@ -140,7 +140,7 @@ def test_the_agent_loads_no_more_than_it_needs():
 def test_a_host_is_fit_though_faults_name_no_job(
     tmp_path: Path, namespace: str, elsewhere: bool, detail: str
 ):
-    """A container that does not see the host's processes is told what to do, and passes."""
+    """A container that does not see the host's processes is reported what to do, and passes."""
     link = tmp_path / "pid"
     if namespace:
         link.symlink_to(namespace)

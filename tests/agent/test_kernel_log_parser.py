@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.faults.kernel_log_scanner import Scanner
+from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.xid_patterns import recognise
-from agent.sources.kernel_log_parser import Line, parse_kmsg, split_records
+from agent.sources.kernel_log_parser import KernelLogLine, parse_kmsg, split_records
 from agent.sources.log_formats import parse_text
 
 TEXT = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
@@ -15,19 +15,19 @@ TEXT = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen of
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (f"3,100,5000000,-;{TEXT}", Line(TEXT, 100, 5_000_000, 3, 0)),
+        (f"3,100,5000000,-;{TEXT}", KernelLogLine(TEXT, 100, 5_000_000, 3, 0)),
         (f"3,100,5000000,-;{TEXT}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n", None),
-        (f"6,7,8,-,caller=T123;{TEXT}", Line(TEXT, 7, 8, 6, 0)),
-        (f"11,7,8,c;{TEXT}", Line(TEXT, 7, 8, 3, 1)),
-        ("6,1,2,-;two\\x0alines", Line("two\nlines", 1, 2, 6, 0)),
-        ("6,1,2,-;caf\\xc3\\xa9", Line("café", 1, 2, 6, 0)),
-        ("6,1,2,-;", Line("", 1, 2, 6, 0)),
+        (f"6,7,8,-,caller=T123;{TEXT}", KernelLogLine(TEXT, 7, 8, 6, 0)),
+        (f"11,7,8,c;{TEXT}", KernelLogLine(TEXT, 7, 8, 3, 1)),
+        ("6,1,2,-;two\\x0alines", KernelLogLine("two\nlines", 1, 2, 6, 0)),
+        ("6,1,2,-;caf\\xc3\\xa9", KernelLogLine("café", 1, 2, 6, 0)),
+        ("6,1,2,-;", KernelLogLine("", 1, 2, 6, 0)),
     ],
 )
-def test_a_kmsg_record_is_read(record: str, expected: Line | None):
+def test_a_kmsg_record_is_read(record: str, expected: KernelLogLine | None):
     """Prefix, sequence and stamp are read; property lines and escapes are not part of the text."""
     if expected is None:
-        expected = Line(TEXT, 100, 5_000_000, 3, 0)
+        expected = KernelLogLine(TEXT, 100, 5_000_000, 3, 0)
     assert parse_kmsg(record.encode()) == expected
 
 
@@ -43,7 +43,7 @@ def test_what_is_no_record_is_none(record: bytes):
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(data: bytes):
     """Whatever bytes come, reading them gives a value."""
-    scanner = Scanner()
+    scanner = KernelLogScanner()
     for line in (parse_kmsg(data), parse_text(data), parse_kmsg(b"3,1,2,-;" + data)):
         if line is not None:
             scanner.scan(line)

@@ -14,7 +14,7 @@ import pytest
 from agent.__main__ import run
 from agent.maintenance.diagnostics import gpu_memory_test
 from agent.maintenance.diagnostics.tool_runner import OUTPUT_BYTES_MAX, ToolHung, run_tool
-from agent.maintenance.diagnostics_runner import Diagnostics
+from agent.maintenance.diagnostics_runner import DiagnosticsRunner
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.duration import Duration
 from schemas.node_records import NodeRecord, node_key
@@ -23,10 +23,10 @@ from schemas.topology import NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.providers.local_gpus import compile_library, compiler
 from tests.agent.bed import Bed
-from tests.agent.conftest import Host, contents, events
+from tests.agent.conftest import AgentHost, contents, events
 
 
-async def answer(diagnostics: Diagnostics, *names: str, **more: Any) -> Diagnosis:
+async def answer(diagnostics: DiagnosticsRunner, *names: str, **more: Any) -> Diagnosis:
     """Ask for tests."""
     return await diagnostics.answer(DiagnoseRequest(checks=names, **more))
 
@@ -72,7 +72,7 @@ async def test_exclusive_tests_are_refused_unless_cordoned(
     assert bed.asked("dcgmi") + bed.asked("all_reduce_perf") + bed.asked("gpu_burn") == []
 
 
-async def test_the_first_level_disturbs_nobody(bed: Bed):
+async def test_the_first_level_disturbs_no_job(bed: Bed):
     """`dcgmi diag -r 1` is run on a node in service."""
     bed.install("dcgmi", "dcgm-4-level1.json")
     assert (await answer(bed.make(), "dcgm")).ok
@@ -89,7 +89,7 @@ async def test_a_missing_tool_is_said_so_and_is_no_fault(bed: Bed):
 
 
 async def test_a_tool_is_run_at_home(bed: Bed):
-    """gpu_burn finds its kernel beside itself, and is told how long to burn."""
+    """gpu_burn finds its kernel beside itself, and gets its duration as argument."""
     bed.install("gpu_burn", "burn.txt", script='pwd >> "$0.home"')
     bed.cordoned = True
     found = await answer(bed.make(), "burn", seconds=7)
@@ -146,7 +146,7 @@ async def test_output_is_kept_within_bounds():
 
 
 async def test_boot_tests_are_those_that_the_host_has(bed: Bed):
-    """nvidia-smi where it is installed, and our own memory test, unless somebody uses the GPUs."""
+    """nvidia-smi where it is installed, and our own memory test, unless the GPUs are in use."""
     bed.install("nvidia-smi", "nvidia-smi-lost.txt", 15)
     (smi, *_) = await bed.make().at_boot()
     assert (smi.name, smi.ok) == ("nvidia-smi", False)
@@ -156,8 +156,8 @@ async def test_boot_tests_are_those_that_the_host_has(bed: Bed):
     assert not Bed(bed.install("x").parent / "none").make(gpu_count=0).boot_tests
 
 
-async def test_the_schedule_runs_and_tells_a_failure_once(bed: Bed):
-    """A test that fails at every run is told when it begins and every quarter of an hour."""
+async def test_the_schedule_runs_and_reports_a_failure_once(bed: Bed):
+    """A test that fails at every run is reported when it begins and every quarter of an hour."""
     bed.install("nvidia-smi", "nvidia-smi-lost.txt", 15)
     bed.install("nvbandwidth", "nvbandwidth.json")
     diagnostics = bed.make(
@@ -182,7 +182,7 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in for libcuda.so.1."""
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated CUDA")
-    source = Path(__file__).parent / "cuda_stand_in.c"
+    source = Path(__file__).parent / "simulated_cuda.c"
     library = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
     compile_library(source, library)
     return library
@@ -230,8 +230,8 @@ async def test_without_cuda_the_memory_test_says_nothing(bed: Bed):
 # --- the agent as a process ----------------------------------------------------------------------
 
 
-async def test_an_agent_answers_a_diagnose_request(host: Host, bus: NatsBus, bed: Bed):
-    """Refused on a node in service; on a cordoned one it is run, answered, and its failure told."""
+async def test_an_agent_answers_a_diagnose_request(host: AgentHost, bus: NatsBus, bed: Bed):
+    """Refused on a node in service; on a cordoned one it is run and its failure reported."""
     bed.install("dcgmi", "dcgm-4-level3-fail.json", 226)
     await host.start(PATH=f"{bed.install('x').parent}:{os.environ['PATH']}")
     await events(bus, host.node, 2)
@@ -260,7 +260,7 @@ async def test_an_agent_answers_a_diagnose_request(host: Host, bus: NatsBus, bed
 
 
 async def test_the_command_asks_the_nodes_own_agent(
-    host: Host,
+    host: AgentHost,
     bus: NatsBus,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -277,7 +277,7 @@ async def test_the_command_asks_the_nodes_own_agent(
 
 
 async def test_an_agent_that_ends_takes_its_tools_with_it(
-    host: Host, bus: NatsBus, bed: Bed, tmp_path: Path
+    host: AgentHost, bus: NatsBus, bed: Bed, tmp_path: Path
 ):
     """SIGTERM in the middle of a test ends the agent in time, and the tool as well."""
     started = tmp_path / "started"
@@ -300,7 +300,9 @@ async def test_an_agent_that_ends_takes_its_tools_with_it(
     await asyncio.wait({asking})
 
 
-async def test_boot_tests_count_for_the_boot_check_once_a_boot(host: Host, bus: NatsBus, bed: Bed):
+async def test_boot_tests_count_for_the_boot_check_once_a_boot(
+    host: AgentHost, bus: NatsBus, bed: Bed
+):
     """A failing test fails the boot check; one that passed is not repeated at a restart."""
     bed.install("nvidia-smi", "nvidia-smi-lost.txt", 15)
     tools = {"PATH": f"{bed.install('x').parent}:{os.environ['PATH']}"}
