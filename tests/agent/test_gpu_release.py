@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from agent.sources.nvml import GpuProcess, Nvml
-from tests.agent.test_gpu_monitor import GPUS, Driver, MonitorDependencies, driver
+from tests.agent.test_gpu_monitor import GPUS, Driver, MonitorRun, driver
 
 __all__ = ["driver"]
 
 
 async def test_while_it_is_off_the_gpus_it_reports_nothing(driver: Driver) -> None:
     """No sample, no fault that NVML is gone; afterwards all GPUs are read again."""
-    watched = MonitorDependencies(driver)
+    watched = MonitorRun(driver)
     watch = watched.watch
     assert await watch.sample() is not None
     async with watch.released():
@@ -28,7 +28,7 @@ async def test_while_it_is_off_the_gpus_it_reports_nothing(driver: Driver) -> No
 async def test_what_a_reset_takes_away_is_no_news(driver: Driver) -> None:
     """Counters that begin again and links that come up one by one are no faults."""
     driver.order("gpu 1 ecc_sbe 400", "gpu 1 pcie_replays 300")
-    watched = MonitorDependencies(driver)
+    watched = MonitorRun(driver)
     await watched.watch.sample()
     watched.kinds()
     async with watched.watch.released():
@@ -39,7 +39,7 @@ async def test_what_a_reset_takes_away_is_no_news(driver: Driver) -> None:
 
 async def test_a_gpu_that_does_not_come_back_is_reported(driver: Driver) -> None:
     """A reset may be its end."""
-    watched = MonitorDependencies(driver)
+    watched = MonitorRun(driver)
     await watched.watch.sample()
     async with watched.watch.released():
         driver.order(count=1)
@@ -49,7 +49,7 @@ async def test_a_gpu_that_does_not_come_back_is_reported(driver: Driver) -> None
 
 async def test_a_reset_that_raises_leaves_no_gpu_unwatched(driver: Driver) -> None:
     """Whatever happens meanwhile, the watch goes on."""
-    watched = MonitorDependencies(driver)
+    watched = MonitorRun(driver)
     await watched.watch.sample()
     with pytest.raises(OSError, match="no such tool"):
         async with watched.watch.released():
@@ -60,7 +60,7 @@ async def test_a_reset_that_raises_leaves_no_gpu_unwatched(driver: Driver) -> No
 async def test_who_computes_on_the_gpus_is_known(driver: Driver) -> None:
     """By process, for each GPU; a GPU that is lost has none."""
     driver.order("gpu 0 processes 2", "gpu 1 processes 1", "gpu 1 lost 1")
-    watched = MonitorDependencies(driver)
+    watched = MonitorRun(driver)
     await watched.watch.sample()
     assert (GpuProcess(0, 4000), GpuProcess(0, 4001)) == await watched.watch.processes()
 

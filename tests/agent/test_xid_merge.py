@@ -41,7 +41,7 @@ ORDERS: list[tuple[str, list[Said], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "reported"), [o[1:] for o in ORDERS], ids=[o[0] for o in ORDERS])
+@pytest.mark.parametrize(("said", "published"), [o[1:] for o in ORDERS], ids=[o[0] for o in ORDERS])
 def test_whichever_comes_first_is_reported(said: list[Said], published: list[str]):
     """The second word on the same XID of the same GPU, soon after, reports nothing new."""
     witnesses = XidMerge()
