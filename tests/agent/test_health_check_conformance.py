@@ -92,7 +92,7 @@ class Littering(Good):
 
 
 @pytest.mark.parametrize(
-    ("kind", "broken", "reported"),
+    ("kind", "broken", "published"),
     [
         (Misnamed, "test_it_has_a_name_of_its_own", "'Scratch Disk' is not a-z"),
         (Usurper, "test_it_has_a_name_of_its_own", "one of the agent's own"),
