@@ -1,7 +1,7 @@
-"""Follows every fault of the fleet and tells of waves, while it holds the lease.
+"""Publishes incidents of equal faults on many nodes, while it holds the lease.
 
-The judges share the faults among replicas, so none of them sees a wave; one follower does. What was
-told stands in EVENTS, from where whoever takes the lease over learns what is open.
+Replicas share the faults, so no fault handler sees all of them; this follower does. Open incidents
+are read back from EVENTS by the replica that takes over the lease.
 """
 
 import asyncio
@@ -21,11 +21,17 @@ from schemas.topology import EVENTS, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Stored
-from services.health_monitor.rules.correlated_faults import Crash, Wave, Waves, What, reason
+from services.health_monitor.rules.correlated_faults import (
+    CorrelatedFaults,
+    Crash,
+    FaultCorrelator,
+    SharedFault,
+    reason,
+)
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import of_program
 from services.health_monitor.rules.level_faults import is_over
-from services.health_monitor.rules.topology_groups import Place, Places
+from services.health_monitor.rules.topology_groups import NodePlacement, PoolPlacement
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
 from services.runtime.event_publisher import publish_event
@@ -37,14 +43,14 @@ SWEEP_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 60.0
 """A wave to which no node was added for so long is over."""
 PLACES_SECONDS: Final = 30.0
-"""How long it is good enough where a pool's nodes stood."""
+"""How long the placement of a pool's nodes is reused."""
 TRIES_MAX: Final = 20
 RETRY_SECONDS: Final = 0.5
 
-_place: Final = msgspec.json.Decoder(Place)
+_place: Final = msgspec.json.Decoder(NodePlacement)
 
 
-class Correlation:
+class CorrelationWatch:
     """Watches faults while it holds the lease."""
 
     def __init__(
@@ -55,21 +61,21 @@ class Correlation:
         policy: Callable[[], Policy],
         settings: Settings,
     ) -> None:
-        """Tell of waves by the pools' settings."""
+        """Publish incidents by the pools' settings."""
         self._bus = bus
         self._clock = clock
         self._lease = lease
         self._policy = policy
         self._settings = settings
-        self._waves = Waves()
-        self._places: dict[str, tuple[Places, float]] = {}
+        self._waves = FaultCorrelator()
+        self._places: dict[str, tuple[PoolPlacement, float]] = {}
 
     async def run(self) -> None:
         """Contend for the lease and watch while it is held, for ever."""
         await while_held(self._lease, self._clock, self._watch)
 
     async def _watch(self) -> None:
-        self._waves = Waves()
+        self._waves = FaultCorrelator()
         await self._adopt()
         faults = subjects.node_event_wildcard("fault")
         longest = max((float(self._spec(pool).window) for pool in self._settings.pools), default=60)
@@ -80,7 +86,7 @@ class Correlation:
                 await self._take(stored)
 
     async def _adopt(self) -> None:
-        """Take over what was told to be open; the pool-manager's incidents are its own."""
+        """Take over the incidents that are open; the pool-manager keeps its own."""
         opened: dict[tuple[str, str], pe.Incident] = {}
         for stored in await self._bus.read(EVENTS.name, subjects.pool_event_wildcard("incident")):
             event = pe.pool_codec.decode(stored.data)
@@ -90,7 +96,7 @@ class Correlation:
             if event.status == "opened":
                 opened[event.pool, event.incident] = event
         for event in opened.values():
-            what = What(event.pool, event.kind, event.code, event.scope, event.within)
+            what = SharedFault(event.pool, event.kind, event.code, event.scope, event.within)
             self._waves.adopt(what, event.first.timestamp(), event.last.timestamp())
 
     async def _take(self, stored: Stored) -> None:
@@ -108,26 +114,26 @@ class Correlation:
             return
         places = await self._places_of(fault.pool)
         what, groups = (
-            What(fault.pool, fault.kind, fault.code),
+            SharedFault(fault.pool, fault.kind, fault.code),
             places.groups(fault.node, fault.job),
         )
         wave = self._waves.take(what, fault.node, at, groups, spec)
         if wave is not None:
-            await self._tell(wave, "opened", reason(wave))
+            await self._publish(wave, "opened", reason(wave))
             self._waves.open(wave)
 
     async def _sweep(self) -> None:
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
             for wave in self._waves.over(self._clock.now().timestamp(), QUIET_SECONDS):
-                await self._tell(wave, "closed", f"no node was added for {QUIET_SECONDS:g} s")
+                await self._publish(wave, "closed", f"no node was added for {QUIET_SECONDS:g} s")
 
-    async def _places_of(self, pool: str) -> Places:
-        """Where a pool's nodes stand; none where nothing is known of it."""
-        places, until = self._places.get(pool, (Places(), 0.0))
+    async def _places_of(self, pool: str) -> PoolPlacement:
+        """The placement of a pool's nodes; empty where nothing is known of it."""
+        places, until = self._places.get(pool, (PoolPlacement(), 0.0))
         if self._clock.monotonic() >= until:
             nodes = await self._bus.entries(NODES, f"{pool}.>")
-            places = Places.of([found for _, found in readable(nodes, _place)])
+            places = PoolPlacement.of([found for _, found in readable(nodes, _place)])
             self._places[pool] = places, self._clock.monotonic() + PLACES_SECONDS
         return places
 
@@ -135,7 +141,9 @@ class Correlation:
         found = self._settings.pools.get(pool)
         return (found.health if found is not None else HealthSpec()).incident
 
-    async def _tell(self, wave: Wave, status: Literal["opened", "closed"], why: str) -> None:
+    async def _publish(
+        self, wave: CorrelatedFaults, status: Literal["opened", "closed"], why: str
+    ) -> None:
         what = wave.what
         within = f"{_token(what.within)}-" if what.within else ""
         name = f"{what.kind.replace('_', '-')}-{what.code}-{within}{wave.first:.0f}"
@@ -160,7 +168,7 @@ class Correlation:
             try:
                 await publish_event(self._bus, event)
             except BusError as error:
-                log.info("cannot tell yet", extra={"incident": name, "reason": str(error)})
+                log.info("not published yet", extra={"incident": name, "reason": str(error)})
                 await self._clock.sleep(RETRY_SECONDS)
             else:
                 log.warning("incident %s", status, extra={"incident": name, "reason": why})
@@ -168,6 +176,6 @@ class Correlation:
 
 
 def _token(within: str) -> str:
-    """A rack's or job's name as part of an id: anybody may have named it."""
+    """A rack's or job's name, which may hold any character, as part of an ID."""
     plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in within.lower())[:40]
     return plain if plain == within else f"{plain}-{zlib.crc32(within.encode()):08x}"

@@ -31,7 +31,7 @@ from services.health_monitor.health_store import Decide, HealthStore, MayBegin, 
 from services.health_monitor.rules import job_faults, node_health
 from services.health_monitor.rules.health_policy import Judgement, Policy
 from services.health_monitor.rules.health_state import working_of
-from services.health_monitor.rules.job_faults import Jobs
+from services.health_monitor.rules.job_faults import JobFaultHistory
 from services.health_monitor.rules.level_faults import is_over
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.errors import Retry
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 _nodes: Final = decoder(NodeRecord)
 
 
-class Judge:
+class FaultHandler:
     """Judges what is reported of nodes."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Judge:
         policy: Callable[[], Policy],
         settings: Settings,
         instruments: HealthInstruments,
-        jobs: Jobs,
+        jobs: JobFaultHistory,
     ) -> None:
         """`policy`: the one in force now; `jobs`: what their other nodes have."""
         self._bus = bus
@@ -68,7 +68,7 @@ class Judge:
     async def handle(self, received: Received[NodeEvent]) -> None:
         """Handle one message of HEALTH_EVENTS."""
         event = received.message
-        seen = node_health.Seen(event.id, received.stored.sequence, received.stored.time)
+        seen = node_health.Trigger(event.id, received.stored.sequence, received.stored.time)
         match event:
             case Fault() if is_over(event):
                 await self._change(
@@ -87,7 +87,7 @@ class Judge:
                     event.pool,
                     event.node,
                     lambda record: node_health.decide_registered(record, event, seen),
-                    may_begin=self._stands,
+                    may_begin=self._is_present,
                 )
             case Uncordoned():
                 await self._change(
@@ -104,12 +104,12 @@ class Judge:
         """Look at a node again, because something that degraded it has worn off."""
         due = received.message
         # Sequences of TIMERS are not those of EVENTS, so this one must not be remembered.
-        seen = node_health.Seen(f"{due.id}-{received.stored.sequence}", 0, received.stored.time)
+        seen = node_health.Trigger(f"{due.id}-{received.stored.sequence}", 0, received.stored.time)
         await self._change(
             due.pool, due.node, lambda record: node_health.decide_review(record, seen)
         )
 
-    async def _fault(self, fault: Fault, seen: node_health.Seen, *, first: bool) -> None:
+    async def _fault(self, fault: Fault, seen: node_health.Trigger, *, first: bool) -> None:
         policy = self._policy()
         pool = self._settings.pools.get(fault.pool)
         health = pool.health if pool is not None else HealthSpec()
@@ -124,12 +124,12 @@ class Judge:
                 record, fault, judged, seen, unhealthy_after=health.unhealthy_after
             )
 
-        await self._change(fault.pool, fault.node, decide, may_begin=self._stands)
+        await self._change(fault.pool, fault.node, decide, may_begin=self._is_present)
         if judged is not None:
             self._count(fault, judged)
 
     def _judged(
-        self, policy: Policy, record: HealthRecord, fault: Fault, seen: node_health.Seen
+        self, policy: Policy, record: HealthRecord, fault: Fault, seen: node_health.Trigger
     ) -> Judgement:
         """What the policy makes of a fault, unless it is its job's."""
         windows = working_of(record).windows
@@ -148,8 +148,8 @@ class Judge:
 
         await self._store.change(pool, node, traced, self._performer.perform, may_begin=may_begin)
 
-    async def _stands(self, pool: str, node: str) -> bool:
-        """Whether a node may have a health: a late word of one that is gone begins none anew."""
+    async def _is_present(self, pool: str, node: str) -> bool:
+        """Whether a node may have a health record: a late message creates none."""
         entry = await self._bus.get(NODES, node_key(pool, node))
         if entry is None:
             return True

@@ -23,7 +23,7 @@ CACHED_NODES_MAX: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedRecord:
     """A node's record as last seen."""
 
     record: HealthRecord
@@ -48,16 +48,16 @@ class HealthStore:
         """Keep records in `bus`."""
         self._bus = bus
         self._records = RecordBucket(bus, HEALTH, HealthRecord)
-        self._cache: OrderedDict[str, Held] = OrderedDict()
+        self._cache: OrderedDict[str, CachedRecord] = OrderedDict()
 
-    async def read(self, pool: str, node: str) -> Held:
+    async def read(self, pool: str, node: str) -> CachedRecord:
         """Read what the bucket holds now."""
         key = node_key(pool, node)
         record, revision, _ = await self._records.read(key)
         if record is None:
             self._cache.pop(key, None)
-            return Held(HealthRecord(pool=pool, node=node), 0)
-        held = Held(record, revision)
+            return CachedRecord(HealthRecord(pool=pool, node=node), 0)
+        held = CachedRecord(record, revision)
         self._keep(key, held)
         return held
 
@@ -100,7 +100,7 @@ class HealthStore:
         self._cache.pop(key, None)
         await self._bus.delete(HEALTH, key)
 
-    async def _save(self, key: str, held: Held, record: HealthRecord) -> None:
+    async def _save(self, key: str, held: CachedRecord, record: HealthRecord) -> None:
         if record == held.record:
             return
         try:
@@ -108,9 +108,9 @@ class HealthStore:
         except Conflict:
             self._cache.pop(key, None)
             raise
-        self._keep(key, Held(record, revision))
+        self._keep(key, CachedRecord(record, revision))
 
-    def _keep(self, key: str, held: Held) -> None:
+    def _keep(self, key: str, held: CachedRecord) -> None:
         self._cache[key] = held
         self._cache.move_to_end(key)
         if len(self._cache) > CACHED_NODES_MAX:

@@ -1,9 +1,10 @@
-"""Tells which nodes have fallen silent and which are back, from the server's heartbeat markers.
+"""Publishes `lost` and `returned` events from the server's heartbeat markers.
 
 Nothing polls: when a heartbeat's TTL runs out the server leaves a marker, and the watch sees it.
-One replica watches, the one that holds the lease; whoever takes the lease over begins the watch
-anew and so sees every marker that stood meanwhile. A node without a health record is not known
-(or is gone), and its silence says nothing. What silence *means* is the pool-manager's decision.
+One replica watches, the one that holds the lease; the replica that takes over the lease begins the
+watch again and so sees every marker that stood meanwhile. A node without a health record is not
+known (or is gone), and its silence says nothing. What silence *means* is the pool-manager's
+decision.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.leased_work import Tellers
+from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.verdict_publisher import Performer
@@ -32,7 +33,7 @@ _health: Final = decoder(HealthRecord)
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _HeartbeatChange:
     """What a heartbeat's entry says of its node."""
 
     key: str
@@ -41,7 +42,7 @@ class _Word:
     time: datetime
 
 
-class Liveness:
+class HeartbeatWatch:
     """Watches heartbeats while it holds the lease."""
 
     def __init__(
@@ -53,7 +54,7 @@ class Liveness:
         lease: Lease,
         tracing: Tracing,
     ) -> None:
-        """Tell of silence through `performer`, as the holder of `lease`."""
+        """Publish through `performer` while `lease` is held."""
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -62,17 +63,17 @@ class Liveness:
         self._tracing = tracing
         self._silent: set[str] = set()
         """Nodes whose next beat is news."""
-        self._tellers = Tellers(clock, lease)
+        self._workers = NodeWorkers(clock, lease)
 
     async def run(self) -> None:
         """Contend for the lease and watch while it is held, for ever."""
         await while_held(self._lease, self._clock, self._watch)
 
     async def _watch(self) -> None:
-        """Tell of every marker and every return, from the present state on."""
-        self._tellers = Tellers(self._clock, self._lease)
+        """Publish every marker and every return, from the present state on."""
+        self._workers = NodeWorkers(self._clock, self._lease)
         async with asyncio.TaskGroup() as group:
-            self._tellers.start(group)
+            self._workers.start(group)
             await self._take_stock()
             async for entry in self._bus.watch(HEARTBEATS):
                 await self._take(entry)
@@ -91,7 +92,9 @@ class Liveness:
                 and working_of(record).registered
                 and untouched_seconds > HEARTBEATS.marker_ttl_seconds
             ):
-                await self._put(_Word(entry.key, silent=True, revision=entry.revision, time=now))
+                await self._put(
+                    _HeartbeatChange(entry.key, silent=True, revision=entry.revision, time=now)
+                )
 
     async def _take(self, entry: Entry) -> None:
         """Sort one entry of the watch: nearly all are beats of nodes that were not lost."""
@@ -102,14 +105,14 @@ class Liveness:
             self._silent.discard(entry.key)
         else:
             return
-        await self._put(_Word(entry.key, silent, entry.revision, entry.time))
+        await self._put(_HeartbeatChange(entry.key, silent, entry.revision, entry.time))
 
-    async def _put(self, word: "_Word") -> None:
-        await self._tellers.put(word.key, lambda: self._tell(word))
+    async def _put(self, word: "_HeartbeatChange") -> None:
+        await self._workers.put(word.key, lambda: self._report(word))
 
-    async def _tell(self, word: "_Word") -> None:
+    async def _report(self, word: "_HeartbeatChange") -> None:
         pool, _, node = word.key.partition(".")
-        decide = node_health.decide_silent if word.silent else node_health.decide_beating
+        decide = node_health.decide_silent if word.silent else node_health.decide_heartbeat
         with self._tracing.span("heartbeat", {}, node=node):
             await self._store.change(
                 pool,

@@ -1,7 +1,7 @@
 """Follows every fault of the fleet, so that this replica knows what each job's nodes have.
 
 Every replica does it for itself: a fault is judged by one of them, and what the job's other nodes
-have was perhaps judged by another. What is known is memory alone, learnt anew at every start.
+have was perhaps judged by another. It is kept in memory and read again at every start.
 """
 
 import logging
@@ -13,7 +13,7 @@ from schemas.node_events import Fault
 from schemas.topology import EVENTS
 from services.bus.port import Bus
 from services.health_monitor.fault_handler import decode_event
-from services.health_monitor.rules.job_faults import AFTER_SECONDS, Jobs
+from services.health_monitor.rules.job_faults import AFTER_SECONDS, JobFaultHistory
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
 
@@ -25,7 +25,7 @@ RETRY_SECONDS: Final = 1.0
 class JobWatch:
     """Keeps `jobs` as it is on the bus."""
 
-    def __init__(self, bus: Bus, clock: Clock, jobs: Jobs) -> None:
+    def __init__(self, bus: Bus, clock: Clock, jobs: JobFaultHistory) -> None:
         """Note in `jobs` what is published on `bus`."""
         self._bus = bus
         self._clock = clock

@@ -1,10 +1,10 @@
-"""Follows the whole fleet's telemetry and tells of levels that last, while it holds the lease.
+"""Follows the whole fleet's telemetry and reports levels that last, while it holds the lease.
 
 One replica does it for all nodes: comparing is cheap enough that one core keeps up with a fleet of
-any size we serve, and two that did it would tell everything twice. What it has told stands in the
-nodes' records, so whoever takes the lease over neither repeats nor forgets it; a level that had not
-lasted long enough by then is timed anew. Samples are worth little: one that comes late is passed
-over for the newest of its node, so lag never piles up.
+any size we serve, and two replicas would report everything twice. Reported levels are kept in the
+nodes' records, so the replica that takes over the lease neither repeats nor forgets it; a level
+that had not lasted long enough by then is timed again. Samples are worth little: one that comes
+late is passed over for the newest of its node, so lag never piles up.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.leased_work import Tellers
+from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of
-from services.health_monitor.rules.level_faults import told
+from services.health_monitor.rules.level_faults import record_crossing
 from services.health_monitor.rules.telemetry_levels import (
     Crossing,
     NodeLevels,
@@ -65,7 +65,7 @@ class LevelWatch:
         instruments: HealthInstruments,
         tracing: Tracing,
     ) -> None:
-        """Tell of levels of the policy in force, as the holder of `lease`."""
+        """NodeJob of levels of the policy in force, as the holder of `lease`."""
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -76,7 +76,7 @@ class LevelWatch:
         self._judged, self._invalid, self._late = (
             instruments.samples.labels(each) for each in ("judged", "invalid", "late")
         )
-        self._tellers = Tellers(clock, lease)
+        self._workers = NodeWorkers(clock, lease)
         self._spells = Spells(())
 
     async def run(self) -> None:
@@ -85,9 +85,9 @@ class LevelWatch:
 
     async def _watch(self) -> None:
         """Watch from the present state on."""
-        self._tellers = Tellers(self._clock, self._lease)
+        self._workers = NodeWorkers(self._clock, self._lease)
         async with asyncio.TaskGroup() as group:
-            self._tellers.start(group)
+            self._workers.start(group)
             policy = self._policy()
             await self._begin(policy)
             group.create_task(self._sweep(policy))
@@ -98,7 +98,7 @@ class LevelWatch:
                     await self._clock.sleep(SWEEP_SECONDS)
 
     async def _begin(self, policy: Policy) -> None:
-        """Take over what was told of before; what has no level any more is over."""
+        """Take over the levels that were reported; one that the policy no longer has is over."""
         self._spells = Spells(policy.levels)
         now = self._clock.now().timestamp()
         for _, record in readable(await self._bus.entries(HEALTH), _health):
@@ -106,16 +106,16 @@ class LevelWatch:
             for key, since in working_of(record).levels.items():
                 name, _, gpu = key.rpartition("/")
                 if not self._spells.adopt(subject, name, int(gpu), since, now):
-                    await self._tell(subject, without_level(name, int(gpu), since, now))
+                    await self._report(subject, without_level(name, int(gpu), since, now))
 
     async def _follow(self) -> None:
-        """Take samples until one comes late; then begin anew with each node's newest."""
+        """Take samples until one comes late; then begin again with each node's newest."""
         before = await self._bus.last_sequence(TELEMETRY.name)
         following = self._bus.follow(TELEMETRY.name, [subjects.TELEMETRY], "last_per_subject")
         assert isinstance(following, AsyncGenerator)
         async with aclosing(following):
             async for stored in following:
-                # What stood when this began may be as old as it likes.
+                # What was stored before this began may be of any age.
                 if stored.sequence > before and stored.sequence % LOOK_EVERY == 0:
                     lag_seconds = (self._clock.now() - stored.time).total_seconds()
                     if lag_seconds > LATE_SECONDS:
@@ -137,30 +137,30 @@ class LevelWatch:
         subject = stored.subject
         crossings = self._spells.take(subject, stored.time.timestamp(), sample.gpus)
         for crossing in crossings:
-            await self._tell(subject, crossing)
+            await self._report(subject, crossing)
 
     async def _sweep(self, policy: Policy) -> None:
         """End spells of which nothing is heard any more; take a changed policy's levels."""
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
             for subject, crossing in self._spells.unheard(self._clock.now().timestamp()):
-                await self._tell(subject, crossing)
+                await self._report(subject, crossing)
             if self._policy() is not policy:
                 policy = self._policy()
                 await self._begin(policy)
 
-    async def _tell(self, subject: str, crossing: Crossing) -> None:
+    async def _report(self, subject: str, crossing: Crossing) -> None:
         """Have a crossing noted in the node's record, and its fault published."""
         of = subjects.parse_node(subject)
         if of is None:
             return
 
         def decide(record: HealthRecord) -> node_health.Decision:
-            after, fault = told(record, crossing, self._clock.now())
+            after, fault = record_crossing(record, crossing, self._clock.now())
             return after, () if fault is None else (node_health.PublishFault(fault),)
 
-        async def tell() -> None:
+        async def report() -> None:
             with self._tracing.span("level", {}, node=of.node):
                 await self._store.change(of.pool, of.node, decide, self._performer.perform)
 
-        await self._tellers.put(subject, tell)
+        await self._workers.put(subject, report)

@@ -7,21 +7,21 @@ from typing import Final
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
 from services.health_monitor.correlation_watch import LEASE as WAVE_LEASE
-from services.health_monitor.correlation_watch import Correlation
+from services.health_monitor.correlation_watch import CorrelationWatch
 from services.health_monitor.fault_handler import (
-    Judge,
+    FaultHandler,
     decode_event,
     decode_timer,
     node_of,
     timer_node_of,
 )
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.heartbeat_watch import LEASE, Liveness
+from services.health_monitor.heartbeat_watch import LEASE, HeartbeatWatch
 from services.health_monitor.job_watch import JobWatch
 from services.health_monitor.level_watch import LEASE as LEVEL_LEASE
 from services.health_monitor.level_watch import LevelWatch
 from services.health_monitor.rules.health_policy import Policy
-from services.health_monitor.rules.job_faults import Jobs
+from services.health_monitor.rules.job_faults import JobFaultHistory
 from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.clock import Clock
@@ -77,7 +77,7 @@ class PolicyInForce:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """What tells a changed file; zeros where there is none, as in the middle of a replacement."""
+    """Changes with the file; zeros where there is none, as in the middle of a replacement."""
     try:
         found = path.stat()
     except OSError:
@@ -92,9 +92,9 @@ async def build(context: Context) -> Service:
     policy = PolicyInForce(path, context.clock, instruments)
     store = HealthStore(context.bus)
     performer = Performer(context.bus, instruments)
-    jobs = Jobs()
-    judge = Judge(context.bus, store, performer, policy, context.settings, instruments, jobs)
-    liveness = Liveness(
+    jobs = JobFaultHistory()
+    judge = FaultHandler(context.bus, store, performer, policy, context.settings, instruments, jobs)
+    liveness = HeartbeatWatch(
         context.bus,
         context.clock,
         store,
@@ -112,7 +112,7 @@ async def build(context: Context) -> Service:
         instruments,
         context.tracing,
     )
-    correlation = Correlation(
+    correlation = CorrelationWatch(
         context.bus,
         context.clock,
         Lease(context.bus, context.clock, WAVE_LEASE, context.replica),
@@ -120,7 +120,7 @@ async def build(context: Context) -> Service:
         context.settings,
     )
     return Service(
-        description="Judges faults by the health policy, and tells which nodes are silent",
+        description="Judges faults by the health policy, and publishes lost nodes",
         consumers=(
             Consumer(durable=HEALTH_EVENTS, decode=decode_event, handle=judge.handle, key=node_of),
             Consumer(

@@ -92,7 +92,7 @@ class Performer:
             case node_health.PublishReturned(returned=returned):
                 await publish_event(self._bus, returned)
                 self._instruments.silences.labels("returned").inc()
-                log.info("node returned", extra=_about(returned, "its heart beats again"))
+                log.info("node returned", extra=_about(returned, "its heartbeats returned"))
             case node_health.PublishFault(fault=fault):
                 await publish_event(self._bus, fault)
                 self._instruments.levels.labels(fault.subcode, _edge(fault)).inc()

@@ -43,7 +43,7 @@ class HardwareList:
         )
 
     async def condemn(self, records: Mapping[str, HardwareRecord]) -> None:
-        """Remember hardware; what is known already stays as it was first told."""
+        """Remember hardware; what is known already is kept as it was first recorded."""
         for key, record in records.items():
             try:
                 await self._bus.create(
@@ -63,7 +63,7 @@ class HardwareList:
 
     async def _list(self, _: bytes, __: Headers) -> bytes:
         await self.view.caught_up()
-        return _told(self.view.records.values())
+        return _encode_records(self.view.records.values())
 
     async def _add(self, data: bytes, _: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=HardwareAdd)
@@ -76,7 +76,7 @@ class HardwareList:
             by=asked.by,
         )
         await self.condemn({denied_hardware.key(asked.kind, asked.value): record})
-        return _told([record])
+        return _encode_records([record])
 
     async def _forget(self, data: bytes, _: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=HardwareForget)
@@ -89,9 +89,9 @@ class HardwareList:
             )
         await self._bus.delete(HARDWARE, key)
         log.info("hardware forgotten", extra={"hardware": key, "by": asked.by})
-        return _told([known])
+        return _encode_records([known])
 
 
-def _told(records: Iterable[HardwareRecord]) -> bytes:
+def _encode_records(records: Iterable[HardwareRecord]) -> bytes:
     found: list[Any] = sorted(records, key=lambda each: (each.since, each.kind, each.value))
     return msgspec.json.encode(found)

@@ -26,7 +26,7 @@ from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.disruption_budget import lifted, others
 from services.pool_manager.requests import request_ordering
 from services.primitives.errors import Conflict
@@ -135,18 +135,18 @@ class Store:
         return True
 
     async def save_pool(self, record: PoolRecord, revision: int) -> int:
-        """Write a pool's record if nobody else has, and return its revision; else Conflict."""
+        """Write a pool's record and return its revision; Conflict where it was written before."""
         written = await self._bus.update(POOLS, pool_key(record.name), encode(record), revision)
         self._read[record.name] = record, written
         return written
 
     async def removal(self, pool: str) -> CompletedRequest | None:
-        """The request that removed a pool of that name the last time; None: nobody knows."""
+        """The request that removed a pool of that name the last time; None: unknown."""
         entry = await self._bus.get(POOLS, removed_key(pool))
         return _removed.decode(entry.value).removal if entry else None
 
     async def forget_pool(self, record: PoolRecord, revision: int) -> None:
-        """Remove an empty pool's record if nobody else has written it; else Conflict."""
+        """Remove an empty pool's record unless another replica has written it; else Conflict."""
         about_it = (
             each
             for each in reversed(record.completed_requests)
@@ -173,7 +173,7 @@ class Store:
             batch, self._changes[pool] = self._changes[pool], []
             try:
                 await self._change_together(pool, [each for each, _ in batch])
-            except Exception as error:  # noqa: BLE001 - every waiter is told what happened
+            except Exception as error:  # noqa: BLE001 - every waiter gets it
                 for _, done in batch:
                     done.set_exception(error)
             else:
@@ -195,19 +195,19 @@ class Store:
 
         await retry_conflicts(attempt, f"pool {pool}")
 
-    async def world(self, pool: str) -> World | None:
+    async def snapshot(self, pool: str) -> PoolSnapshot | None:
         """Everything a decision about a pool may look at; None where there is no such pool.
 
         The order matters: the fleet's claims are read first, then the record, and the nodes are
         then at least as new. A node is recorded before its saga leaves the pool's record, so it is
-        seen in one or the other. A claim that somebody has acted on is older than the record here.
+        seen in one or the other. A claim that was acted on is older than the record here.
         """
         claims, claims_revision = await self.claims()
         found = await self.pool(pool)
         if found is None:
             return None
         await self.nodes.caught_up()
-        return World(
+        return PoolSnapshot(
             fleet=self.fleet,
             record=found[0],
             revision=found[1],
@@ -227,7 +227,7 @@ class Store:
         return record or FleetBudgetRecord(), revision
 
     async def save_claims(self, claims: FleetBudgetRecord, revision: int) -> None:
-        """Write the claims if nobody else has; else Conflict."""
+        """Write the claims unless another replica has; else Conflict."""
         await self._claim_records.write(FLEET_BUDGET_KEY, claims, revision)
 
 

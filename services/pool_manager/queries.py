@@ -16,7 +16,7 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec
 from services.bus.port import Endpoint, Headers
 from services.pool_manager.planner.node_counts import Nodes, busy
-from services.pool_manager.planner.remediation.unhealthy_nodes import sick
+from services.pool_manager.planner.remediation.unhealthy_nodes import remediation_reason
 from services.pool_manager.planner.safety.disruption_budget import allowance, others
 from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import saga_params
@@ -62,21 +62,21 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
 
 def _gpus(record: NodeRecord, health: HealthRecord | None) -> tuple[dict[str, Any], ...]:
     """The node's GPUs, each with what the policy makes of it."""
-    sick = {each.index: each for each in health.gpus} if health is not None else {}
+    remediation_reason = {each.index: each for each in health.gpus} if health is not None else {}
     known = "unknown" if health is None or health.status == "unknown" else "healthy"
     views: list[dict[str, Any]] = []
     for gpu in record.gpus:
         view = {**msgspec.to_builtins(gpu), "health": known}
-        if (found := sick.get(gpu.index)) is not None:
-            told = msgspec.to_builtins(found)
+        if (found := remediation_reason.get(gpu.index)) is not None:
+            fields = msgspec.to_builtins(found)
             view |= {"health": found.status}
-            view |= {key: told[key] for key in told if key not in ("index", "status")}
+            view |= {key: fields[key] for key in fields if key not in ("index", "status")}
         views.append(view)
     return tuple(views)
 
 
 def _short(record: NodeRecord, health: HealthRecord | None) -> NodeView:
-    """A node in a list: without what only `node` tells, so that a page fits into a message."""
+    """A node in a list: without what only `node` returns, so that a page fits into a message."""
     return msgspec.structs.replace(node_view(record, health), gpus=(), health_events=())
 
 
@@ -148,7 +148,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         resets_limit=-1 if allowed.reset_rate is None else allowed.reset_rate,
         window_seconds=float(record.spec.budget.window),
         awaiting_remediation=sum(
-            1 for node in nodes if node.node not in taken and sick(node, record, now)
+            1 for node in nodes if node.node not in taken and remediation_reason(node, record, now)
         ),
         mode=record.spec.mode,
         advice=record.advice,
@@ -231,10 +231,10 @@ class Queries:
         await self._store.nodes.caught_up()
         for record in self._store.nodes.records.values():
             if record.node == asked.node:
-                world = await self._store.world(record.pool)
-                if world is not None:
-                    told = dry_run(asked, world, saga_params, self._clock.now())
-                    return msgspec.json.encode(told)
+                snapshot = await self._store.snapshot(record.pool)
+                if snapshot is not None:
+                    result = dry_run(asked, snapshot, saga_params, self._clock.now())
+                    return msgspec.json.encode(result)
         raise UnknownNameError(f"there is no node {asked.node!r}; see navarch list")
 
     async def _pools(self, data: bytes, _: Headers) -> bytes:

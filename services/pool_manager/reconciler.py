@@ -1,4 +1,4 @@
-"""The reconciler's shell: reads a pool's world, lets the core decide, writes, starts the sagas.
+"""The reconciler's shell: reads a pool's snapshot, lets the core decide, writes, starts the sagas.
 
 Runs on whatever may matter (a verdict, a loss, a request, an ended saga, a timer) and takes no hint
 from it. Runs of one pool that are asked for while one is under way become one run after it.
@@ -23,14 +23,14 @@ from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import Plan
+from services.pool_manager.planner.pool_snapshot import PoolPlan
 from services.pool_manager.planner.remediation.remediator import Remediator
 from services.pool_manager.planner.safety import holds
 from services.pool_manager.planner.safety.budget_claims import claiming
 from services.pool_manager.planner.setup_spec import setup_of
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
-from services.pool_manager.saga_interventions import Departures
+from services.pool_manager.saga_interventions import SagaInterventions
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
@@ -66,11 +66,11 @@ class Reconciler:
         self._store = store
         self._coordinator = coordinator
         self._runs = Joined(self._run)
-        self._told: dict[str, frozenset[bytes]] = {}
-        """Facts that stand in a pool's record, and that this process has told."""
+        self._published: dict[str, frozenset[bytes]] = {}
+        """Facts that stand in a pool's record, and that this process has published."""
         self._begun: set[str] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
-        self._departures = Departures(clock, store, coordinator)
+        self._interventions = SagaInterventions(clock, store, coordinator)
 
     async def reconcile(self, pool: str) -> None:
         """Return when a run that began after this call has ended; raise what it raised."""
@@ -83,7 +83,7 @@ class Reconciler:
             for node in decided.released:
                 await self._release(node)
             await self.start_open(decided.record)
-            await self._departures.look(decided.record)
+            await self._interventions.look(decided.record)
             if decided.wake_at is not None:
                 await self._wake(pool, decided.wake_at)
             if decided.record.removing:
@@ -93,87 +93,89 @@ class Reconciler:
     async def _forget(self, pool: str) -> None:
         """Forget a pool that is to go, once its last node has gone."""
         async with self._store.deciding(pool):
-            world = await self._store.world(pool)
-            if world is None or not pool_apply.is_empty(world.record, len(world.nodes)):
+            snapshot = await self._store.snapshot(pool)
+            if snapshot is None or not pool_apply.is_empty(snapshot.record, len(snapshot.nodes)):
                 return
-            # Told first: whoever dies in between tells it again, under the same id.
-            await self._tell(world.record)
-            await publish_event(self._bus, pool_apply.farewell(world.record, self._clock.now()))
+            # Published first: after a crash in between it is published again, under the same ID.
+            await self._publish_pending(snapshot.record)
+            await publish_event(self._bus, pool_apply.farewell(snapshot.record, self._clock.now()))
             with suppress(Conflict):
-                await self._store.forget_pool(world.record, world.revision)
+                await self._store.forget_pool(snapshot.record, snapshot.revision)
 
-    async def _decide(self, pool: str) -> Plan | None:
+    async def _decide(self, pool: str) -> PoolPlan | None:
         with suppress(Conflict):
             return await self._decide_once(pool)
 
-        async def attempt() -> Plan | None:
+        async def attempt() -> PoolPlan | None:
             async with self._store.claiming:
                 return await self._decide_once(pool)
 
         return await retry_conflicts(attempt, f"pool {pool}")
 
-    async def _decide_once(self, pool: str) -> Plan | None:
+    async def _decide_once(self, pool: str) -> PoolPlan | None:
         """Decide and write: the claim on the fleet's budget, then the pool's record with the facts.
 
-        Only then are the facts published: a decision that others were ahead of tells nothing, and
-        what somebody decided who died before telling it is told by whoever looks next.
+        Only then are the events published: a decision that lost the race publishes nothing, and
+        those of a replica that died are published by the next one that looks.
         """
-        world = await self._store.world(pool)
-        if world is None:
+        snapshot = await self._store.snapshot(pool)
+        if snapshot is None:
             return None
-        before = world.record
-        await self._tell(before)
-        world = replace(
-            world, record=event_outbox.told(before), remediator=self._remediator(world.record)
+        before = snapshot.record
+        await self._publish_pending(before)
+        snapshot = replace(
+            snapshot,
+            record=event_outbox.without_events(before),
+            remediator=self._remediator(snapshot.record),
         )
-        decided = plan(world, self._clock.now())
-        claim = claiming(world, decided.record)
+        decided = plan(snapshot, self._clock.now())
+        claim = claiming(snapshot, decided.record)
         if claim.fence:
-            # Whoever decided on this record before, and was slower, can write it no more.
-            await self._store.save_pool(world.record, world.revision)
+            # A slower decision on the earlier record can no longer be written.
+            await self._store.save_pool(snapshot.record, snapshot.revision)
             raise Conflict(f"pool {pool}: fenced, to give back what it claims")
         if claim.claims is not None:
-            await self._store.save_claims(claim.claims, world.claims_revision)
+            await self._store.save_claims(claim.claims, snapshot.claims_revision)
         record = event_outbox.pending_events(decided.record, decided.events)
         if record != before:
-            await self._store.save_pool(record, world.revision)
-            await self._tell(record)
+            await self._store.save_pool(record, snapshot.revision)
+            await self._publish_pending(record)
         return decided
 
-    async def _tell(self, record: PoolRecord) -> None:
+    async def _publish_pending(self, record: PoolRecord) -> None:
         """Publish what was decided with a record; again, and the stream knows it by its id."""
-        told = self._told.get(record.name, frozenset())
-        for event in event_outbox.facts(record, told):
+        published = self._published.get(record.name, frozenset())
+        for event in event_outbox.unpublished_events(record, published):
             await publish_event(self._bus, event)
-        self._told[record.name] = event_outbox.held(record)
+        self._published[record.name] = event_outbox.outbox_contents(record)
 
     async def _clear(self, pool: str) -> None:
-        """Take off a pool's record what is told, unless somebody is about to write it anyway."""
-        if self._runs.waited_for(pool) or not self._told.get(pool):
+        """Remove published events from a pool's record, unless it is about to be written anyway."""
+        if self._runs.waited_for(pool) or not self._published.get(pool):
             return
         async with self._store.deciding(pool):
             found = self._store.last_read(pool)
-            if found is None or event_outbox.held(found[0]) != self._told[pool]:
+            if found is None or event_outbox.outbox_contents(found[0]) != self._published[pool]:
                 return
             with suppress(Conflict):
                 # Others have written it since: they take it off, or the next look does.
-                await self._store.save_pool(event_outbox.told(found[0]), found[1])
-                self._told[pool] = frozenset()
+                await self._store.save_pool(event_outbox.without_events(found[0]), found[1])
+                self._published[pool] = frozenset()
 
     async def _release(self, node: NodeRecord) -> None:
-        """Tell that a hold's time is over, and take it off the node's record.
+        """Publish the end of a hold, and remove it from the node's record.
 
-        Told first: of a hold that is off the record nobody would know that it was not told of.
+        Published first: once the hold is off the record, a missing event could not be noticed.
         """
         found = await self._store.fresh_node(node.pool, node.node)
         if found is None or found.held_until != node.held_until:
             return
-        end, fact = holds.over(node, self._clock.now())
+        end, fact = holds.expire(node, self._clock.now())
         await publish_event(self._bus, fact)
 
         def ended(record: NodeRecord | None) -> NodeRecord | None:
             same = record is not None and record.held_until == node.held_until
-            return holds.applied(record, end) if same else None
+            return holds.with_hold(record, end) if same else None
 
         await self._store.change_node(node.pool, node.node, ended)
 
@@ -181,7 +183,7 @@ class Reconciler:
         """Begin every saga that the record holds and that this process has not seen begun.
 
         A saga that has a log already is left alone, so a replica that died between the record and
-        the log is made good by whoever looks next.
+        the log is completed by the next replica that looks.
         """
         if len(self._begun) > BEGUN_MAX:
             self._begun.clear()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from schemas.pool_records import PoolRecord
 from schemas.settings import REMEDIATOR_PLUGINS, PluginSettings, PoolSpec
-from services.pool_manager.planner.remediation.remediator import BUILT_IN, Alert, Remediator
+from services.pool_manager.planner.remediation.remediator import BUILT_IN, AlertOnly, Remediator
 from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import load_plugin
 
@@ -33,8 +33,8 @@ class Remediators:
             made = _made(wanted, None)
         except ConfigurationError as error:
             # Of a pool that is not, or not so, in this configuration: nothing is risked.
-            log.error("pool %s: %s; its sick nodes are left alone", record.name, error)  # noqa: TRY400
-            made = Alert(options=Alert.Options())
+            log.error("pool %s: %s; its unhealthy nodes are left alone", record.name, error)  # noqa: TRY400
+            made = AlertOnly(options=AlertOnly.Options())
         self._made[record.name] = (wanted, made)
         return made
 

@@ -28,7 +28,7 @@ from services.runtime.event_publisher import publish_event
 from services.saga.saga_state import SagaState
 
 
-class Effects:
+class SagaEffects:
     """Applies what `projection` and `facts` decide."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Effects:
         pool = state.params.pool
         failed = isinstance(entry, SagaUnwound) and DEFINITIONS[state.kind].backs_off
         failed = failed and not state.cancelled
-        await self._tell_refused(state, entry)
+        await self._publish_refusal(state, entry)
 
         def closed(old: PoolRecord) -> PoolRecord:
             left = close(
@@ -91,18 +91,22 @@ class Effects:
                 exhausted=state.step("provision").error == "CAPACITY",
                 over_spend_cap=state.step("provision").error in OVER_CAP,
             )
-            left = admission_refusals.noted(old, left, state, entry.time)
+            left = admission_refusals.count_refusal(old, left, state, entry.time)
             return follow_up(old, left, state, entry.time)
 
         await self._store.change_pool(pool, closed)
         await self._reconcile(pool)
 
-    async def _tell_refused(self, state: SagaState, entry: SagaEntry) -> None:
-        """Tell of a node that was refused at admission, while the pool's record knows its saga."""
+    async def _publish_refusal(self, state: SagaState, entry: SagaEntry) -> None:
+        """Publish a refusal at admission, while the pool's record has its saga."""
         if not admission_refusals.is_refusal(state):
             return
         found = await self._store.pool(state.params.pool)
-        fact = admission_refusals.fact(found[0], state, entry.time, entry.id) if found else None
+        fact = (
+            admission_refusals.refusal_event(found[0], state, entry.time, entry.id)
+            if found
+            else None
+        )
         if fact is not None:
             await publish_event(self._bus, fact)
 

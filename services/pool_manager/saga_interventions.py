@@ -1,8 +1,8 @@
-"""Ends drains that have nothing left to wait for, and unwinds what nobody wants any more.
+"""Ends drains that have nothing left to wait for, and unwinds sagas that are no longer needed.
 
 That is what a withdrawn notice has begun, what is repaired of a node that was silent and is heard
 again, and the launches of a pool that is being removed. Which those are, the records alone say; so
-whoever looks next does what a crashed replica has left undone.
+the next replica that looks does what a crashed replica has left undone.
 Each is one guarded entry in the saga's log, and a log that cannot go back any more is left alone.
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Decide = Callable[[SagaState], "SagaEntry | Impossible"]
 
 
-class Departures:
+class SagaInterventions:
     """Brings sagas in step with what has become of their nodes and their pool."""
 
     def __init__(self, clock: Clock, store: Store, coordinator: Callable[[], Coordinator]) -> None:
@@ -56,7 +56,7 @@ class Departures:
             await self._unwind(saga, node, HEARD, f"heard-{saga}")
 
     async def _call_off(self, saga: str, record: PoolRecord) -> None:
-        """Nobody waits any more for what this brings; what is in service leaves like the others."""
+        """Cancel a launch of a pool that is being removed."""
 
         def entry(state: SagaState) -> SagaEntry | Impossible:
             return cancel(
@@ -80,7 +80,7 @@ class Departures:
         """Take a saga back, and the node into service again.
 
         What is kept in reserve stays cordoned. So does a node whose place a spare has: the pool has
-        one too many then, and that is the one whose work has been told to leave.
+        one too many then, and that is the one whose work has been asked to leave.
         """
 
         def entry(state: SagaState) -> SagaEntry | Impossible:

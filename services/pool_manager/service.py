@@ -29,8 +29,8 @@ from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.node_counts import busy
-from services.pool_manager.planner.pool_snapshot import World
-from services.pool_manager.planner.safety.holds import applied, fact
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.pool_store import Store
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
@@ -38,8 +38,8 @@ from services.pool_manager.remediator_plugins import Remediators
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.pool_requests import PoolRequests
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
-from services.pool_manager.requests.request_replies import Answer, Asked
-from services.pool_manager.saga_effects import Effects
+from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
+from services.pool_manager.saga_effects import SagaEffects
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.errors import BusError, Reject, Retry, Unavailable
 from services.runtime.consumer_loop import Consumer, Received
@@ -78,7 +78,9 @@ class PoolManager:
             Remediators(context.settings.pools, context.settings_file).of,
         )
         self._hardware = HardwareList(context.bus, context.clock)
-        self._effects = Effects(context.bus, self.store, self._hardware, self._reconciler.reconcile)
+        self._effects = SagaEffects(
+            context.bus, self.store, self._hardware, self._reconciler.reconcile
+        )
         self._coordinator = Coordinator(
             context.bus,
             context.clock,
@@ -191,7 +193,7 @@ class PoolManager:
 
         def respecified(old: PoolRecord) -> PoolRecord:
             desired = min(max(old.desired, spec.min_nodes), spec.max_nodes)
-            ours = {"applied": "", "removing": ""}
+            ours = {"with_hold": "", "removing": ""}
             return msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
 
         await self.store.change_pool(name, respecified)
@@ -199,7 +201,7 @@ class PoolManager:
     # --- what comes in ------------------------------------------------------------------------
 
     async def on_node_event(self, received: Received[NodeEvent]) -> None:
-        """Take a node's event into its record; then whoever waits for the node goes on."""
+        """Take a node's event into its record; then the saga that waits for the node goes on."""
         event, stored_at = received.message, received.stored.time
         subject = subjects.parse_node(received.stored.subject)
         if subject is None or (subject.pool, subject.node) != (event.pool, event.node):
@@ -207,10 +209,14 @@ class PoolManager:
         trace = received.stored.headers.get("traceparent", "")
 
         def changed(record: NodeRecord | None) -> NodeRecord | None:
-            applied = node_projection.apply(record, event, stored_at)
-            if applied is not None and applied is not record and applied.health_at == event.time:
-                return msgspec.structs.replace(applied, health_trace=trace)
-            return applied
+            with_hold = node_projection.apply_event(record, event, stored_at)
+            if (
+                with_hold is not None
+                and with_hold is not record
+                and with_hold.health_at == event.time
+            ):
+                return msgspec.structs.replace(with_hold, health_trace=trace)
+            return with_hold
 
         record = await self.store.change_node(event.pool, event.node, changed)
         if record is None:
@@ -228,44 +234,46 @@ class PoolManager:
             raise Retry(f"{event.node} is not yet recorded")
         log.warning("event about no node of ours", extra={"pool": event.pool, "node": event.node})
 
-    async def on_request(self, received: Received[Asked]) -> None:
+    async def on_request(self, received: Received[QueuedRequest]) -> None:
         """Answer one request; what it opened is recorded before the answer is published."""
         asked = received.message
         async with self.store.deciding(asked.pool):
             of_pool = asked.verb in pool_apply.VERBS
             answer = await (self._pools.answer(asked) if of_pool else self._answer(asked))
         if answer.hold is not None:
-            await publish_event(self._bus, fact(answer.hold, asked.id, self._clock.now()))
+            await publish_event(self._bus, hold_event(answer.hold, asked.id, self._clock.now()))
         for event in (answer.event, *answer.more):
             await publish_event(self._bus, event)
         if answer.record is not None:
             await self._reconciler.reconcile(asked.pool)
 
-    async def _answer(self, asked: Asked) -> Answer:
-        async def attempt() -> Answer:
-            world = await self.store.world(asked.pool)
-            state = await self._saga_asked_about(asked, world) if world else None
-            answer = decide(asked, world, self._clock.now(), state)
+    async def _answer(self, asked: QueuedRequest) -> RequestDecision:
+        async def attempt() -> RequestDecision:
+            snapshot = await self.store.snapshot(asked.pool)
+            state = await self._saga_asked_about(asked, snapshot) if snapshot else None
+            answer = decide(asked, snapshot, self._clock.now(), state)
             if answer.entry is not None and state is not None:
                 await self._coordinator.intervene(state, answer.entry)
             if (hold := answer.hold) is not None:
                 # The pool's record is then written as it is: a replica that decided on the node as
                 # it was before is refused, and decides again.
-                await self.store.change_node(hold.pool, hold.node, partial(applied, hold=hold))
-            if answer.record is not None and world is not None:
-                await self.store.save_pool(answer.record, world.revision)
+                await self.store.change_node(hold.pool, hold.node, partial(with_hold, hold=hold))
+            if answer.record is not None and snapshot is not None:
+                await self.store.save_pool(answer.record, snapshot.revision)
             return answer
 
         return await retry_conflicts(attempt, f"pool {asked.pool}")
 
-    async def _saga_asked_about(self, asked: Asked, world: World) -> SagaState | None:
+    async def _saga_asked_about(
+        self, asked: QueuedRequest, snapshot: PoolSnapshot
+    ) -> SagaState | None:
         """The log that a request is about, as it is now; begun first where that is still due."""
-        saga = saga_asked_about(asked, world)
+        saga = saga_asked_about(asked, snapshot)
         if not saga:
             return None
         state = await self._coordinator.state(saga)
-        if state is None and saga in world.record.open:
-            await self._reconciler.start_open(world.record)
+        if state is None and saga in snapshot.record.open:
+            await self._reconciler.start_open(snapshot.record)
             state = await self._coordinator.state(saga)
         return state
 
@@ -327,7 +335,7 @@ def _read_request(stored: Stored) -> Any:
         subjects.pool_event(parsed.pool, "scale-refused")
     except ValueError as error:
         return Invalid("", str(error))
-    return Asked(
+    return QueuedRequest(
         id=f"request-{stored.sequence}",
         sequence=stored.sequence,
         time=stored.time,

@@ -14,7 +14,7 @@ from schemas.settings import PoolSpec, Setting
 from services.cli.text.advice_text import advice_words, is_notable
 from services.operator_text.quantities import local_time
 from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
-from services.pool_manager.autoscaling.scaling_decision import noted, unanswered, unfollowed
+from services.pool_manager.autoscaling.scaling_decision import unanswered, unfollowed, with_advice
 from services.simulator.inputs.scenario.scenario_file import read_text
 from services.simulator.inputs.scenario.scenario_runner import run
 
@@ -77,19 +77,19 @@ def test_what_is_not_followed_is_told_with_what_keeps_it(before, nodes, limited_
 def test_it_is_written_where_it_changes_and_not_at_each_interval():
     """Another reason alone is no news; `since` stays while the same thing keeps it."""
     full = record(10)
-    first = noted(full, asked(full, 12))
+    first = with_advice(full, asked(full, 12))
     assert first is not None
     assert first.advice is not None
     again = msgspec.structs.replace(asked(full, 12, NOW + MINUTE), reason="13 jobs")
-    assert noted(first, again) is None
-    more = noted(first, asked(full, 15, NOW + 2 * MINUTE))
+    assert with_advice(first, again) is None
+    more = with_advice(first, asked(full, 15, NOW + 2 * MINUTE))
     assert more is not None
     assert more.advice is not None
     assert (NOW, 15) == (more.advice.since, more.advice.nodes)
-    over = noted(more, None)
+    over = with_advice(more, None)
     assert over is not None
     assert over.advice is None
-    assert noted(over, None) is None
+    assert with_advice(over, None) is None
 
 
 SINCE = f"not followed since {local_time(NOW)}"

@@ -17,7 +17,7 @@ from tests.support.peers import Peers
 
 
 async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus) -> None:
-    """Opened by hand no sick node is touched, whatever the budget says; closed, it is replaced."""
+    """Opened by hand no unhealthy node is disrupted, whatever the budget says; closed, it is replaced."""
     url = server.url
     async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
         names = await eventually(settled(bus, 3))
@@ -36,7 +36,7 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
         await eventually(replaced)
 
     assert (0, 0, 0) == (opened[0], closed[0], code)
-    assert "no sick node is acted on until somebody closes it" in opened[1]
+    assert "no unhealthy node is acted on until an operator closes it" in opened[1]
     assert 0 == begun
     assert "open, by hand" in shown
     assert "rack move" in shown

@@ -12,14 +12,14 @@ from schemas.node_events import Fault, Registered, Uncordoned
 from services.health_monitor.rules import fault_history, node_health
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import CONDITIONS_MAX
-from services.health_monitor.rules.node_health import PublishVerdict, ReviewAt, Seen
+from services.health_monitor.rules.node_health import PublishVerdict, ReviewAt, Trigger
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 SEVERITY = {"unknown": 0, "healthy": 0, "degraded": 1, "unhealthy": 2}
 
 
-def seen(number: int, seconds: float = 0.0) -> Seen:
-    return Seen(f"f{number}", number, NOW + timedelta(seconds=seconds))
+def seen(number: int, seconds: float = 0.0) -> Trigger:
+    return Trigger(f"f{number}", number, NOW + timedelta(seconds=seconds))
 
 
 def fault(number: int, code: int = 31, gpu: int = 0, boot: str = "boot-1") -> Fault:
@@ -94,7 +94,7 @@ def test_unhealthy_is_sticky(before, then, after):
     record = forgetful(record)
     record, told = run(then, record, after=after)
     record, _ = node_health.decide_registered(record, registered("another"), seen(900, 1e6))
-    record, effects = node_health.decide_review(record, Seen("t", 0, NOW + timedelta(days=9)))
+    record, effects = node_health.decide_review(record, Trigger("t", 0, NOW + timedelta(days=9)))
     assert record.status == "unhealthy"
     assert {v.status for v in told} <= {"unhealthy"}
     assert verdicts(effects) == []
@@ -150,10 +150,12 @@ def test_two_faults_never_reset_each_others_time():
             record, fault(number, 78), judged("degraded", sticky_seconds=100), seen(number, at)
         )
     assert record.action == "reset_gpu"
-    record, effects = node_health.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=101)))
+    record, effects = node_health.decide_review(
+        record, Trigger("t", 0, NOW + timedelta(seconds=101))
+    )
     assert (record.status, record.action) == ("degraded", "none")
     assert ReviewAt(NOW + timedelta(seconds=190)) in effects
-    record, _ = node_health.decide_review(record, Seen("t", 0, NOW + timedelta(seconds=191)))
+    record, _ = node_health.decide_review(record, Trigger("t", 0, NOW + timedelta(seconds=191)))
     assert record.status == "healthy"
 
 
@@ -205,7 +207,7 @@ def test_a_cancel_ends_its_pair_and_nothing_else():
 
 
 def test_a_worse_action_is_told_and_a_lesser_one_is_not():
-    """An unhealthy node's verdict is told anew when it calls for more, and only then."""
+    """An unhealthy node's verdict is told again when it calls for more, and only then."""
     record, told = healthy(), []
     for number, action in enumerate(["reset_gpu", "reset_gpu", "replace", "reboot"], 1):
         record, effects = node_health.decide_fault(
@@ -345,12 +347,12 @@ def test_silence_and_return_are_told_once_each():
     assert (record.lost, [e.lost.id for e in effects]) == (True, ["lost-p.n-7"])
     assert node_health.decide_silent(record, 8, NOW) == (record, ())
     lost = record
-    record, effects = node_health.decide_beating(record, 9, NOW)
+    record, effects = node_health.decide_heartbeat(record, 9, NOW)
     assert (record.lost, [e.returned.id for e in effects]) == (False, ["returned-p.n-7"])
-    assert [e.returned.id for e in node_health.decide_beating(lost, 12, NOW)[1]] == [
+    assert [e.returned.id for e in node_health.decide_heartbeat(lost, 12, NOW)[1]] == [
         "returned-p.n-7"
     ]
-    assert node_health.decide_beating(record, 10, NOW) == (record, ())
+    assert node_health.decide_heartbeat(record, 10, NOW) == (record, ())
     again, effects = node_health.decide_silent(record, 14, NOW)
-    effects = (*effects, *node_health.decide_beating(again, 15, NOW)[1])
+    effects = (*effects, *node_health.decide_heartbeat(again, 15, NOW)[1])
     assert (effects[0].lost.id, effects[1].returned.id) == ("lost-p.n-14", "returned-p.n-14")

@@ -10,7 +10,7 @@ from agent.faults.xid_patterns import recognise
 from schemas.enums import FaultKind
 from schemas.health_records import HealthRecord
 from schemas.node_events import Fault
-from services.health_monitor.rules.node_health import Seen, decide_fault
+from services.health_monitor.rules.node_health import Trigger, decide_fault
 from services.health_monitor.rules.policy_document import render
 from services.health_monitor.rules.policy_explanation import example, explain
 from services.health_monitor.rules.policy_file import load_policy
@@ -226,7 +226,7 @@ def test_repetition_makes_it_worse(kind, code, fields, times, apart_seconds, res
         )
         windows = {k: tuple(v) for k, v in record.detail.get("windows", {}).items()}
         judged = POLICY.judge(fault, windows, at)
-        record, _ = decide_fault(record, fault, judged, Seen(fault.id, number + 1, at))
+        record, _ = decide_fault(record, fault, judged, Trigger(fault.id, number + 1, at))
     assert record.status == result
 
 

@@ -12,7 +12,7 @@ from schemas.node_records import NodeRecord
 from services.cli.text.tables import node_page
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Judgement
-from services.health_monitor.rules.node_health import PublishVerdict, Seen
+from services.health_monitor.rules.node_health import PublishVerdict, Trigger
 from services.pool_manager.queries import node_view
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
@@ -22,8 +22,8 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def seen(number: int, seconds: float = 0.0) -> Seen:
-    return Seen(f"f{number}", number, at(seconds))
+def seen(number: int, seconds: float = 0.0) -> Trigger:
+    return Trigger(f"f{number}", number, at(seconds))
 
 
 def fault(number: int, code: int, gpu: int, **fields: Any) -> Fault:
@@ -89,9 +89,9 @@ def test_what_degrades_a_gpu_wears_off_and_is_cancelled() -> None:
         (fault(4, 150, 4), judged("healthy", cancels=(149,))),
     )
     assert {0: ("degraded", "none"), 1: ("degraded", "none")} == states(record)
-    record, _ = node_health.decide_review(record, Seen("t1", 0, at(20)))
+    record, _ = node_health.decide_review(record, Trigger("t1", 0, at(20)))
     assert {1: ("degraded", "none")} == states(record)
-    record, _ = node_health.decide_review(record, Seen("t2", 0, at(120)))
+    record, _ = node_health.decide_review(record, Trigger("t2", 0, at(120)))
     assert ("healthy", ()) == (record.status, record.gpus)
 
 
@@ -105,12 +105,12 @@ def test_an_unhealthy_gpu_stays_so_until_somebody_vouches_for_the_node() -> None
         Registered(id=f"r{boot}", time=NOW, pool="p", node="n", instance="n", boot_id=boot)
         for boot in ("b1", "b2")
     ]
-    record, _ = node_health.decide_registered(record, boots[0], Seen("rb1", 10, at(10)))
+    record, _ = node_health.decide_registered(record, boots[0], Trigger("rb1", 10, at(10)))
     assert {1, 3} == set(states(record))
-    record, _ = node_health.decide_registered(record, boots[1], Seen("rb2", 11, at(11)))
+    record, _ = node_health.decide_registered(record, boots[1], Trigger("rb2", 11, at(11)))
     assert {3: ("unhealthy", "replace")} == states(record)
     vouched = Uncordoned(id="u", time=NOW, pool="p", node="n")
-    record, _ = node_health.decide_uncordoned(record, vouched, Seen("u", 12, at(12)))
+    record, _ = node_health.decide_uncordoned(record, vouched, Trigger("u", 12, at(12)))
     assert ("healthy", ()) == (record.status, record.gpus)
 
 

@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.node_events import Fault, NodeEvent, Verdict
 from schemas.settings import Settings
 from schemas.topology import EVENTS
-from services.health_monitor.rules.job_faults import JOBS_MAX, RULE, Jobs
+from services.health_monitor.rules.job_faults import JOBS_MAX, RULE, JobFaultHistory
 from services.health_monitor.rules.policy_file import parse_policy
 from services.health_monitor.rules.policy_replay import Fact, Replay
 
@@ -67,7 +67,7 @@ def test_a_fault_is_its_jobs_where_another_node_shows_it(
     said: Said, fault: Fault, why: str
 ) -> None:
     """The same at the same time, or a clean-up after anything; of programs alone."""
-    jobs = Jobs()
+    jobs = JobFaultHistory()
     for node, code, at in said:
         jobs.saw(word(node, code, at), NOW.timestamp() + at)
     assert why == jobs.shared(fault, NOW.timestamp())
@@ -75,7 +75,7 @@ def test_a_fault_is_its_jobs_where_another_node_shows_it(
 
 def test_what_is_remembered_of_jobs_is_bounded() -> None:
     """Jobs come and go for ever; the one heard of last is known."""
-    jobs = Jobs()
+    jobs = JobFaultHistory()
     for number in range(JOBS_MAX + 10):
         jobs.saw(word("b", 31, 0, job=f"slurm-{number}"), NOW.timestamp())
     shared = [

@@ -17,7 +17,7 @@ from schemas.node_events import Fault, GpuSample, Registered, Telemetry, Uncordo
 from schemas.settings import Settings
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
-from services.health_monitor.rules.level_faults import is_over, told
+from services.health_monitor.rules.level_faults import is_over, record_crossing
 from services.health_monitor.rules.policy_file import load_policy, parse_policy
 from services.health_monitor.rules.telemetry_levels import (
     AGAIN_SECONDS,
@@ -141,7 +141,7 @@ def test_every_end_follows_its_beginning(steps: list[tuple[int, int]]) -> None:
         at += seconds
         gpu = GpuLevels(index=0, temperature_celsius=value)
         for crossing in spells.take("n", at, (gpu,)):
-            record, fault = told(record, crossing, NOW)
+            record, fault = record_crossing(record, crossing, NOW)
             faults += [fault] if fault is not None else []
     assert [bool(number % 2) for number in range(len(faults))] == [is_over(f) for f in faults]
     assert len({fault.id for fault in faults}) == len(faults)
@@ -150,17 +150,17 @@ def test_every_end_follows_its_beginning(steps: list[tuple[int, int]]) -> None:
 
 
 def test_a_spell_is_told_once_and_its_id_comes_from_its_beginning() -> None:
-    """A second replica, or a second look, adds nothing; a node begun anew is told again."""
+    """A second replica, or a second look, adds nothing; a node begun again is told again."""
     [crossing] = _crossings(HOT, [(0, 91), (10, 96)])
-    record, fault = told(HealthRecord(pool="p", node="n"), crossing, NOW)
+    record, fault = record_crossing(HealthRecord(pool="p", node="n"), crossing, NOW)
     assert fault is not None
     assert ("level-p.n-hot-0-0-0", "thermal", "hot") == (fault.id, fault.kind, fault.subcode)
     assert {"temperature_celsius": 96, "temperature": 96, "seconds": 10} == fault.metrics
-    assert (record, None) == told(record, crossing, NOW)
+    assert (record, None) == record_crossing(record, crossing, NOW)
     vouched, _ = node_health.decide_uncordoned(
-        record, Uncordoned(id="u", time=NOW, pool="p", node="n"), node_health.Seen("u", 9, NOW)
+        record, Uncordoned(id="u", time=NOW, pool="p", node="n"), node_health.Trigger("u", 9, NOW)
     )
-    _, again = told(vouched, crossing, NOW)
+    _, again = record_crossing(vouched, crossing, NOW)
     assert again is not None
     assert fault.id != again.id
 
@@ -170,12 +170,12 @@ def test_a_level_degrades_until_it_is_over_and_lifts_nothing_else() -> None:
     policy = load_policy(resource("health-policy.yaml"))
     begun, over = _crossings(HOT, [(0, 91), (10, 91), (20, 80)])
     record = HealthRecord(pool="p", node="n", status="healthy")
-    record, fault = told(record, begun, NOW)
+    record, fault = record_crossing(record, begun, NOW)
     assert fault is not None
     record, _ = node_health.decide_fault(record, fault, policy.judge(fault, {}, NOW), _seen("b", 1))
     record, _ = node_health.decide_review(record, _seen("r", 0, hours=5))
     assert ("degraded", "level") == (record.status, record.rule)
-    record, end = told(record, over, NOW)
+    record, end = record_crossing(record, over, NOW)
     assert end is not None
     cool, effects = node_health.decide_over(record, end, _seen("o", 2))
     assert ("healthy", 1) == (cool.status, len(effects))
@@ -189,11 +189,11 @@ def test_a_boot_forgets_the_levels_of_the_boot_before() -> None:
     """What lasts over the boot is told of again, under another id."""
     [crossing] = _crossings(HOT, [(0, 91), (10, 91)])
     record = HealthRecord(pool="p", node="n", status="healthy", detail={"boot": "one"})
-    record, first = told(record, crossing, NOW)
+    record, first = record_crossing(record, crossing, NOW)
     booted = Registered(id="r", time=NOW, pool="p", node="n", instance="n", boot_id="two")
     record, _ = node_health.decide_registered(record, booted, _seen("r", 5))
     assert {} == working_of(record).levels
-    assert told(record, crossing, NOW)[1] != first
+    assert record_crossing(record, crossing, NOW)[1] != first
 
 
 @pytest.mark.parametrize(
@@ -327,5 +327,5 @@ def _crossings(level: Level, values: list[tuple[float, int]]) -> list[Any]:
     ]
 
 
-def _seen(identity: str, sequence: int, *, hours: float = 0) -> node_health.Seen:
-    return node_health.Seen(identity, sequence, NOW + timedelta(hours=hours))
+def _seen(identity: str, sequence: int, *, hours: float = 0) -> node_health.Trigger:
+    return node_health.Trigger(identity, sequence, NOW + timedelta(hours=hours))

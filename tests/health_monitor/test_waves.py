@@ -13,19 +13,28 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
 from schemas.settings import IncidentSpec
 from schemas.topology import EVENTS, NODES
-from services.health_monitor.rules.correlated_faults import Crash, Group, Wave, Waves, What, reason
-from services.health_monitor.rules.topology_groups import Launch, Place, Places
+from services.health_monitor.rules.correlated_faults import (
+    CorrelatedFaults,
+    Crash,
+    FaultCorrelator,
+    Group,
+    SharedFault,
+    reason,
+)
+from services.health_monitor.rules.topology_groups import Launch, NodePlacement, PoolPlacement
 
 SPEC = IncidentSpec(nodes=3, percent=10, window=Duration(60))
 FIVE = IncidentSpec(nodes=5, percent=10, window=Duration(60))
-WHAT = What("training", "xid", 45)
+WHAT = SharedFault("training", "xid", 45)
 CRASH = Crash(node="n9", kind="xid", code=79, fault="f9", at=5)
 POOL = [Group("pool", "", 0)]
 
 
-def fed(*seen: tuple[float, str], crash: Crash | None = None, size: int = 0) -> list[Wave]:
+def fed(
+    *seen: tuple[float, str], crash: Crash | None = None, size: int = 0
+) -> list[CorrelatedFaults]:
     """Feed faults, (second, node); every wave that is found is opened."""
-    waves, found = Waves(), []
+    waves, found = FaultCorrelator(), []
     if crash is not None:
         waves.crashed("training", crash)
     for at, node in seen:
@@ -78,7 +87,7 @@ def test_a_large_pool_asks_for_its_share() -> None:
 
 def test_a_wave_ends_when_it_is_quiet_and_may_begin_anew() -> None:
     """Over once, with all its nodes; the next three are a new one."""
-    waves = Waves()
+    waves = FaultCorrelator()
     for at, node in enumerate("abcd"):
         if (wave := waves.take(WHAT, node, at, POOL, SPEC)) is not None:
             waves.open(wave)
@@ -90,25 +99,25 @@ def test_a_wave_ends_when_it_is_quiet_and_may_begin_anew() -> None:
     assert found[2] is not None
 
 
-def place(number: int, **fields: Any) -> Place:
+def place(number: int, **fields: Any) -> NodePlacement:
     """Four nodes a rack, ten racks a zone, two zones a pool."""
     where = {"rack": f"r{number // 4}", "zone": "ab"[number // 40], "launch": Launch("aws")}
-    return Place(node=f"n{number}", **where | fields)
+    return NodePlacement(node=f"n{number}", **where | fields)
 
 
-PLACES = Places.of(place(number) for number in range(80))
+PLACES = PoolPlacement.of(place(number) for number in range(80))
 
 
 def among(
     *numbers: int, jobs: dict[int, str] | None = None, crash: Crash | None = None, code: int = 45
 ) -> list[tuple[str, str, int]]:
     """Scope, name and size of each wave that faults of these nodes make, one a second."""
-    waves, found = Waves(), []
+    waves, found = FaultCorrelator(), []
     if crash is not None:
         waves.crashed("training", crash)
     for at, number in enumerate(numbers, 10):
         groups = PLACES.groups(f"n{number}", (jobs or {}).get(number, ""))
-        what = What("training", "xid", code)
+        what = SharedFault("training", "xid", code)
         wave = waves.take(what, f"n{number}", float(at), groups, FIVE)
         if wave is not None:
             waves.open(wave)
@@ -118,7 +127,9 @@ def among(
 
 def test_a_node_shares_with_others_what_its_record_says() -> None:
     """Narrow before wide; what has the whole pool is the pool; the gone and unknown count not."""
-    known = Places.of([*(place(number) for number in range(79)), place(79, state="terminated")])
+    known = PoolPlacement.of(
+        [*(place(number) for number in range(79)), place(79, state="terminated")]
+    )
     assert [
         Group("job", "slurm-7", 0),
         Group("rack", "r10", 4),
@@ -126,9 +137,9 @@ def test_a_node_shares_with_others_what_its_record_says() -> None:
         Group("pool", "", 79),
     ] == known.groups("n41", "slurm-7")
     assert [Group("pool", "", 79)] == known.groups("n79", "")
-    clouds = Places.of([place(0), place(1, launch=Launch("gcp"), rack="", zone="")])
+    clouds = PoolPlacement.of([place(0), place(1, launch=Launch("gcp"), rack="", zone="")])
     assert [Group("provider", "gcp", 1), Group("pool", "", 2)] == clouds.groups("n1", "")
-    assert [Group("pool", "", 0)] == Places().groups("n1", "")
+    assert [Group("pool", "", 0)] == PoolPlacement().groups("n1", "")
 
 
 JOB = dict.fromkeys((1, 9, 17, 33, 70), "slurm-7")
@@ -166,11 +177,11 @@ def test_a_wave_is_of_what_its_nodes_share(
 
 def test_what_a_program_leaves_in_one_job_is_one_wave() -> None:
     """13 here, 43 there and 45 on the rest; a fault of the hardware is not hidden by it."""
-    waves = Waves()
+    waves = FaultCorrelator()
 
-    def take(node: str, code: int) -> Wave | None:
+    def take(node: str, code: int) -> CorrelatedFaults | None:
         groups = [Group("job", "slurm-7", 0), Group("pool", "", 80)]
-        wave = waves.take(What("training", "xid", code), node, 1.0, groups, FIVE)
+        wave = waves.take(SharedFault("training", "xid", code), node, 1.0, groups, FIVE)
         if wave is not None:
             waves.open(wave)
         return wave
@@ -182,9 +193,9 @@ def test_what_a_program_leaves_in_one_job_is_one_wave() -> None:
 
 def test_only_what_programs_bring_about_follows_from_a_crash() -> None:
     """Rows remapped on three nodes are not explained by another node's lost GPU."""
-    waves = Waves()
+    waves = FaultCorrelator()
     waves.crashed("training", CRASH)
-    what = What("training", "xid", 63)
+    what = SharedFault("training", "xid", 63)
     [*_, wave] = [waves.take(what, node, 6.0, POOL, SPEC) for node in "abc"]
     assert wave is not None
     assert wave.after is None

@@ -18,9 +18,9 @@ from schemas.topology import POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.pool_snapshot import World
-from services.pool_manager.requests.pool_apply import Wanted, applied, is_empty, removed
-from services.pool_manager.requests.request_replies import Asked
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.requests.pool_apply import ParsedApply, applied, is_empty, removed
+from services.pool_manager.requests.request_replies import QueuedRequest
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import events, nodes, peers, pools, settings
 from tests.support.inprocess import Running, eventually
@@ -29,22 +29,22 @@ from tests.support.peers import Peers
 __all__ = ["peers"]
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ASKED = Asked(id="request-7", time=NOW, pool="extra", verb="apply", payload=b"")
+ASKED = QueuedRequest(id="request-7", time=NOW, pool="extra", verb="apply", payload=b"")
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=4)
 
 
-def world(**changes: Any) -> World:
+def snapshot(**changes: Any) -> PoolSnapshot:
     """The pool as it was made by an earlier request, with two of its nodes."""
     record = PoolRecord(name="extra", spec=SPEC, desired=2, serial=2, applied="request-3")
     record = msgspec.structs.replace(record, **changes)
     both = tuple(NodeRecord(pool="extra", node=each, state="active") for each in ("n1", "n2"))
-    return World(fleet="f", record=record, revision=1, nodes=Nodes(both))
+    return PoolSnapshot(fleet="f", record=record, revision=1, nodes=Nodes(both))
 
 
-def wants(nodes: int | None = None, **changes: Any) -> Wanted:
+def wants(nodes: int | None = None, **changes: Any) -> ParsedApply:
     """What is asked for."""
     spec = msgspec.structs.replace(SPEC, **changes)
-    return Wanted(ApplyRequest(spec={}, nodes=nodes), spec)
+    return ParsedApply(ApplyRequest(spec={}, nodes=nodes), spec)
 
 
 def test_a_pool_is_made_with_as_many_nodes_as_are_asked_for() -> None:
@@ -65,7 +65,7 @@ def test_a_pool_is_made_with_as_many_nodes_as_are_asked_for() -> None:
 def test_a_change_keeps_what_the_pool_is_about() -> None:
     """Its size where none is named and the new bounds allow it, its serial, its open sagas."""
     opened = {"s": OpenSaga(kind="drain", node="n1", since=NOW)}
-    before = world(open=opened)
+    before = snapshot(open=opened)
     after = applied(ASKED, wants(instance_type="u"), before, NOW, configured=False).record
     fewer = applied(ASKED, wants(max_nodes=1), before, NOW, configured=False).record
 
@@ -87,12 +87,12 @@ def test_a_change_keeps_what_the_pool_is_about() -> None:
         (wants(9), None, False, "9 nodes asked for, which is not between min_nodes 0 and max_nod"),
         (wants(mode="observe"), None, False, "mode: a pool made by request acts as the fleet"),
         (wants(health=HealthSpec(unhealthy_after=3)), None, False, "health.unhealthy_after"),
-        (Wanted(ApplyRequest(spec={}), None, "min_nodes: bad"), None, False, "min_nodes: bad"),
-        (wants(), world(removing="request-5"), False, "is being removed; wait until it is gone"),
+        (ParsedApply(ApplyRequest(spec={}), None, "min_nodes: bad"), None, False, "min_nodes: bad"),
+        (wants(), snapshot(removing="request-5"), False, "is being removed; wait until it is gone"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(
-    wanted: Wanted, there: World | None, configured: bool, says: str
+    wanted: ParsedApply, there: PoolSnapshot | None, configured: bool, says: str
 ) -> None:
     """And nothing is written."""
     answer = applied(ASKED, wanted, there, NOW, configured=configured)
@@ -106,7 +106,7 @@ def test_a_request_that_comes_again_changes_nothing() -> None:
     """Whatever has been asked of the pool in between."""
     first = applied(ASKED, wants(3), None, NOW, configured=False)
     scaled = msgspec.structs.replace(first.record, desired=1)
-    again = applied(ASKED, wants(3), world(**_fields(scaled)), NOW, configured=False)
+    again = applied(ASKED, wants(3), snapshot(**_fields(scaled)), NOW, configured=False)
 
     assert isinstance(again.event, RequestAccepted)
     assert (first.event.id, 1) == (again.event.id, again.record and again.record.desired)
@@ -119,7 +119,7 @@ def _fields(record: Any) -> dict[str, Any]:
 def test_a_pool_that_is_removed_wants_no_node_and_goes_when_it_has_none() -> None:
     """How its work is waited for may be said once more."""
     request = RemoveRequest(mode="immediate")
-    answer = removed(ASKED, request, world(), NOW, configured=False)
+    answer = removed(ASKED, request, snapshot(), NOW, configured=False)
     record = answer.record
 
     assert record is not None
@@ -127,7 +127,7 @@ def test_a_pool_that_is_removed_wants_no_node_and_goes_when_it_has_none() -> Non
     assert [False, True] == [is_empty(record, 2), is_empty(record, 0)]
     opened = {"s": OpenSaga(kind="scale-down", node="n1", since=NOW)}
     assert not is_empty(msgspec.structs.replace(record, open=opened), 0)
-    assert not is_empty(world().record, 0)
+    assert not is_empty(snapshot().record, 0)
 
 
 # --- on a real server ----------------------------------------------------------------------------

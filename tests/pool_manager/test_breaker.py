@@ -15,10 +15,10 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan
-from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import breaker
 from services.pool_manager.planner.safety.breaker import (
-    Trouble,
+    BreakerReason,
     closed_by_hand,
     forced_open,
     half_opened,
@@ -27,12 +27,12 @@ from services.pool_manager.planner.safety.breaker import (
     settled,
 )
 from services.pool_manager.planner.safety.disruption_budget import counted, noted, rate, room_at
-from services.pool_manager.requests.request_decisions import Answer, Asked, decide
+from services.pool_manager.requests.request_decisions import QueuedRequest, RequestDecision, decide
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
-LEVEL = Trouble("level", "spent")
-WAVE = Trouble("wave", "one incident")
+LEVEL = BreakerReason("level", "spent")
+WAVE = BreakerReason("wave", "one incident")
 
 CLOSED = Breaker()
 RAMPED = Breaker(ramp=4, ramp_from=NOW)
@@ -137,10 +137,10 @@ def nodes(count: int, sick: int = 0) -> list[NodeRecord]:
     ]
 
 
-def decided(record: PoolRecord, fleet: list[NodeRecord], after: float = 0) -> Plan:
+def decided(record: PoolRecord, fleet: list[NodeRecord], after: float = 0) -> PoolPlan:
     """What is decided `after` seconds."""
-    world = World(fleet="f", record=record, nodes=Nodes(fleet), revision=7)
-    return plan(world, NOW + timedelta(seconds=after))
+    snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(fleet), revision=7)
+    return plan(snapshot, NOW + timedelta(seconds=after))
 
 
 def repaired(record: PoolRecord, fleet: list[NodeRecord], saga: str, after: float) -> PoolRecord:
@@ -217,10 +217,10 @@ def test_the_rate_bounds_what_is_begun_within_the_window(rated: int | str, begun
 def test_what_a_person_asks_for_counts_and_is_not_refused_by_the_rate() -> None:
     """A spent rate refuses no person; what they drain is one less that begins by itself."""
     record = budgeted(10, "100%", 1)
-    world = World(fleet="f", record=record, nodes=Nodes(nodes(10, 2)), revision=7)
-    answer = decide(asked("drain", node="n005"), world, NOW)
+    snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes(10, 2)), revision=7)
+    answer = decide(asked("drain", node="n005"), snapshot, NOW)
     assert answer.record is not None
-    after = World(fleet="f", record=answer.record, nodes=Nodes(nodes(10, 2)), revision=8)
+    after = PoolSnapshot(fleet="f", record=answer.record, nodes=Nodes(nodes(10, 2)), revision=8)
     again = decide(asked("drain", node="n006"), after, NOW)
 
     assert {} == plan(after, NOW).start
@@ -230,16 +230,16 @@ def test_what_a_person_asks_for_counts_and_is_not_refused_by_the_rate() -> None:
 # --- requests ------------------------------------------------------------------------------------
 
 
-def asked(verb: str, **payload: str) -> Asked:
+def asked(verb: str, **payload: str) -> QueuedRequest:
     """Request 5."""
     data = msgspec.json.encode(payload)
-    return Asked(id="request-5", time=NOW, pool="training", verb=verb, payload=data)
+    return QueuedRequest(id="request-5", time=NOW, pool="training", verb=verb, payload=data)
 
 
-def answered(record: PoolRecord, verb: str, **payload: str) -> Answer:
+def answered(record: PoolRecord, verb: str, **payload: str) -> RequestDecision:
     """What comes of it."""
-    world = World(fleet="f", record=record, nodes=Nodes(nodes(3)), revision=7)
-    return decide(asked(verb, **payload), world, NOW)
+    snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes(3)), revision=7)
+    return decide(asked(verb, **payload), snapshot, NOW)
 
 
 @pytest.mark.parametrize("verb", ["breaker-open", "breaker-close"])

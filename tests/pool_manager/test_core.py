@@ -20,8 +20,8 @@ from services.pool_manager.planner.node_counts import (
     unavailable,
 )
 from services.pool_manager.planner.pool_planner import close, plan
-from services.pool_manager.planner.pool_snapshot import World
-from services.pool_manager.planner.remediation.unhealthy_nodes import sick
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.remediation.unhealthy_nodes import remediation_reason
 from services.pool_manager.planner.safety.disruption_budget import limit
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.open_sagas import node_name
@@ -51,9 +51,9 @@ def node(name: str, **changes: object) -> NodeRecord:
     return msgspec.structs.replace(plain, **changes)
 
 
-def world(record: PoolRecord, *nodes: NodeRecord) -> World:
+def snapshot(record: PoolRecord, *nodes: NodeRecord) -> PoolSnapshot:
     """A pool and its nodes."""
-    return World(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
+    return PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_the_budget_is_a_count_or_a_share_rounded_up(
 
 def test_a_gap_is_filled_and_a_second_look_adds_nothing() -> None:
     """Two nodes short: two sagas; the record that holds them asks for no more."""
-    first = plan(world(pool(3), node("a")), NOW)
-    again = plan(world(first.record, node("a")), NOW)
+    first = plan(snapshot(pool(3), node("a")), NOW)
+    again = plan(snapshot(first.record, node("a")), NOW)
 
     assert ["scale-up", "scale-up"] == [each.kind for each in first.start.values()]
     assert {} == again.start
@@ -107,15 +107,15 @@ def test_nothing_is_to_be_looked_at_again_at_a_moment_that_has_passed(
     record: PoolRecord, found: tuple[NodeRecord, ...]
 ) -> None:
     """A timer in the past fires at once, and the look that it brings would set it again."""
-    decided = plan(world(record, *found), NOW)
+    decided = plan(snapshot(record, *found), NOW)
     assert decided.wake_at is None or decided.wake_at > NOW
 
 
 def test_a_silent_node_is_replaced_only_when_it_was_silent_long_enough() -> None:
     """Before `lost_after` the plan is to look again; after it, to replace."""
     silent = node("a", lost=True, lost_at=NOW, provider_state="present")
-    early = plan(world(pool(1), silent), NOW + timedelta(seconds=299))
-    late = plan(world(pool(1), silent), NOW + timedelta(seconds=300))
+    early = plan(snapshot(pool(1), silent), NOW + timedelta(seconds=299))
+    late = plan(snapshot(pool(1), silent), NOW + timedelta(seconds=300))
 
     assert {} == early.start
     assert NOW + timedelta(seconds=300) == early.wake_at
@@ -123,9 +123,9 @@ def test_a_silent_node_is_replaced_only_when_it_was_silent_long_enough() -> None
 
 
 def test_while_launches_fail_no_sick_node_is_taken_out() -> None:
-    """A replacement that could not be filled would shrink the pool: sick nodes wait, loudly."""
+    """A replacement that could not be filled would shrink the pool: unhealthy nodes wait."""
     failing = pool(2, failures=3, retry_at=NOW + timedelta(seconds=8))
-    decided = plan(world(failing, node("a", health="unhealthy"), node("b")), NOW)
+    decided = plan(snapshot(failing, node("a", health="unhealthy"), node("b")), NOW)
 
     assert {} == decided.start
     assert ("open", "launches-fail") == (
@@ -140,7 +140,7 @@ def test_a_pool_that_may_not_cost_more_still_has_its_sick_nodes_replaced() -> No
     """What a spend_cap forbids says nothing about launches, and its gap was never in service."""
     opened = {"s": OpenSaga(kind="scale-up", new_node="c", since=NOW)}
     capped = close(pool(3, open=opened), "s", failed=True, now=NOW, over_spend_cap=True)
-    decided = plan(world(capped, node("a", health="unhealthy"), node("b")), NOW)
+    decided = plan(snapshot(capped, node("a", health="unhealthy"), node("b")), NOW)
 
     assert (1, True) == (capped.failures, capped.over_spend_cap)
     assert ["replace-a-1"] == list(decided.start)
@@ -172,7 +172,7 @@ def test_a_sick_node_that_is_cordoned_already_is_replaced_though_the_budget_is_s
     """It is out of service anyway; replacing it takes out nothing more."""
     spent = pool(3, spec=spec(budget=BudgetSpec(max_unavailable=1)))
     decided = plan(
-        world(spent, node("a", health="unhealthy", cordoned=True), node("b"), node("c")), NOW
+        snapshot(spent, node("a", health="unhealthy", cordoned=True), node("b"), node("c")), NOW
     )
 
     assert ["replace-a-1"] == list(decided.start)
@@ -184,12 +184,14 @@ def test_surplus_takes_the_sick_then_the_cordoned_then_the_youngest() -> None:
         node("old", admitted_at=NOW - timedelta(days=9)),
         node("young"),
         node("cordoned", cordoned=True, admitted_at=NOW - timedelta(days=9)),
-        node("sick", health="unhealthy", admitted_at=NOW - timedelta(days=9)),
+        node("remediation_reason", health="unhealthy", admitted_at=NOW - timedelta(days=9)),
     )
     observed = spec(health=HealthSpec(auto_replace=False))
-    decided = plan(world(pool(1, spec=observed), *nodes), NOW)
+    decided = plan(snapshot(pool(1, spec=observed), *nodes), NOW)
 
-    assert {"sick", "cordoned", "young"} == {each.node for each in decided.start.values()}
+    assert {"remediation_reason", "cordoned", "young"} == {
+        each.node for each in decided.start.values()
+    }
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(0, 2), (1, 4), (5, 64), (20, 600)])
@@ -238,7 +240,7 @@ def breakers(draw: st.DrawFn, opened: dict[str, OpenSaga]) -> Breaker:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> PoolSnapshot:
     """Any pool that a reconciler can come upon, sagas under way included."""
     count = draw(st.integers(0, 12))
     nodes = [
@@ -286,11 +288,11 @@ def worlds(draw: st.DrawFn) -> World:
             ),
         ),
     )
-    return world(record, *nodes)
+    return snapshot(record, *nodes)
 
 
 @given(worlds())
-def test_the_budget_is_never_exceeded_by_a_decision(given_world: World) -> None:
+def test_the_budget_is_never_exceeded_by_a_decision(given_world: PoolSnapshot) -> None:
     """What is begun leaves no more out of service than allowed, or none more than before."""
     decided = plan(given_world, NOW)
     by_name = {each.node: each for each in given_world.nodes}
@@ -302,16 +304,16 @@ def test_the_budget_is_never_exceeded_by_a_decision(given_world: World) -> None:
 
 
 @given(worlds())
-def test_no_healthy_node_is_ever_replaced(given_world: World) -> None:
-    """The health path takes only what is sick by the core's own word."""
+def test_no_healthy_node_is_ever_replaced(given_world: PoolSnapshot) -> None:
+    """The health path takes only what is unhealthy by the core's own word."""
     by_name = {each.node: each for each in given_world.nodes}
     for opened in plan(given_world, NOW).start.values():
         if opened.kind == "replace":
-            assert sick(by_name[opened.node], given_world.record, NOW)
+            assert remediation_reason(by_name[opened.node], given_world.record, NOW)
 
 
 @given(worlds())
-def test_at_most_one_open_saga_per_node(given_world: World) -> None:
+def test_at_most_one_open_saga_per_node(given_world: PoolSnapshot) -> None:
     """What is spoken for is left alone."""
     decided = plan(given_world, NOW)
     taken = busy(given_world.record)
@@ -322,16 +324,18 @@ def test_at_most_one_open_saga_per_node(given_world: World) -> None:
 
 
 @given(worlds())
-def test_deciding_again_decides_nothing_more(given_world: World) -> None:
+def test_deciding_again_decides_nothing_more(given_world: PoolSnapshot) -> None:
     """Idempotent: with the new record and the same nodes, nothing starts a second time."""
     first = plan(given_world, NOW)
-    again = plan(World(fleet="f", record=first.record, nodes=given_world.nodes, revision=8), NOW)
+    again = plan(
+        PoolSnapshot(fleet="f", record=first.record, nodes=given_world.nodes, revision=8), NOW
+    )
 
     assert {} == again.start
 
 
 @given(worlds())
-def test_never_more_nodes_than_wanted(given_world: World) -> None:
+def test_never_more_nodes_than_wanted(given_world: PoolSnapshot) -> None:
     """New nodes never bring the pool above its size, and it is at its size where it may be."""
     decided = plan(given_world, NOW)
     before = size(given_world.record, given_world.nodes)
@@ -343,7 +347,9 @@ def test_never_more_nodes_than_wanted(given_world: World) -> None:
 
 
 @given(worlds(), st.data())
-def test_sorting_nodes_out_once_changes_no_count(given_world: World, data: st.DataObject) -> None:
+def test_sorting_nodes_out_once_changes_no_count(
+    given_world: PoolSnapshot, data: st.DataObject
+) -> None:
     """A pool's size is that of the set of names that stay, whichever of them are spare."""
     spare = data.draw(st.sets(st.sampled_from([each.node for each in given_world.nodes] or [""])))
     nodes = [msgspec.structs.replace(each, spare=each.node in spare) for each in given_world.nodes]

@@ -25,10 +25,10 @@ from schemas.settings import PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.request_decisions import decide
-from services.pool_manager.requests.request_replies import Asked
+from services.pool_manager.requests.request_replies import QueuedRequest
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.saga_steps import IMMEDIATE_SECONDS
 from services.pool_manager.service import build
@@ -146,11 +146,13 @@ def test_a_request_says_how_long_this_once(
     """What it does not say is as the pool says; what cannot be meant is refused with an example."""
     spec = msgspec.structs.replace(SPEC, drain=pool)
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
-    world = World(
+    snapshot = PoolSnapshot(
         fleet="f", record=PoolRecord(name="training", spec=spec, desired=1), nodes=Nodes([node])
     )
     body = msgspec.json.encode({"node": "n1", **payload})
-    answer = decide(Asked(id="r", time=NOW, pool="training", verb=verb, payload=body), world, NOW)
+    answer = decide(
+        QueuedRequest(id="r", time=NOW, pool="training", verb=verb, payload=body), snapshot, NOW
+    )
 
     if expected is None:
         assert isinstance(answer.event, RequestRefused)

@@ -20,7 +20,7 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.planner.pool_planner import close, plan
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation.remediator import Ladder
 from services.pool_manager.planner.safety.breaker import in_ramp
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
@@ -133,9 +133,9 @@ class Bus:
     def ask(self, pool: str, number: int, *, shut: bool) -> None:
         """A person opens or closes the breaker."""
         record, revision = self.pools[pool]
-        world = World(fleet="f", record=record, nodes=Nodes(self.nodes[pool].values()))
+        snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(self.nodes[pool].values()))
         asked = BreakerRequest(reason="r")
-        made = change_breaker(asked, world, self.now, f"request-{number}", close=shut)
+        made = change_breaker(asked, snapshot, self.now, f"request-{number}", close=shut)
         if made.record is not None:
             self.pools[pool] = (made.record, revision + 1)
 
@@ -151,7 +151,7 @@ def decision(bus: Bus, pool: str) -> Iterator[None]:
     yield
     record, revision = bus.pools[pool]
     yield
-    world = World(
+    snapshot = PoolSnapshot(
         fleet="f",
         record=record,
         nodes=Nodes(bus.nodes[pool].values()),
@@ -161,8 +161,8 @@ def decision(bus: Bus, pool: str) -> Iterator[None]:
         claims_revision=claims_revision,
         remediator=LADDER,
     )
-    decided = plan(world, bus.now)
-    claim = claiming(world, decided.record)
+    decided = plan(snapshot, bus.now)
+    claim = claiming(snapshot, decided.record)
     if claim.fence:
         yield
         bus.save(record, revision)

@@ -13,9 +13,9 @@ from schemas.settings import PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.requests.request_decisions import decide
-from services.pool_manager.requests.request_replies import Asked
+from services.pool_manager.requests.request_replies import QueuedRequest
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
@@ -47,15 +47,15 @@ def test_which_nodes_are_given_back(
 ) -> None:
     """One that was well and in service when somebody asked, and that nothing has replaced."""
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
-    world = World(
+    snapshot = PoolSnapshot(
         fleet="f",
         record=PoolRecord(name="training", spec=SPEC, desired=1),
         nodes=Nodes([msgspec.structs.replace(node, **changes), *others]),
     )
     payload = msgspec.json.encode({"node": "n1"})
-    asked = Asked(id="request-5", time=NOW, pool="training", verb=verb, payload=payload)
+    asked = QueuedRequest(id="request-5", time=NOW, pool="training", verb=verb, payload=payload)
 
-    answer = decide(asked, world, NOW)
+    answer = decide(asked, snapshot, NOW)
 
     assert isinstance(answer.event, RequestAccepted)
     assert answer.record is not None

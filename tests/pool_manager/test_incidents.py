@@ -1,4 +1,4 @@
-"""Many sick nodes as one trouble: when it is one, and what is then held back."""
+"""Many sick nodes as one obstacle: when it is one, and what is then held back."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,8 +16,8 @@ from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan
-from services.pool_manager.planner.pool_snapshot import Plan, World
-from services.pool_manager.planner.safety.fault_waves import fell_at
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.safety.fault_waves import unhealthy_since
 from services.pool_manager.planner.safety.incidents import room, until
 from tests.pool_manager.test_core import worlds
 
@@ -58,10 +58,10 @@ def silent(number: int, *, after: float = 0, says: Any = "present") -> NodeRecor
     return node(number, lost=True, lost_at=NOW + timedelta(seconds=after), provider_state=says)
 
 
-def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> Plan:
+def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> PoolPlan:
     """What is decided `after` seconds."""
-    world = World(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
-    return plan(world, NOW + timedelta(seconds=after))
+    snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
+    return plan(snapshot, NOW + timedelta(seconds=after))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_none_while_it_is_fresh_then_one_and_if_that_goes_well_the_others() -> N
 
 
 def test_a_wave_that_took_a_while_makes_no_second_incident_when_its_hold_has_passed() -> None:
-    """Its last nodes are younger than its first: they are the same trouble, and were told."""
+    """Its last nodes are younger than its first: they are the same obstacle, and were told."""
     nodes = [node(i, 79, after=i * 7) if i < 8 else node(i) for i in range(20)]
     first = decide(pool(20), nodes, after=50)
     late = decide(first.record, nodes, after=900)
@@ -200,7 +200,7 @@ def launched(provider: str) -> LaunchSpec:
 def test_what_the_sick_share_and_the_well_do_not_is_one_cause(
     scope: str, within: str, of_sick: Any, of_well: Any
 ) -> None:
-    """Six different faults, all in one rack: the rack is the trouble, and the pool holds still."""
+    """Six different faults, all in one rack: the rack is the obstacle, and the pool holds still."""
     nodes = mixed(60, 8, **of_sick)
     nodes = [msgspec.structs.replace(each, **of_well) if i >= 20 else
              msgspec.structs.replace(each, **of_sick) for i, each in enumerate(nodes)]  # fmt: skip
@@ -323,7 +323,7 @@ def test_a_sickness_is_told_in_words() -> None:
 
 
 @given(worlds())
-def test_of_silent_nodes_one_at_most_is_in_replacement(given_world: World) -> None:
+def test_of_silent_nodes_one_at_most_is_in_replacement(given_world: PoolSnapshot) -> None:
     """While their incident is open no decision makes it two, and none while it is fresh."""
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     decided = plan(given_world, now)
@@ -338,7 +338,7 @@ def test_of_silent_nodes_one_at_most_is_in_replacement(given_world: World) -> No
 
 
 @given(worlds())
-def test_what_is_in_no_incident_is_held_back_by_none(given_world: World) -> None:
+def test_what_is_in_no_incident_is_held_back_by_none(given_world: PoolSnapshot) -> None:
     """Distinct faults are decided on as if there were no incidents at all."""
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     decided = plan(given_world, now)
@@ -348,14 +348,16 @@ def test_what_is_in_no_incident_is_held_back_by_none(given_world: World) -> None
 
 
 @given(worlds())
-def test_an_incident_always_ends(given_world: World) -> None:
+def test_an_incident_always_ends(given_world: PoolSnapshot) -> None:
     """Once the last node's illness is older than the hold, none is held back but one by one."""
     record = plan(given_world, NOW).record
     ends = [until(record, each) for each in record.incidents.values()]
     hold = timedelta(seconds=record.spec.health.incident.hold)
-    ends += [fell + hold for each in given_world.nodes if (fell := fell_at(each)) is not None]
+    ends += [
+        fell + hold for each in given_world.nodes if (fell := unhealthy_since(each)) is not None
+    ]
     again = plan(
-        World(fleet="f", record=record, nodes=given_world.nodes, revision=8),
+        PoolSnapshot(fleet="f", record=record, nodes=given_world.nodes, revision=8),
         max(ends, default=NOW) + MINUTE,
     )
     assert set(again.record.incidents) <= {SILENCE}

@@ -33,7 +33,7 @@ def test_a_nodes_rack_is_its_agents_word_else_its_pools_label(
 ) -> None:
     """The host knows better than the pool where it stands."""
     event = Registered(id="r", instance="training-1", rack=said, **NODE)
-    changed = node_projection.apply(record(**labels), event, NOW)
+    changed = node_projection.apply_event(record(**labels), event, NOW)
     assert changed is not None
     assert rack == changed.rack
 
@@ -43,7 +43,7 @@ def test_a_rack_is_where_the_agent_last_spoke_from() -> None:
     changed: NodeRecord | None = record()
     for number, rack in enumerate(("r17", "r18")):
         event = Registered(id=f"r{number}", instance="training-1", rack=rack, **NODE)
-        changed = node_projection.apply(changed, event, NOW)
+        changed = node_projection.apply_event(changed, event, NOW)
     assert changed is not None
     assert "r18" == changed.rack
 
@@ -55,7 +55,7 @@ def test_a_node_knows_the_job_of_what_it_has() -> None:
     for number, (job, seconds) in enumerate((("slurm-7", 1), ("slurm-8", 0), ("", 2))):
         about = NODE | {"time": NOW + timedelta(seconds=seconds)}
         verdict = Verdict(id=f"v{number}", status="unhealthy", code=79, job=job, **about)
-        changed = node_projection.apply(changed, verdict, NOW)
+        changed = node_projection.apply_event(changed, verdict, NOW)
         assert changed is not None
         told.append(changed.health_job)
     assert ["slurm-7", "slurm-7", ""] == told

@@ -14,7 +14,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.planner.sizing.open_sagas import begin, open_for
@@ -52,11 +52,11 @@ def node(name: str = "n1", **changes: Any) -> NodeRecord:
     return msgspec.structs.replace(plain, **changes)
 
 
-def world(*found: NodeRecord, **changes: Any) -> World:
+def snapshot(*found: NodeRecord, **changes: Any) -> PoolSnapshot:
     """A pool of these nodes."""
     record = PoolRecord(name="training", spec=SPEC, desired=len(found), serial=100)
     record = msgspec.structs.replace(record, **changes)
-    return World(fleet="f", record=record, nodes=Nodes(found), revision=7)
+    return PoolSnapshot(fleet="f", record=record, nodes=Nodes(found), revision=7)
 
 
 def gone(**changes: Any) -> NodeRecord:
@@ -89,7 +89,7 @@ def test_how_a_node_leaves(found: NodeRecord, order: str, drain: str) -> None:
     opened = msgspec.structs.replace(
         OpenSaga(kind="replace", node="n1", since=NOW), **cloud_notices.departure(found, SPEC, NOW)
     )
-    params = saga_params("f", world(found).record, opened)
+    params = saga_params("f", snapshot(found).record, opened)
 
     assert (order, drain) == (params.order, params.drain)
     assert SPEC.drain_timeout == params.drain_timeout_seconds
@@ -109,7 +109,7 @@ def test_what_the_cloud_takes_passes_the_budget_and_counts() -> None:
     """A budget of one lets three preempted nodes through; a sick one beside them must wait."""
     taken = [node(f"n{i}", notices={"a": notice(120)}) for i in range(3)]
     sick = node("s", health="unhealthy", health_at=NOW)
-    found = plan(world(sick, *taken, desired=4), NOW)
+    found = plan(snapshot(sick, *taken, desired=4), NOW)
 
     assert ["n0", "n1", "n2"] == sorted(each.node for each in found.start.values())
     assert {"a"} == {each.notice for each in found.start.values()}
@@ -121,7 +121,7 @@ def test_what_the_cloud_takes_passes_the_budget_and_counts() -> None:
 def test_a_notice_days_ahead_waits_for_the_budget_and_for_its_moment() -> None:
     """It is acted on within the budget; what waits is looked at again when it turns urgent."""
     far = [node(f"n{i}", notices={"a": notice(86_400)}) for i in range(2)]
-    found = plan(world(*far), NOW)
+    found = plan(snapshot(*far), NOW)
 
     assert ["n0"] == [each.node for each in found.start.values()]
     assert after(86_400 - 905) == found.wake_at
@@ -131,11 +131,11 @@ def test_failed_launches_hold_back_a_second_try_only() -> None:
     """The cloud leaves its gap anyway: one try is made; then the wait of failed launches holds."""
     fresh = node(notices={"a": notice(120)})
     failing = {"failures": 2, "retry_at": after(60)}
-    first = plan(world(fresh, **failing), NOW)
+    first = plan(snapshot(fresh, **failing), NOW)
     tried = msgspec.structs.replace(fresh, cordoned=True)
 
     assert 1 == len(first.start)
-    assert {} == plan(world(tried, **failing), NOW).start
+    assert {} == plan(snapshot(tried, **failing), NOW).start
 
 
 def test_a_wave_of_notices_is_no_incident() -> None:
@@ -162,7 +162,7 @@ def test_what_the_cloud_takes_is_not_remembered_as_bad_hardware(
     found = node(
         notices={"a": notice(seconds)}, health_action="replace", health_fault="f1", **changes
     )
-    _, begun, _ = begin("f", world(found).record, "replace", NOW, node=found)
+    _, begun, _ = begin("f", snapshot(found).record, "replace", NOW, node=found)
 
     assert (action, "a") == (begun.action, begun.notice)
 
@@ -196,8 +196,8 @@ def test_announcements_and_withdrawals_count_in_the_order_of_their_times(
     """Whichever replica applies which first."""
     record = node()
     for each in told:
-        record = cloud_notices.noted(record, each)
-    found = cloud_notices.standing(record)
+        record = cloud_notices.record_notice(record, each)
+    found = cloud_notices.current_notice(record)
 
     assert stands == (found[0] if found else "")
 
@@ -225,7 +225,7 @@ def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
     found: NodeRecord, at: datetime | None
 ) -> None:
     """The instance is gone, or the cloud's deadline comes before the drain's."""
-    hurries = cloud_notices.hurries(world(found, open=opened()).record, [found])
+    hurries = cloud_notices.hurries(snapshot(found, open=opened()).record, [found])
 
     assert ([] if at is None else [at]) == [each.at for each in hurries]
 
@@ -263,7 +263,7 @@ def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
     found: NodeRecord, begun_by: dict[str, Any], unwound: bool
 ) -> None:
     """Not what a person or a fault signature wants, nor what another notice still does."""
-    record = world(found, open=opened(**begun_by)).record
+    record = snapshot(found, open=opened(**begun_by)).record
 
     assert unwound == bool(cloud_notices.withdrawn(record, [found]))
 
@@ -284,7 +284,7 @@ def test_a_node_left_cordoned_ahead_of_a_notice_returns_when_that_is_withdrawn(
 ) -> None:
     """Its replacement had failed; nothing else, and nobody, wants it out of service."""
     let_be = {"notices": {"a": notice(120, withdrawn=True)}, "cordoned": True, "sole_notice": "a"}
-    decided = plan(world(node(**(let_be | changes))), NOW)
+    decided = plan(snapshot(node(**(let_be | changes))), NOW)
 
     assert returned == ("uncordon" in {each.kind for each in decided.start.values()})
 
@@ -293,7 +293,7 @@ def test_a_node_left_cordoned_ahead_of_a_notice_returns_when_that_is_withdrawn(
 def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKind) -> None:
     """It drains for its own time, and a withdrawal does not take it back."""
     announced = node(notices={"a": notice(120)})
-    record = world(announced).record
+    record = snapshot(announced).record
     _, asked, _ = open_for("f", record, kind, NOW, announced)
     _, own, _ = begin("f", record, kind, NOW, node=announced)
 
@@ -304,10 +304,10 @@ def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKin
 def test_a_replacement_that_failed_leaves_word_of_the_notice_it_was_ahead_of() -> None:
     """So does the next try, on a node cordoned by then; a person's cordon is theirs."""
     announced = node(notices={"a": notice(120)})
-    first = cloud_notices.departure(announced, world(announced).record.spec, NOW)
+    first = cloud_notices.departure(announced, snapshot(announced).record.spec, NOW)
     left = msgspec.structs.replace(announced, cordoned=True, sole_notice="a")
-    again = cloud_notices.departure(left, world(left).record.spec, NOW)
+    again = cloud_notices.departure(left, snapshot(left).record.spec, NOW)
     theirs = msgspec.structs.replace(announced, cordoned=True)
 
     assert ("a", "a") == (first["sole_notice"], again["sole_notice"])
-    assert "sole_notice" not in cloud_notices.departure(theirs, world(theirs).record.spec, NOW)
+    assert "sole_notice" not in cloud_notices.departure(theirs, snapshot(theirs).record.spec, NOW)

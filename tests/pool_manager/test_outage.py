@@ -77,7 +77,7 @@ async def beat(bus: NatsBus, names: list[str], ttl_seconds: int) -> None:
 
 
 async def provisioner(bus: NatsBus) -> None:
-    """Answer for every instance that it runs, as the provisioner would."""
+    """RequestDecision for every instance that it runs, as the provisioner would."""
     launch = LaunchSpec(fleet="default", provider="test", instance_type="t")
     items = tuple(
         msgspec.Raw(

@@ -14,11 +14,11 @@ from schemas.pool_events import RequestAccepted, RequestRefused, Scaled, ScaleRe
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.requests import request_ordering
-from services.pool_manager.requests.pool_apply import Wanted, applied, removed
+from services.pool_manager.requests.pool_apply import ParsedApply, applied, removed
 from services.pool_manager.requests.request_decisions import decide
-from services.pool_manager.requests.request_replies import Answer, Asked
+from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=9)
@@ -28,9 +28,9 @@ NODES = tuple(NodeRecord(pool="training", node=each, state="active") for each in
 HOUR = {"for": "1h"}
 
 
-def asked(sequence: int, verb: str, **payload: Any) -> Asked:
+def asked(sequence: int, verb: str, **payload: Any) -> QueuedRequest:
     """A request as it lies in the queue."""
-    return Asked(
+    return QueuedRequest(
         id=f"request-{sequence}",
         sequence=sequence,
         time=NOW + timedelta(seconds=sequence),
@@ -40,13 +40,13 @@ def asked(sequence: int, verb: str, **payload: Any) -> Asked:
     )
 
 
-def answered(request: Asked, record: PoolRecord) -> Answer:
+def answered(request: QueuedRequest, record: PoolRecord) -> RequestDecision:
     """What comes of it, some time later."""
-    world = World(fleet="f", record=record, revision=1, nodes=Nodes(NODES))
-    return decide(request, world, NOW + timedelta(minutes=5))
+    snapshot = PoolSnapshot(fleet="f", record=record, revision=1, nodes=Nodes(NODES))
+    return decide(request, snapshot, NOW + timedelta(minutes=5))
 
 
-def after(*requests: Asked, record: PoolRecord = POOL) -> PoolRecord:
+def after(*requests: QueuedRequest, record: PoolRecord = POOL) -> PoolRecord:
     """The pool's record when these have been answered, in this order."""
     for each in requests:
         record = answered(each, record).record or record
@@ -67,7 +67,7 @@ def after(*requests: Asked, record: PoolRecord = POOL) -> PoolRecord:
     ],
 )
 def test_only_what_is_about_the_same_and_was_carried_out_overtakes(
-    earlier: Asked, later: Asked, too_late: bool
+    earlier: QueuedRequest, later: QueuedRequest, too_late: bool
 ) -> None:
     """A request that was refused leaves room for the one before it."""
     event = answered(earlier, after(later)).event
@@ -92,7 +92,7 @@ def test_only_what_is_about_the_same_and_was_carried_out_overtakes(
     st.lists(st.integers(0, 5)),
 )
 def test_in_whatever_order_and_however_often_the_last_wish_stands(
-    order: list[Asked], again: list[int]
+    order: list[QueuedRequest], again: list[int]
 ) -> None:
     """Answering one again, as after a crash before its acknowledgement, changes nothing."""
     record = after(*order, *(order[each] for each in again))
@@ -137,19 +137,19 @@ def test_so_many_are_remembered() -> None:
     count = request_ordering.REMEMBERED_MAX + 10
     record = POOL
     for number in (*range(2, count + 1), 1):
-        record = request_ordering.noted(asked(number, "scale"), "size", record)
+        record = request_ordering.remember(asked(number, "scale"), "size", record)
 
     assert list(range(11, count + 1)) == [each.sequence for each in record.completed_requests]
 
 
 def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None:
     """Nor changed by what was asked before its last change."""
-    wanted = Wanted(ApplyRequest(spec={}), SPEC)
+    wanted = ParsedApply(ApplyRequest(spec={}), SPEC)
     removal = CompletedRequest(
         sequence=7, at=NOW + timedelta(seconds=7), verb="remove", about="pool"
     )
     stale, fresh = asked(6, "apply"), asked(8, "apply")
-    there = World(
+    there = PoolSnapshot(
         fleet="f",
         record=applied(fresh, wanted, None, NOW, configured=False).record or POOL,
         revision=1,

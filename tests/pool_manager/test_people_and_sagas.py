@@ -31,10 +31,10 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.saga_projection import follow_up, leaving_node, promoted_node
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
-from services.pool_manager.requests.request_replies import Asked
+from services.pool_manager.requests.request_replies import QueuedRequest
 from services.pool_manager.service import build
 from services.saga.saga_state import SagaState, fold
 from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled, under_way
@@ -80,21 +80,21 @@ STUCK = [
 ]
 
 
-def world(kind: Any = "replace", **changes: Any) -> World:
+def snapshot(kind: Any = "replace", **changes: Any) -> PoolSnapshot:
     """A pool whose n1 has that saga open."""
     spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9)
     opened = {SAGA: OpenSaga(kind=kind, node="n1", new_node="n9", since=NOW)}
     node = NodeRecord(pool="training", node="n1", state="leaving", sagas=2, health="unhealthy")
-    return World(
+    return PoolSnapshot(
         fleet="f",
         record=PoolRecord(name="training", spec=spec, desired=1, open=opened),
         nodes=Nodes([msgspec.structs.replace(node, **changes)]),
     )
 
 
-def asked(verb: str, **payload: str) -> Asked:
+def asked(verb: str, **payload: str) -> QueuedRequest:
     """Request 5."""
-    return Asked(
+    return QueuedRequest(
         id="request-5",
         time=NOW,
         pool="training",
@@ -138,10 +138,10 @@ DECISIONS = [
     [pytest.param(*rest, id=f"{rest[0].verb}-{name}") for name, *rest in DECISIONS],
 )
 def test_a_wish_about_a_saga_is_decided_by_its_log(
-    request_: Asked, state: SagaState | None, entry: type[SagaEntry] | None, refusal: str
+    request_: QueuedRequest, state: SagaState | None, entry: type[SagaEntry] | None, refusal: str
 ) -> None:
     """One entry to append, or a refusal with the reason, or nothing where it was done before."""
-    answer = decide(request_, world(), NOW, state)
+    answer = decide(request_, snapshot(), NOW, state)
 
     assert (entry or type(None)) is type(answer.entry)
     assert (RequestRefused if refusal else RequestAccepted) is type(answer.event)
@@ -154,12 +154,12 @@ def test_the_log_that_is_asked_for_is_the_sagas_or_the_nodes() -> None:
     """`uncordon` asks for the open saga of its node; what cannot be read asks for none."""
     requests = (CANCEL, UNCORDON, asked("cordon", node="n1"), asked("uncordon", node="n2"))
 
-    assert [SAGA, SAGA, "", ""] == [saga_asked_about(each, world()) for each in requests]
+    assert [SAGA, SAGA, "", ""] == [saga_asked_about(each, snapshot()) for each in requests]
 
 
 def test_an_uncordon_that_cancels_names_the_saga_that_follows() -> None:
     """The same id in the log and in the answer, numbered after the saga that is unwound."""
-    answer = decide(UNCORDON, world(), NOW, log(started("cordon")))
+    answer = decide(UNCORDON, snapshot(), NOW, log(started("cordon")))
 
     assert isinstance(answer.entry, SagaUnwinding)
     assert isinstance(answer.event, RequestAccepted)
@@ -170,7 +170,9 @@ def test_an_uncordon_that_cancels_names_the_saga_that_follows() -> None:
 def test_what_follows_is_opened_in_the_write_that_closes_and_only_then() -> None:
     """Closing twice opens once; the failures that launches had stay as they were."""
     state = log(TURNED, SagaUnwound(id="w", **ABOUT))
-    before = msgspec.structs.replace(world().record, failures=2, retry_at=NOW + timedelta(hours=1))
+    before = msgspec.structs.replace(
+        snapshot().record, failures=2, retry_at=NOW + timedelta(hours=1)
+    )
     once = follow_up(before, close(before, SAGA, failed=False, now=NOW), state, NOW)
     emptied = msgspec.structs.replace(once, open={})
     again = follow_up(emptied, close(emptied, SAGA, failed=False, now=NOW), state, NOW)

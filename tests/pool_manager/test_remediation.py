@@ -18,18 +18,18 @@ from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation.remediator import (
-    Alert,
-    Choice,
+    AlertOnly,
     Ladder,
     Remediator,
+    RemedyChoice,
     Replace,
 )
 from services.pool_manager.remediator_plugins import Remediators
 from services.primitives.errors import ConfigurationError
 from services.settings.settings_file import load_settings, parse_settings
-from tests.pool_manager.test_core import NOW, node, pool, spec, world
+from tests.pool_manager.test_core import NOW, node, pool, snapshot, spec
 
 LADDER = Ladder(options=Ladder.Options())
 HOUR = timedelta(hours=1)
@@ -136,14 +136,14 @@ def test_the_reason_tells_what_was_tried() -> None:
 # --- a pool's decision ----------------------------------------------------------------------------
 
 
-def under(remediator: Remediator, *nodes: NodeRecord, **changes: object) -> World:
+def under(remediator: Remediator, *nodes: NodeRecord, **changes: object) -> PoolSnapshot:
     """A pool with room for one, and what chooses for it."""
     made = spec(budget=BudgetSpec(max_unavailable=1), **changes)
     record = msgspec.structs.replace(pool(len(nodes)), spec=made)
-    return replace(world(record, *nodes), remediator=remediator)
+    return replace(snapshot(record, *nodes), remediator=remediator)
 
 
-def begun(decided: World) -> list[tuple[str, str]]:
+def begun(decided: PoolSnapshot) -> list[tuple[str, str]]:
     """What a decision begins: kind and node."""
     return [(each.kind, each.node) for each in plan(decided, NOW).start.values()]
 
@@ -185,14 +185,14 @@ def test_failing_launches_hold_back_replacements_alone() -> None:
     assert [] == begun(under_with(decided, failing, sick("replace")))
 
 
-def under_with(decided: World, record: object, *nodes: NodeRecord) -> World:
+def under_with(decided: PoolSnapshot, record: object, *nodes: NodeRecord) -> PoolSnapshot:
     """The same with another record and other nodes."""
     return replace(decided, record=record, nodes=Nodes(nodes))
 
 
 def test_alert_tells_once_and_touches_nothing() -> None:
     """And again only when something else happens to the node."""
-    decided = under(Alert(options=Alert.Options()), sick(health_fault="f1"), node("b"))
+    decided = under(AlertOnly(options=AlertOnly.Options()), sick(health_fault="f1"), node("b"))
     first = plan(decided, NOW)
     second = plan(replace(decided, record=first.record), NOW)
     worse = replace(decided, record=first.record, nodes=Nodes([sick(health_fault="f2"), node("b")]))
@@ -237,7 +237,7 @@ def test_a_remediator_that_fails_is_told_of_and_nothing_is_touched() -> None:
     class Broken:
         def choose(
             self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
-        ) -> Choice:
+        ) -> RemedyChoice:
             raise KeyError((node, attempts, now) and "rack")
 
     (event,) = plan(under(Broken(), sick()), NOW).events
@@ -249,7 +249,7 @@ def test_what_the_cloud_takes_is_replaced_whatever_the_remediation() -> None:
     """A notice is no fault signature to be cured."""
     notice = CloudNotice(kind="preemption", at=NOW, deadline=NOW + timedelta(minutes=2))
     taken = node("a", notices={"n1": notice})
-    assert [("replace", "a")] == begun(under(Alert(options=Alert.Options()), taken))
+    assert [("replace", "a")] == begun(under(AlertOnly(options=AlertOnly.Options()), taken))
 
 
 def degraded(action: Action) -> NodeRecord:
@@ -331,7 +331,7 @@ def loaded(directory: Path, remediation: str) -> Remediator:
     [
         ("replace", Replace),
         ("ladder", Ladder),
-        ("alert", Alert),
+        ("alert", AlertOnly),
         ("{type: ladder, tries: 3, window: 6h}", Ladder),
     ],
 )
@@ -374,7 +374,7 @@ def test_a_pool_of_another_configuration_is_left_alone_where_its_plugin_is_not_h
     """Its sick nodes are told of, and nothing is risked."""
     wanted = HealthSpec(remediation=PluginSettings(type="no_such_module:Class"))
     record = msgspec.structs.replace(pool(1), spec=spec(health=wanted))
-    assert isinstance(Remediators({}, None).of(record), Alert)
+    assert isinstance(Remediators({}, None).of(record), AlertOnly)
 
 
 def test_the_default_is_to_replace() -> None:

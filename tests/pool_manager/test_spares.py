@@ -14,7 +14,7 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, size, unavailable
 from services.pool_manager.planner.pool_planner import close, plan
-from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.sizing.spares import reserve
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
@@ -55,7 +55,7 @@ def sick(name: str, **changes: object) -> NodeRecord:
 
 def begun(record: PoolRecord, *nodes: NodeRecord) -> list[tuple[str, str, str, bool]]:
     """What is begun: kind, node that leaves or is acted on, spare promoted, for the reserve."""
-    decided = plan(World(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
+    decided = plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
     return [(each.kind, each.node, each.promotes, each.spare) for each in decided.start.values()]
 
 
@@ -138,11 +138,13 @@ class Life:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     now: datetime = NOW
 
-    def look(self) -> Plan:
+    def look(self) -> PoolPlan:
         """Reconcile."""
         self.now += timedelta(minutes=20)
         decided = plan(
-            World(fleet="f", record=self.record, nodes=Nodes(self.nodes.values()), revision=7),
+            PoolSnapshot(
+                fleet="f", record=self.record, nodes=Nodes(self.nodes.values()), revision=7
+            ),
             self.now,
         )
         self.record = decided.record

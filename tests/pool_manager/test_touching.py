@@ -14,8 +14,8 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import World
-from services.pool_manager.planner.safety.eligibility import kept, refusal
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.safety.eligibility import blocked_reason, refusal
 
 NOW = datetime(2026, 5, 5, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=2)
@@ -63,7 +63,9 @@ LOST = {
 
 def begun(record: PoolRecord, *nodes: NodeRecord, now: datetime = NOW) -> list[str]:
     """What the reconciler begins."""
-    return sorted(plan(World(fleet="f", record=record, nodes=Nodes(nodes), revision=7), now).start)
+    return sorted(
+        plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), now).start
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_a_freeze_keeps_no_gap_open() -> None:
 
 def test_a_hold_ends_by_itself() -> None:
     """The plan is to look again when it ends; then the node is replaced."""
-    held = World(fleet="f", record=pool(1), nodes=Nodes([sick("a", **HELD)]), revision=7)
+    held = PoolSnapshot(fleet="f", record=pool(1), nodes=Nodes([sick("a", **HELD)]), revision=7)
     early, late = plan(held, NOW), plan(held, LATER)
 
     assert (LATER, ()) == (early.wake_at, early.released)
@@ -107,7 +109,7 @@ def test_a_hold_ends_by_itself() -> None:
 
 def test_a_freeze_is_looked_at_again_when_it_ends() -> None:
     """A sick node that a freeze keeps is replaced at its end."""
-    frozen = World(
+    frozen = PoolSnapshot(
         fleet="f", record=pool(1, windows=(FREEZE,)), nodes=Nodes([sick("a")]), revision=7
     )
     decided = plan(frozen, NOW)
@@ -129,7 +131,7 @@ def test_what_can_wait_waits_for_a_service_window(
     windows: tuple[WindowSpec, ...], now: datetime, told: str
 ) -> None:
     """Where the pool has one; where it has none, nothing is waited for."""
-    assert told == kept(node("a"), pool(1, windows=windows), now, can_wait=True)
+    assert told == blocked_reason(node("a"), pool(1, windows=windows), now, can_wait=True)
 
 
 # --- mode: observe -------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ def test_what_can_wait_waits_for_a_service_window(
 
 def look(record: PoolRecord, *nodes: NodeRecord) -> tuple[PoolRecord, list[WouldStart]]:
     """One look at a pool that only observes: its record, and what is told; nothing may begin."""
-    decided = plan(World(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
+    decided = plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
     assert {} == decided.start
     return decided.record, [each for each in decided.events if isinstance(each, WouldStart)]
 
@@ -169,7 +171,9 @@ def test_a_pool_that_acts_again_does_what_it_would_have_done() -> None:
     """Set to act, the same look begins the replacement, and nothing of the observing is left."""
     first, _ = look(pool(1, mode="observe"), sick("a"))
     acting = msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, mode="act"))
-    decided = plan(World(fleet="f", record=acting, nodes=Nodes([sick("a")]), revision=8), NOW)
+    decided = plan(
+        PoolSnapshot(fleet="f", record=acting, nodes=Nodes([sick("a")]), revision=8), NOW
+    )
 
     assert (["replace-a-1"], {}) == (list(decided.start), decided.record.observed_actions)
 
@@ -189,7 +193,7 @@ def test_nothing_that_is_kept_is_ever_begun(
         node(f"n{i}", health=each, **(HELD if i in held else {})) for i, each in enumerate(health)
     ]
     record = pool(desired, mode=mode, windows=(FREEZE,) if frozen else ())
-    decided = plan(World(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
+    decided = plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
     taken = {each.node for each in decided.start.values() if each.node}
 
     assert not taken & {f"n{i}" for i in held}

@@ -19,7 +19,7 @@ from services.cli.text.advice_text import advice_words
 from services.cli.text.history_text import HistoryLine, history_lines
 from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
-from services.pool_manager.planner.sizing.cloud_notices import taken
+from services.pool_manager.planner.sizing.cloud_notices import taken_reason
 from services.saga.saga_state import SagaState
 
 LINES_MAX: Final = 40
@@ -126,13 +126,15 @@ def _by_hand(node: NodeRecord) -> str:
 
 def _is_unhealthy(node: NodeRecord) -> bool:
     """Whether a node needs remediation."""
-    return node.state == "active" and bool(node.health == "unhealthy" or node.lost or taken(node))
+    return node.state == "active" and bool(
+        node.health == "unhealthy" or node.lost or taken_reason(node)
+    )
 
 
 def _fault_of(node: NodeRecord) -> str:
     if node.health == "unhealthy":
         return node.health_reason or "judged unhealthy"
-    return taken(node) or "its heartbeats stopped"
+    return taken_reason(node) or "its heartbeats stopped"
 
 
 def _blocked(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[HistoryLine]) -> str:

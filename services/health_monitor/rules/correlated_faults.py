@@ -19,7 +19,7 @@ KINDS_MAX: Final = 10_000
 """Groups, kinds and codes under watch; the oldest are forgotten first."""
 CRASHES_MAX: Final = 10_000
 JOB_NODES: Final = 3
-"""So many nodes of one job are one trouble; two, where another node's crash came first."""
+"""So many nodes of one job are one incident; two, where another node's crash came first."""
 CHANCE: Final = 1 / 20
 """The incident is the rack's, zone's or provider's, and not the pool's, where that many of its
 nodes would be this unlikely by chance. The same fault is a common cause already, so this is less
@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class SharedFault:
     """What nodes have in common: a fault, and what they share."""
 
     pool: str
@@ -60,10 +60,10 @@ class Crash:
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
-    """One trouble of many nodes."""
+class CorrelatedFaults:
+    """One incident of many nodes."""
 
-    what: What
+    what: SharedFault
     nodes: tuple[str, ...]
     first: float
     last: float
@@ -78,16 +78,16 @@ class _Open:
 
 
 @dataclass(slots=True)
-class Waves:
+class FaultCorrelator:
     """Everything that was seen within the last moments."""
 
-    _seen: dict[What, dict[str, float]] = field(default_factory=dict)
-    _open: dict[What, _Open] = field(default_factory=dict)
+    _seen: dict[SharedFault, dict[str, float]] = field(default_factory=dict)
+    _open: dict[SharedFault, _Open] = field(default_factory=dict)
     _crashes: dict[tuple[str, str], Crash] = field(default_factory=dict)
     """Pool and job (or none) -> the last one."""
 
-    def adopt(self, what: What, first: float, last: float) -> None:
-        """Take over a wave that was told of before."""
+    def adopt(self, what: SharedFault, first: float, last: float) -> None:
+        """Take over an incident that was published before."""
         self._open[what] = _Open(first, last)
 
     def crashed(self, pool: str, crash: Crash) -> None:
@@ -99,13 +99,13 @@ class Waves:
             del self._crashes[next(iter(self._crashes))]
 
     def take(
-        self, what: What, node: str, at: float, groups: Sequence[Group], spec: IncidentSpec
-    ) -> Wave | None:
+        self, what: SharedFault, node: str, at: float, groups: Sequence[Group], spec: IncidentSpec
+    ) -> CorrelatedFaults | None:
         """Take one fault of a node that is in these groups, the narrow before the wide.
 
         `what` is the fault as the pool's. Return the wave that it makes, if it makes one.
         """
-        whats = [What(what.pool, what.kind, what.code, g.scope, g.within) for g in groups]
+        whats = [SharedFault(what.pool, what.kind, what.code, g.scope, g.within) for g in groups]
         for each in whats:
             opened = self._opened(each)
             if opened is not None:
@@ -123,11 +123,11 @@ class Waves:
             if group.scope in ("job", "pool") or is_set_apart(
                 len(seen), outside, group.size / groups[-1].size, CHANCE
             ):
-                return Wave(each, tuple(sorted(seen)), min(seen.values()), at, after)
+                return CorrelatedFaults(each, tuple(sorted(seen)), min(seen.values()), at, after)
         return None
 
-    def open(self, wave: Wave) -> None:
-        """Count what follows to this wave, and tell of it no second time."""
+    def open(self, wave: CorrelatedFaults) -> None:
+        """Count what follows to this incident, and do not publish it again."""
         what, nodes = wave.what, set(wave.nodes)
         self._open[what] = _Open(wave.first, wave.last, nodes)
         for other in list(self._seen):
@@ -139,10 +139,10 @@ class Waves:
                 else:
                     del self._seen[other]
 
-    def over(self, now: float, quiet_seconds: float) -> list[Wave]:
+    def over(self, now: float, quiet_seconds: float) -> list[CorrelatedFaults]:
         """End the waves to which no node was added for so long."""
         ended = [
-            Wave(what, tuple(sorted(each.nodes)), each.first, each.last)
+            CorrelatedFaults(what, tuple(sorted(each.nodes)), each.first, each.last)
             for what, each in self._open.items()
             if now - each.last > quiet_seconds
         ]
@@ -150,18 +150,18 @@ class Waves:
             del self._open[wave.what]
         return ended
 
-    def _opened(self, what: What) -> _Open | None:
+    def _opened(self, what: SharedFault) -> _Open | None:
         found = self._open.get(what)
         if found is not None or what.scope != "job" or not _of_program(what):
             return found
-        # A job that dies leaves 13 on one node, 43 on others and 45 on the rest: one trouble.
+        # A job that dies leaves 13 on one node, 43 on others and 45 on the rest: one incident.
         for other, opened in self._open.items():
             same = (other.pool, other.scope, other.within) == (what.pool, what.scope, what.within)
             if same and _of_program(other):
                 return opened
         return None
 
-    def _note(self, what: What, node: str, at: float, spec: IncidentSpec) -> None:
+    def _note(self, what: SharedFault, node: str, at: float, spec: IncidentSpec) -> None:
         seen = self._seen.pop(what, {})
         seen = {name: since for name, since in seen.items() if since > at - spec.window}
         seen[node] = at
@@ -169,7 +169,9 @@ class Waves:
         if len(self._seen) > KINDS_MAX:
             del self._seen[next(iter(self._seen))]
 
-    def _before(self, what: What, first: float, at: float, spec: IncidentSpec) -> Crash | None:
+    def _before(
+        self, what: SharedFault, first: float, at: float, spec: IncidentSpec
+    ) -> Crash | None:
         """The crash that came before, in the same job where the nodes share one.
 
         What programs bring about may follow from it; memory that fails elsewhere does not.
@@ -182,7 +184,7 @@ class Waves:
         return None if (crash.kind, crash.code) == (what.kind, what.code) else crash
 
 
-def _of_program(what: What) -> bool:
+def _of_program(what: SharedFault) -> bool:
     return what.kind == "xid" and what.code in PROGRAM_CODES
 
 
@@ -193,7 +195,7 @@ def _needed(group: Group, spec: IncidentSpec, *, followed: bool) -> int:
     return nodes_needed(spec, group.size)
 
 
-def reason(wave: Wave) -> str:
+def reason(wave: CorrelatedFaults) -> str:
     """What happened, in a sentence."""
     what = in_words(called(wave.what.kind, wave.what.code))
     where = f" of {shared(wave.what)}" if wave.what.within else ""
@@ -205,6 +207,6 @@ def reason(wave: Wave) -> str:
     return f"{said}; it came after {before} on {crash.node}"
 
 
-def shared(what: What) -> str:
+def shared(what: SharedFault) -> str:
     """What the nodes share, in words."""
     return f"{what.scope} {what.within}".strip()

@@ -44,7 +44,7 @@ def reason_of(fault: Fault, judged: Judgement) -> str:
 
 
 def since(record: HealthRecord, event: Uncordoned) -> tuple[RecordedFault, ...]:
-    """What a node has reported since it was mended or vouched for, oldest first."""
+    """What a node has reported since it was repaired or cleared by an operator, oldest first."""
     return tuple(note for note in record.recent if _counts(note, event))
 
 
@@ -53,12 +53,10 @@ def _counts(note: RecordedFault, event: Uncordoned) -> bool:
     return bool(later) or is_after(note, event.since, event.boot_id)
 
 
-def sick_of(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:
+def unhealthy_fields(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:
     """Its health, where a fault that has come since makes it unhealthy."""
     name = f"{note.kind} {note.code}" if note.code else note.kind
-    when = (
-        "since it was asked to be uncordoned" if event.cleared_at else "again after it was mended"
-    )
+    when = "since its uncordon was requested" if event.cleared_at else "again after it was repaired"
     return {
         "action": note.action,
         "rule": note.rule,
@@ -70,7 +68,7 @@ def sick_of(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:
     }
 
 
-def sick_gpus(notes: tuple[RecordedFault, ...], now: datetime) -> tuple[GpuHealth, ...]:
+def unhealthy_gpus(notes: tuple[RecordedFault, ...], now: datetime) -> tuple[GpuHealth, ...]:
     """Of each GPU that these make unhealthy, the last that does."""
     last = {each.gpu_index: each for each in notes if each.result == "unhealthy"}
     return tuple(

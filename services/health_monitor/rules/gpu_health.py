@@ -1,4 +1,4 @@
-"""What each GPU's health is beside its node's: the worst that stands against it. Pure.
+"""The health of each GPU beside its node's: its worst current condition. Pure.
 
 `core` decides what the node is; this keeps, from the same conditions, what each GPU is. A GPU that
 made its node unhealthy stays so for as long as the node does. A fault of the node as a whole (GPU
@@ -31,7 +31,7 @@ ACTION_RANK: Final[Mapping[Action, int]] = {
 def with_unhealthy(
     record: HealthRecord, fault: Fault, judged: Judgement, reason: str, now: datetime
 ) -> HealthRecord:
-    """Note that a fault made its GPU unhealthy; what calls for more, and was first, stands."""
+    """Note that a fault made its GPU unhealthy; an earlier one that calls for as much is kept."""
     if fault.gpu_index < 0:
         return record
     before = _of(record, fault.gpu_index)
@@ -39,7 +39,7 @@ def with_unhealthy(
         if ACTION_RANK[judged.action] <= ACTION_RANK[before.action]:
             return record
         now = before.since
-    sick = GpuHealth(
+    affected = GpuHealth(
         index=fault.gpu_index,
         status="unhealthy",
         action=judged.action,
@@ -50,20 +50,20 @@ def with_unhealthy(
         code=fault.code,
         since=now,
     )
-    return msgspec.structs.replace(record, gpus=(*_without(record, fault.gpu_index), sick))
+    return msgspec.structs.replace(record, gpus=(*_without(record, fault.gpu_index), affected))
 
 
 def with_conditions(record: HealthRecord, work: Working, now: datetime) -> HealthRecord:
     """Make the GPUs what the node's status and conditions say."""
-    sick: dict[int, GpuHealth] = {}
+    affected: dict[int, GpuHealth] = {}
     if record.status == "unhealthy":
-        sick = {each.index: each for each in record.gpus if each.status == "unhealthy"}
+        affected = {each.index: each for each in record.gpus if each.status == "unhealthy"}
     for index, worst in _worst(work).items():
-        if index in sick:
+        if index in affected:
             continue
         before = _of(record, index)
         since = before.since if before is not None and before.status == "degraded" else now
-        sick[index] = GpuHealth(
+        affected[index] = GpuHealth(
             index=index,
             status="degraded",
             action=worst.action,
@@ -74,7 +74,7 @@ def with_conditions(record: HealthRecord, work: Working, now: datetime) -> Healt
             code=worst.code,
             since=since,
         )
-    gpus = tuple(sick[index] for index in sorted(sick))
+    gpus = tuple(affected[index] for index in sorted(affected))
     return record if gpus == record.gpus else msgspec.structs.replace(record, gpus=gpus)
 
 

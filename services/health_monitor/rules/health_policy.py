@@ -24,7 +24,7 @@ ALWAYS_FATAL_CODES: Final = frozenset({48, 79, 94, 95})
 """XIDs that need no second: uncorrectable memory errors, and a GPU off the bus."""
 ALWAYS_FATAL_KINDS: Final = frozenset({"fallen_off_bus", "gpu_lost"})
 STICKY_SECONDS: Final = 3600.0
-"""How long a degraded result stands where its rule does not say."""
+"""How long a degraded result lasts where its rule does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ STREAK_SECONDS: Final = 86_400.0
 """Unhealthy results further apart than this are not consecutive."""
 
 TELEMETRY_SOURCE: Final = "telemetry"
-"""`source` of the faults that stand for levels in telemetry."""
+"""`source` of the faults that report levels in telemetry."""
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Streak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `HealthRecord.detail` holds."""
+    """SharedFault `HealthRecord.detail` holds."""
 
     instance: str = ""
     boot: str = ""
@@ -61,15 +61,15 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     review: float = 0.0
     """Epoch seconds of the timer that is set; 0: none."""
     levels: dict[str, float] = {}
-    """Level and GPU -> since when, of the levels in telemetry that were told of and last."""
+    """Level and GPU -> since when, of the levels in telemetry that were reported and last."""
     silence: int = 0
-    """Revision of the marker that told of the last silence: its end is named after it."""
-    anew: int = 0
-    """How often the node's health began anew: what lasts is then told of again."""
+    """Revision of the marker of the last silence: its end is named after it."""
+    restarts: int = 0
+    """How often the node's health began again: what lasts is then reported again."""
 
 
 def working_of(record: HealthRecord) -> Working:
-    """Read a record's working state; what another release left unreadable starts anew."""
+    """Read a record's working state; what this release cannot read is discarded."""
     try:
         return msgspec.convert(record.detail, Working)
     except msgspec.ValidationError:
@@ -89,10 +89,10 @@ def subject_of(fault: Fault) -> str:
     return f"{fault.kind}:{fault.code}:{fault.gpu_index}{level}"
 
 
-def begun_anew(work: Working) -> Working:
-    """A node vouched for, or booted: nothing of before counts; what lasts is told of again."""
+def restarted(work: Working) -> Working:
+    """A node was cleared or booted: nothing earlier counts; what lasts is reported again."""
     return msgspec.structs.replace(
-        work, conditions={}, streaks={}, windows={}, levels={}, anew=work.anew + 1
+        work, conditions={}, streaks={}, windows={}, levels={}, restarts=work.restarts + 1
     )
 
 

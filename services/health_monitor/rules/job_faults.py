@@ -1,9 +1,10 @@
 """Which faults are their job's, and not their node's. Pure.
 
-Stands between the policy and `core`. A program that fails, or that is torn down because another
-node of its job failed, leaves XIDs on all the job's nodes. Judged one by one they might make each
-of them ill. What is the same on another node of the job at the same time, or a mere clean-up after
-it, says nothing of the hardware: it is noted, counts in no window, and is told of as one incident.
+Applied between the policy and `node_health`. A program that fails, or that is torn down because
+another node of its job failed, leaves XIDs on all the job's nodes. Judged one by one they might
+make each of them unhealthy. What is the same on another node of the job at the same time, or a mere
+clean-up after it, says nothing of the hardware: it is noted, counts in no window, and is reported
+as one incident.
 """
 
 from collections import OrderedDict
@@ -19,13 +20,13 @@ from schemas.node_events import Fault
 from services.health_monitor.rules.health_policy import Judgement, Windows
 
 RULE: Final = "(one job)"
-"""Stands in the place of a policy's rule."""
+"""In the place of a policy's rule."""
 TOGETHER_SECONDS: Final = 60.0
 """The same on two nodes of a job within this time is the job's."""
 AFTER_SECONDS: Final = 1800.0
 """How long a clean-up may come after what it cleans up: collective operations time out late."""
 WAIT_SECONDS: Final = 2.0
-"""How long a fault that would make its node ill waits for the job's other nodes."""
+"""How long a fault that would make its node unhealthy waits for the job's other nodes."""
 CLEAN_UP: Final = frozenset({45})
 JOBS_MAX: Final = 10_000
 NODES_MAX: Final = 64
@@ -34,7 +35,7 @@ KINDS_MAX: Final = 16
 """Faults remembered of a node of a job."""
 
 
-class Word(msgspec.Struct, frozen=True, gc=False):
+class JobFault(msgspec.Struct, frozen=True, gc=False):
     """One fault of a node of a job."""
 
     kind: str
@@ -43,10 +44,10 @@ class Word(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class Jobs:
+class JobFaultHistory:
     """What was lately seen of each job."""
 
-    _jobs: OrderedDict[tuple[str, str], dict[str, tuple[Word, ...]]] = field(
+    _jobs: OrderedDict[tuple[str, str], dict[str, tuple[JobFault, ...]]] = field(
         default_factory=OrderedDict
     )
 
@@ -59,7 +60,7 @@ class Jobs:
         self._jobs.move_to_end(key)
         if fault.node in nodes or len(nodes) < NODES_MAX:
             words = nodes.get(fault.node, ())
-            nodes[fault.node] = (*words, Word(fault.kind, fault.code, at))[-KINDS_MAX:]
+            nodes[fault.node] = (*words, JobFault(fault.kind, fault.code, at))[-KINDS_MAX:]
         if len(self._jobs) > JOBS_MAX:
             self._jobs.popitem(last=False)
 

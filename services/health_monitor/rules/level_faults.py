@@ -1,7 +1,7 @@
-"""What a level that lasted, or is over, makes of a record, and the fault that tells it. Pure.
+"""What a level that lasted, or is over, changes in a record, and the fault that reports it. Pure.
 
 Comes after `levels`, which sees the samples, and before the policy, which judges the fault as it
-judges an agent's. Here it is settled that a spell is told of once.
+judges an agent's. Each spell is reported once.
 """
 
 from datetime import datetime
@@ -14,13 +14,13 @@ from services.health_monitor.rules.health_state import TELEMETRY_SOURCE, Working
 from services.health_monitor.rules.telemetry_levels import Crossing
 
 
-def told(
+def record_crossing(
     record: HealthRecord, crossing: Crossing, now: datetime
 ) -> tuple[HealthRecord, Fault | None]:
     """Note a crossing in the node's record; return the fault to publish, None where it is known.
 
-    The record knows which spells were told of, so that of two replicas that see the same one only
-    one tells; the fault's id comes from the node and the spell's first moment.
+    The record lists the reported spells, so that of two replicas that see the same one only
+    one reports it; the fault's ID comes from the node and the spell's first moment.
     """
     work = working_of(record)
     since = work.levels.get(crossing.key)
@@ -68,10 +68,10 @@ def _fault(
 
 
 def _id(record: HealthRecord, work: Working, crossing: Crossing, since: float) -> str:
-    """`anew` counts how often the record forgot: then the same spell is told of once more."""
+    """`restarts` counts how often the record forgot: then the same spell is reported once more."""
     return (
         f"level-{record.pool}.{record.node}-{level_token(crossing.level.name)}"
-        f"-{crossing.gpu_index}-{since * 1000:.0f}-{work.anew}"
+        f"-{crossing.gpu_index}-{since * 1000:.0f}-{work.restarts}"
     )
 
 
@@ -81,5 +81,5 @@ def level_token(name: str) -> str:
 
 
 def is_over(fault: Fault) -> bool:
-    """Whether a fault tells that a level is back in order: it is not judged, it cancels."""
+    """Whether a fault reports the end of a level: it is not judged, it cancels."""
     return fault.source == TELEMETRY_SOURCE and fault.metrics.get("over") is True

@@ -24,7 +24,13 @@ from schemas.node_events import (
     Uncordoned,
     Verdict,
 )
-from services.health_monitor.rules.fault_history import noted, reason_of, sick_gpus, sick_of, since
+from services.health_monitor.rules.fault_history import (
+    noted,
+    reason_of,
+    since,
+    unhealthy_fields,
+    unhealthy_gpus,
+)
 from services.health_monitor.rules.gpu_health import (
     ACTION_RANK,
     rank,
@@ -38,9 +44,9 @@ from services.health_monitor.rules.health_state import (
     Streak,
     Working,
     aged,
-    begun_anew,
     cancelled,
     newest,
+    restarted,
     subject_of,
     working_of,
 )
@@ -49,12 +55,12 @@ SEQUENCES_MAX: Final = 256
 """As many messages of one node as a killed replica may leave to be delivered again."""
 WINDOWS_MAX: Final = 128
 LEVEL_SECONDS_MAX: Final = 86_400.0
-"""A level whose end nobody told of wears off after so long."""
+"""A level whose end was not reported wears off after so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishVerdict:
-    """Tell everyone what the node's health is now."""
+    """Publish the node's new health."""
 
     verdict: Verdict
 
@@ -68,21 +74,21 @@ class ReviewAt:
 
 @dataclass(frozen=True, slots=True)
 class PublishLost:
-    """Tell everyone that a node has fallen silent."""
+    """Publish that a node is lost."""
 
     lost: Lost
 
 
 @dataclass(frozen=True, slots=True)
 class PublishReturned:
-    """Tell everyone that a silent node is back."""
+    """Publish that a lost node has returned."""
 
     returned: Returned
 
 
 @dataclass(frozen=True, slots=True)
 class PublishFault:
-    """Tell everyone that a level in telemetry has lasted, or is over."""
+    """Publish that a level in telemetry has lasted, or is over."""
 
     fault: Fault
 
@@ -92,7 +98,7 @@ Decision = tuple[HealthRecord, tuple[Effect, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Trigger:
     """Which message is decided on, and when it was stored."""
 
     id: str
@@ -101,7 +107,7 @@ class Seen:
     now: datetime
 
 
-def applied(record: HealthRecord, seen: Seen) -> bool:
+def applied(record: HealthRecord, seen: Trigger) -> bool:
     """Whether this message has been applied to the record before."""
     return seen.sequence in record.detail.get("sequences", ()) or any(
         note.id == seen.id for note in record.recent
@@ -112,7 +118,7 @@ def decide_fault(
     record: HealthRecord,
     fault: Fault,
     judged: Judgement,
-    seen: Seen,
+    seen: Trigger,
     *,
     unhealthy_after: int = 1,
 ) -> Decision:
@@ -145,7 +151,7 @@ def decide_fault(
             gpu_index=fault.gpu_index,
             boot=fault.boot_id,
             job=fault.job,
-            until=now + _stands_seconds(fault, judged),
+            until=now + _condition_seconds(fault, judged),
         )
     work = msgspec.structs.replace(
         work,
@@ -174,8 +180,8 @@ def decide_fault(
     return _settle(known, work, seen, judged.policy)
 
 
-def decide_over(record: HealthRecord, fault: Fault, seen: Seen) -> Decision:
-    """Apply the end of a level: what it degraded is over at once; unhealthy stands."""
+def decide_over(record: HealthRecord, fault: Fault, seen: Trigger) -> Decision:
+    """Apply the end of a level: what it degraded is over at once; unhealthy remains."""
     if applied(record, seen):
         return record, ()
     work = aged(working_of(record), seen.now.timestamp())
@@ -183,16 +189,16 @@ def decide_over(record: HealthRecord, fault: Fault, seen: Seen) -> Decision:
     return _settle(record, msgspec.structs.replace(work, conditions=left), seen, record.policy)
 
 
-def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> Decision:
+def decide_registered(record: HealthRecord, event: Registered, seen: Trigger) -> Decision:
     """Apply an agent's first word: unknown becomes healthy; unhealthy is not lifted by it."""
     if applied(record, seen):
         return record, ()
     work = aged(working_of(record), seen.now.timestamp())
     if work.boot and event.boot_id != work.boot:
-        # What degraded the node was of the old boot; a fault that lasts is reported again. What
-        # the new boot's kernel log held before the agent registered stays.
+        # What degraded the node was of the old boot; a fault that lasts is reported again.
+        # SharedFault the new boot's kernel log held before the agent registered stays.
         new = {k: each for k, each in work.conditions.items() if each.boot == event.boot_id}
-        work = msgspec.structs.replace(begun_anew(work), conditions=new)
+        work = msgspec.structs.replace(restarted(work), conditions=new)
     work = msgspec.structs.replace(
         work, instance=event.instance, boot=event.boot_id, registered=event.id
     )
@@ -204,8 +210,8 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Seen) -> De
     return _settle(record, work, seen, record.policy)
 
 
-def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> Decision:
-    """Apply an uncordon: somebody vouches for the node, so its health starts anew.
+def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Trigger) -> Decision:
+    """Apply an uncordon: an operator clears the node, so its health starts again.
 
     Not for what it has reported since: the uncordon takes its time, and where the node was reset or
     rebooted what came after that counts.
@@ -215,18 +221,18 @@ def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> De
     later = since(record, event)
     before = working_of(record)
     known = {note.id for note in later}
-    stand = {key: each for key, each in before.conditions.items() if each.fault in known}
-    work = msgspec.structs.replace(begun_anew(before), conditions=stand)
-    sick = next((note for note in reversed(later) if note.result == "unhealthy"), None)
-    if sick is not None:
+    remaining = {key: each for key, each in before.conditions.items() if each.fault in known}
+    work = msgspec.structs.replace(restarted(before), conditions=remaining)
+    unhealthy = next((note for note in reversed(later) if note.result == "unhealthy"), None)
+    if unhealthy is not None:
         changed = _changed(record, "unhealthy", seen)
         changed = msgspec.structs.replace(
-            changed, gpus=sick_gpus(later, seen.now), **sick_of(sick, event)
+            changed, gpus=unhealthy_gpus(later, seen.now), **unhealthy_fields(unhealthy, event)
         )
         return _close(changed, work, seen, _verdict(record, changed, work, seen))
     if record.status in ("healthy", "unknown"):
         return _close(record, work, seen, ())
-    worst = max(stand.values(), key=rank, default=None)
+    worst = max(remaining.values(), key=rank, default=None)
     if worst is not None:
         changed = _pointing_at(_changed(record, "degraded", seen), worst, record.policy)
     else:
@@ -236,7 +242,7 @@ def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Seen) -> De
     return _close(changed, work, seen, _verdict(record, changed, work, seen))
 
 
-def decide_review(record: HealthRecord, seen: Seen) -> Decision:
+def decide_review(record: HealthRecord, seen: Trigger) -> Decision:
     """Apply a timer: what has worn off by now no longer counts."""
     work = msgspec.structs.replace(
         aged(working_of(record), seen.now.timestamp()),
@@ -246,7 +252,7 @@ def decide_review(record: HealthRecord, seen: Seen) -> Decision:
 
 
 def decide_silent(record: HealthRecord, revision: int, now: datetime) -> Decision:
-    """Apply a heartbeat's end; its marker's `revision` makes telling twice telling once."""
+    """Apply a heartbeat's end; its marker's `revision` makes it idempotent."""
     if record.lost:
         return record, ()
     work = working_of(record)
@@ -261,10 +267,10 @@ def decide_silent(record: HealthRecord, revision: int, now: datetime) -> Decisio
     return msgspec.structs.replace(record, lost=True, detail=detail), (PublishLost(lost),)
 
 
-def decide_beating(record: HealthRecord, revision: int, now: datetime) -> Decision:
+def decide_heartbeat(record: HealthRecord, revision: int, now: datetime) -> Decision:
     """Apply a heartbeat: news only where the node was lost.
 
-    Named after the silence that it ends: whoever tells it again may have heard a later beat.
+    Named after the silence that it ends: a replica that repeats it may have seen a later heartbeat.
     """
     if not record.lost:
         return record, ()
@@ -301,13 +307,13 @@ def fault_of_boot(event: BootChecked) -> Fault | None:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _stands_seconds(fault: Fault, judged: Judgement) -> float:
-    """How long it degrades; a level does until it is told to be over."""
+def _condition_seconds(fault: Fault, judged: Judgement) -> float:
+    """How long it degrades; a level does until its end is reported."""
     return LEVEL_SECONDS_MAX if fault.source == TELEMETRY_SOURCE else judged.sticky_seconds
 
 
-def _settle(record: HealthRecord, work: Working, seen: Seen, policy: str) -> Decision:
-    """Make the status what the conditions say, unless unhealthy or unknown stands."""
+def _settle(record: HealthRecord, work: Working, seen: Trigger, policy: str) -> Decision:
+    """Make the status what the conditions say, unless it is unhealthy or unknown."""
     if record.status == "unhealthy" or (record.status == "unknown" and not work.conditions):
         return _close(record, work, seen, ())
     worst = max(work.conditions.values(), key=rank, default=None)
@@ -340,7 +346,7 @@ def _pointing_at(record: HealthRecord, condition: Condition, policy: str) -> Hea
     )
 
 
-def _changed(record: HealthRecord, status: HealthStatus, seen: Seen) -> HealthRecord:
+def _changed(record: HealthRecord, status: HealthStatus, seen: Trigger) -> HealthRecord:
     """A new status, with nothing said yet about why."""
     return msgspec.structs.replace(
         record,
@@ -357,7 +363,7 @@ def _changed(record: HealthRecord, status: HealthStatus, seen: Seen) -> HealthRe
 
 
 def _verdict(
-    before: HealthRecord, after: HealthRecord, work: Working, seen: Seen
+    before: HealthRecord, after: HealthRecord, work: Working, seen: Trigger
 ) -> tuple[PublishVerdict]:
     return (
         PublishVerdict(
@@ -385,7 +391,7 @@ def _verdict(
 
 
 def _close(
-    record: HealthRecord, work: Working, seen: Seen, effects: tuple[Effect, ...]
+    record: HealthRecord, work: Working, seen: Trigger, effects: tuple[Effect, ...]
 ) -> Decision:
     """Write the working state back; set the timer of the first condition that wears off."""
     record = with_conditions(record, work, seen.now)

@@ -23,7 +23,7 @@ This page is written by
 those, not this. How to write a policy of your own is said at the head of the policy file.
 
 A fault's **result** is `healthy` (noted, nothing else), `degraded` (the node stays in service,
-people are told, it wears off) or `unhealthy` (the node leaves service; it stands until the node
+people are explained, it wears off) or `unhealthy` (the node leaves service; it lasts until the node
 is uncordoned or replaced). The **action** is what the fault calls for; what is done about an
 unhealthy node is the pool's remediation, by default a replacement. *At once* means that one fault
 is enough whatever the pool's `unhealthy_after` says.
@@ -42,9 +42,9 @@ _HOW: Final = """\
   `sticky` after its last fault; is cancelled by a rule's `cancels`; or ends with the boot. None
   touches another's time. The node is healthy again when the last is gone.
 - *Unhealthy* is sticky: a new registration, a reboot or any other fault does not lift it, an
-  uncordon or the node's end does. A worse action (reset, then reboot, then replacement) is told
-  anew.
-- An uncordon vouches for the node as of when it was asked for. What the node reports from then on
+  uncordon or the node's end does. A worse action (reset, then reboot, then replacement) is
+  again.
+- An uncordon clears the node as of its request. What the node reports from then on
   counts, also while the workload system keeps the uncordon waiting; after a reset or a reboot it is
   what the node has reported since that.
 - Where a pool has `unhealthy_after: n`, results that are not fatal count up, over all kinds and
@@ -52,16 +52,16 @@ _HOW: Final = """\
 - A rule with `count` and `window` matches from the `count`-th fault within the window on. It
   counts the faults that reach it, by the host's time, so that a late delivery is no burst.
 - A *level* is a reading in the samples that stays beyond a bound: once it has lasted, it becomes
-  one fault, judged by the same rules. It is told of once however long it lasts, degrades the node
-  until it is over (or for a day, should nobody see its end), and is told of again after an uncordon
-  or a boot.
+  one fault, judged by the same rules. It is explained of once however long it lasts, degrades the
+  node until it is over (or for a day, if its end is missed), and is reported again after an
+  uncordon or a boot.
 - Each GPU has its own health beside its node's (`navarch get NODE`): the worst condition that
-  stands against it, or unhealthy for as long as its node is.
+  is in force on it, or unhealthy for as long as its node is.
 - The same fault on many nodes within a minute is one incident, published as `incident`, which
   names what they share: a job, a rack, a zone, a provider or the pool (`health.incident` of the
   pool says how many nodes that takes; three of one job are enough, two where another node of it
   crashed first, and a whole rack from three on). Where it makes nodes unhealthy, none of
-  them is repaired while it is fresh; where it does not, people are told.
+  them is repaired while it is fresh; where it does not, people are explained.
 - What a program can bring about (XIDs 8, 13, 31, 32, 43, 45, 68, 69) is **its job's and not the
   node's** where another node of the same job shows the same within a minute, or, for the clean-up
   XID 45, showed anything in the half hour before. It is noted as healthy with the rule `(one job)`
@@ -93,8 +93,8 @@ def _rules(policy: Policy) -> Iterable[str]:
         if rule.cancels:
             notes.append(f"ends {', '.join(map(str, rule.cancels))}")
         result = "unhealthy, at once" if rule.fatal else rule.result
-        told = "; ".join(notes)
-        yield _row(f"`{rule.name}`", rule.description, result, rule.action, told, rule.why)
+        explained = "; ".join(notes)
+        yield _row(f"`{rule.name}`", rule.description, result, rule.action, explained, rule.why)
     yield ""
 
 
@@ -117,23 +117,23 @@ def _xids(policy: Policy) -> Iterable[str]:
     yield "| XID | what it says | on | NVIDIA | result | action | rule | why |"
     yield "|---|---|---|---|---|---|---|---|"
     for entry in catalog.codes:
-        told = explain(policy, example("xid", entry.code))
+        explained = explain(policy, example("xid", entry.code))
         yield _row(
             str(entry.code),
             entry.description,
             " ".join(entry.generations) or "-",
             entry.action or "-",
-            *_told(told),
+            *_cells(explained),
         )
     yield (
         "\n144 to 150 are judged by the severity in their line, 154 by the action it names; the\n"
         "table shows what a line without either comes to.\n"
     )
     unused = ", ".join(map(str, catalog.unused))
-    told = explain(policy, example("xid", catalog.unused[0]))
+    explained = explain(policy, example("xid", catalog.unused[0]))
     yield (
-        f"In NVIDIA's catalogue but in use on no present GPU, and so judged by `{told.rule}` "
-        f"({told.result},\n{told.action}): {unused}.\n"
+        f"In NVIDIA's catalogue but in use on no present GPU, and so judged by `{explained.rule}` "
+        f"({explained.result},\n{explained.action}): {unused}.\n"
     )
 
 
@@ -142,18 +142,18 @@ def _sxids(policy: Policy) -> Iterable[str]:
     yield "| SXID | what it says | NVIDIA | result | action | rule | why |"
     yield "|---|---|---|---|---|---|---|"
     for entry in load_sxids().codes:
-        told = explain(policy, example("sxid", entry.code, gpu_index=-1))
-        yield _row(str(entry.code), entry.description, entry.severity, *_told(told))
+        explained = explain(policy, example("sxid", entry.code, gpu_index=-1))
+        yield _row(str(entry.code), entry.description, entry.severity, *_cells(explained))
     yield ""
 
 
-def _told(told: Explanation) -> tuple[str, str, str, str]:
-    result = f"{told.result}, at once" if told.fatal else told.result
-    why = told.why
-    for repeat in told.repeats:
+def _cells(explained: Explanation) -> tuple[str, str, str, str]:
+    result = f"{explained.result}, at once" if explained.fatal else explained.result
+    why = explained.why
+    for repeat in explained.repeats:
         also = f"{repeat.count} within {repeat.window}: {repeat.result}, {repeat.action}"
         why = f"{why} {also[0].upper()}{also[1:]} (`{repeat.rule}`)."
-    return result, told.action, f"`{told.rule}`", why
+    return result, explained.action, f"`{explained.rule}`", why
 
 
 def _row(*cells: str) -> str:

@@ -41,7 +41,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     condition: str = ""
     lasts: str = ""
-    """How long it stands."""
+    """How long it lasts."""
     policy: str = ""
     file: str = ""
     repeats: tuple[Repeat, ...] = ()
@@ -100,7 +100,7 @@ def _repeat(rule: Rule) -> Repeat:
 
 
 def lasts(rule: Rule) -> str:
-    """Say how long a rule's result stands."""
+    """How long a rule's result lasts, in words."""
     match rule.result:
         case "unhealthy":
             return "until the node is uncordoned or replaced"

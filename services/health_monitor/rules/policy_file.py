@@ -109,7 +109,7 @@ class PolicySpec(Setting, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a rule stands, for errors."""
+    """Where a rule is defined, for errors."""
 
     document: Document
     index: int
@@ -181,7 +181,7 @@ def _level(document: Document, index: int, spec: LevelSpec) -> Level:
 
     names = [each["name"] for each in document.value["levels"][:index]]
     if spec.name in names:
-        raise wrong("name", f"stands twice (first as level {names.index(spec.name) + 1}); rename")
+        raise wrong("name", f"is given twice (first as level {names.index(spec.name) + 1}); rename")
     if sum(bound is not None for bound in (spec.above, spec.below, spec.bits)) != 1:
         raise wrong("reading", "needs one bound: above, below or bits; write exactly one")
     if not 0 < spec.for_ <= LEVEL_SECONDS_MAX:
@@ -247,7 +247,7 @@ def _check_keys(place: _Place, spec: RuleSpec) -> None:
     if spec.sticky is not None and spec.result != "degraded":
         raise place.error(
             "sticky",
-            "only a degraded result wears off (unhealthy stands until the node is uncordoned or "
+            "only a degraded result wears off (unhealthy lasts until the node is uncordoned or "
             "replaced); remove it",
         )
     if spec.fatal is not None and spec.result != "unhealthy":
@@ -342,14 +342,14 @@ def _probes() -> Iterable[dict[str, Any]]:
 
 
 def _check_order(document: Document, rules: tuple[Rule, ...]) -> None:
-    """First match wins, so what stands after a rule that always matches is dead."""
+    """First match wins, so what follows a rule that always matches is dead."""
     names: dict[str, int] = {}
     conditions: dict[str, str] = {}
     for index, rule in enumerate(rules):
         place = _Place(document, index, rule.name)
         if rule.name in names:
             raise place.error(
-                "name", f"stands twice (first as rule {names[rule.name] + 1}); rename"
+                "name", f"is given twice (first as rule {names[rule.name] + 1}); rename"
             )
         names[rule.name] = index
         always = _constant(rule)

@@ -1,7 +1,7 @@
 """Runs a policy over stored facts and says what would differ from what was decided.
 
-Pure, and by the service's own decisions, timers included: the stored times stand for the clock, so
-that a replay of the same policy tells the same verdicts. Nothing is published.
+Pure, and by the service's own decisions, timers included: the stored times replace the clock, so
+that a replay of the same policy returns the same verdicts. Nothing is published.
 """
 
 from collections import deque
@@ -27,7 +27,12 @@ from schemas.node_events import (
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of
-from services.health_monitor.rules.job_faults import WAIT_SECONDS, Jobs, forgiven, of_program
+from services.health_monitor.rules.job_faults import (
+    WAIT_SECONDS,
+    JobFaultHistory,
+    forgiven,
+    of_program,
+)
 from services.health_monitor.rules.level_faults import is_over
 
 
@@ -73,11 +78,11 @@ class Replay:
         self._policy = policy
         self._after = unhealthy_after
         self._nodes: dict[tuple[str, str], _Node] = {}
-        self._jobs = Jobs()
+        self._jobs = JobFaultHistory()
         self._ahead: deque[Fact] = deque()
-        """Facts that wait for what others of a job tell right after, as the service does."""
+        """Faults that wait for the job's other nodes, as in the service."""
         self.verdicts: list[Verdict] = []
-        """What this policy would have told so far."""
+        """What this policy would have published so far."""
         self.faults = 0
 
     def take(self, fact: Fact) -> None:
@@ -99,7 +104,7 @@ class Replay:
         event, key = fact.event, (fact.event.pool, fact.event.node)
         node = self._nodes.setdefault(key, _Node(HealthRecord(pool=event.pool, node=event.node)))
         self._timers(node, fact.stored)
-        seen = node_health.Seen(event.id, fact.sequence, fact.stored)
+        seen = node_health.Trigger(event.id, fact.sequence, fact.stored)
         match event:
             case Fault() if is_over(event):
                 self._apply(node, node_health.decide_over(node.record, event, seen))
@@ -125,7 +130,7 @@ class Replay:
         for node in self._nodes.values():
             self._timers(node, now)
 
-    def _fault(self, node: _Node, fault: Fault, seen: node_health.Seen) -> None:
+    def _fault(self, node: _Node, fault: Fault, seen: node_health.Trigger) -> None:
         windows = working_of(node.record).windows
         judged = self._policy.judge(fault, windows, seen.now)
         why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
@@ -140,7 +145,7 @@ class Replay:
     def _timers(self, node: _Node, until: datetime) -> None:
         while node.review is not None and node.review <= until:
             at, node.review = node.review, None
-            seen = node_health.Seen(f"review-{node.record.node}", 0, at)
+            seen = node_health.Trigger(f"review-{node.record.node}", 0, at)
             self._apply(node, node_health.decide_review(node.record, seen))
 
     def _apply(self, node: _Node, decision: node_health.Decision) -> None:
@@ -164,7 +169,7 @@ class Replay:
 def differences(
     decided: Iterable[Verdict], would: Iterable[Verdict], facts: Iterable[str]
 ) -> list[Difference]:
-    """Compare the verdicts that were told with those that would be, message by message.
+    """Compare the verdicts that were published with those that would be, message by message.
 
     `facts`: ids of the messages replayed; verdicts that others caused are not compared, such as a
     timer's, or those of messages that are no longer stored.

@@ -1,7 +1,7 @@
 """Levels in telemetry: when a reading stays beyond a bound, and when it is back. Pure.
 
-Stands before the policy: a level that lasts becomes one fault, which the policy then judges like
-any other; its end is told by a second one. Between them lies a spell. Nearly every sample is of a
+Applied before the policy: a level that lasts becomes one fault, which the policy then judges like
+any other; a second one reports its end. Between them lies a spell. Nearly every sample is of a
 GPU whose readings are all in order, and must cost no more than being compared.
 """
 
@@ -31,7 +31,7 @@ Reading = Literal[
 GAP_SECONDS_MAX: Final = 300.0
 """A spell without a sample for so long is over: nothing is known of it any more."""
 AGAIN_SECONDS: Final = 60.0
-"""How often a spell that lasts is held against the node's record, in case that has begun anew."""
+"""How often a lasting spell is compared with the node's record, which may have been reset."""
 
 
 class GpuLevels(msgspec.Struct, frozen=True, gc=False):
@@ -123,7 +123,7 @@ class Crossing:
 class _Spell:
     since: float
     last: float
-    told_at: float | None = None
+    reported_at: float | None = None
     """None: it has not lasted long enough yet."""
     uuid: str = ""
     value: float = 0.0
@@ -155,11 +155,11 @@ class Spells:
         )
 
     def adopt(self, node: str, name: str, gpu_index: int, since: float, now: float) -> bool:
-        """Take over a spell that a node's record tells of; False where no level has the name."""
+        """Take over a spell of a node's record; False where no level has the name."""
         if all(level.name != name for level in self.levels):
             return False
         spells = self._nodes.setdefault(node, {})
-        spells[name, gpu_index] = _Spell(since=since, last=now, told_at=now)
+        spells[name, gpu_index] = _Spell(since=since, last=now, reported_at=now)
         return True
 
     def take(self, node: str, at: float, gpus: Iterable[GpuLevels]) -> list[Crossing]:
@@ -184,13 +184,13 @@ class Spells:
         return found
 
     def unheard(self, now: float) -> Iterator[tuple[str, Crossing]]:
-        """End the spells of which nothing was heard any more; return those that were told of."""
+        """End the spells of which nothing was heard any more; return those that were reported."""
         for node, spells in list(self._nodes.items()):
             for (name, gpu_index), spell in list(spells.items()):
                 if now - spell.last <= GAP_SECONDS_MAX:
                     continue
                 del spells[name, gpu_index]
-                if spell.told_at is not None:
+                if spell.reported_at is not None:
                     level = next(each for each in self.levels if each.name == name)
                     crossing = Crossing(
                         *(level, gpu_index, spell.uuid, spell.since, now, spell.value),
@@ -208,7 +208,7 @@ def _step(
     """Bring one GPU's spell of one level on."""
     key = (each.level.name, gpu.index)
     spell = spells.get(key)
-    if spell is not None and spell.told_at is None and at - spell.last > GAP_SECONDS_MAX:
+    if spell is not None and spell.reported_at is None and at - spell.last > GAP_SECONDS_MAX:
         # Nothing is known of the time between, so it cannot have lasted.
         del spells[key]
         spell = None
@@ -221,11 +221,13 @@ def _step(
     if not each.goes_on(value):
         del spells[key]
         return (
-            _crossing(each.level, gpu, spell, at, over=True) if spell.told_at is not None else None
+            _crossing(each.level, gpu, spell, at, over=True)
+            if spell.reported_at is not None
+            else None
         )
     lasted = at - spell.since >= each.level.for_seconds
-    if lasted and (spell.told_at is None or at - spell.told_at >= AGAIN_SECONDS):
-        spell.told_at = at
+    if lasted and (spell.reported_at is None or at - spell.reported_at >= AGAIN_SECONDS):
+        spell.reported_at = at
         return _crossing(each.level, gpu, spell, at, over=False)
     return None
 

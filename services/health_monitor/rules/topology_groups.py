@@ -1,4 +1,4 @@
-"""Where each node of a pool stands: which groups a fault of it may be shared with. Pure."""
+"""Where each node of a pool is placed: which groups may share its faults. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,8 +20,8 @@ class Launch(msgspec.Struct, frozen=True, gc=False):
     provider: str = ""
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
-    """Of a node's record, where it stands; the decoder skips the rest."""
+class NodePlacement(msgspec.Struct, frozen=True, gc=False):
+    """Of a node's record, where it is placed; the decoder skips the rest."""
 
     node: str
     state: str = ""
@@ -37,15 +37,15 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """A pool's nodes, and how many stand where."""
+class PoolPlacement:
+    """A pool's nodes, and how many are in each rack, zone and provider."""
 
     size: int = 0
-    _places: Mapping[str, Place] = field(default_factory=dict)
+    _places: Mapping[str, NodePlacement] = field(default_factory=dict)
     _sizes: Mapping[tuple[IncidentScope, str], int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: Iterable[Place]) -> "Places":
+    def of(cls, nodes: Iterable[NodePlacement]) -> "PoolPlacement":
         """Count the nodes that are there."""
         places = {each.node: each for each in nodes if each.state != "terminated"}
         sizes = Counter((scope, each.part(scope)) for each in places.values() for scope in WIDE)

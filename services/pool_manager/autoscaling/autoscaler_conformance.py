@@ -48,7 +48,7 @@ SIZES: Final = ((0, 0), (1, 0), (4, 4), (1_000, 900))
 
 
 def states() -> Iterator[PoolState]:
-    """Pools as they may stand: empty, full, busy, idle, by day and night, known and unknown."""
+    """Pools in every condition: empty, full, busy, idle, by day and night, known and unknown."""
     for (current, ready), metrics, now in product(SIZES, METRICS, MOMENTS):
         yield PoolState(
             pool="training",
@@ -88,8 +88,8 @@ class AutoscalerConformance:
     def test_the_same_state_has_the_same_answer(self, make: Make) -> None:
         """Whatever was asked before, and of whichever: replicas and restarts decide alike."""
         one = make()
-        told = [one.recommend(state) for state in states()]
+        first = [one.recommend(state) for state in states()]
         again = [one.recommend(state) for state in reversed(list(states()))][::-1]
-        assert told == again, "it remembers what it was asked before"
+        assert first == again, "it remembers what it was asked before"
         fresh = [make().recommend(state) for state in states()]
-        assert told == fresh, "another one answers otherwise"
+        assert first == fresh, "another one answers otherwise"

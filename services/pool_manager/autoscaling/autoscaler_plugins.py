@@ -97,7 +97,7 @@ class Finder:
 
 
 def autoscaler_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Autoscaler:
-    """Make an autoscaler of what stands at `at`; of a composite, its parts as well."""
+    """Make an autoscaler of the settings at `at`; of a composite, its parts as well."""
     settings = _settings(raw, at)
     kind, options = load_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS)
     if kind is not Composite:

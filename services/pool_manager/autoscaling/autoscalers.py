@@ -1,6 +1,6 @@
 """What an Autoscaler is, and our own five: reactive, queue, scheduled, predictive, composite. Pure.
 
-An Autoscaler sees how a pool stands and says how many nodes it should have, and why. Whether that
+An Autoscaler sees a pool's state and says how many nodes it should have, and why. Whether that
 is done is not its business: `sizing` keeps it within min_nodes and max_nodes and apart by the
 cooldown. A plugin is a class of this shape with an inner struct `Options`, found by entry point
 (`navarch.autoscalers`) or as `module:Class`, and constructed with `options=`. It reads no clock
@@ -28,7 +28,7 @@ SAME_PERCENT: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMetrics:
-    """How a pool is used; None: nobody knows."""
+    """How a pool is used; None: unknown."""
 
     utilization: float | None = None
     """Of its GPUs, on average, in percent."""
@@ -69,7 +69,7 @@ class Autoscaler(Protocol):
     """Says how many nodes a pool should have."""
 
     def recommend(self, state: PoolState) -> Recommendation:
-        """Look at how the pool stands; `current_nodes` where nothing should change."""
+        """Look at the pool's state; `current_nodes` where nothing should change."""
         ...
 
 
@@ -130,7 +130,7 @@ class Queue:
             target = math.ceil(depth / self._each)
             return Recommendation(target_nodes=target, reason=f"{depth} jobs wait or run")
         if pending is None:
-            return stay(state, "no metrics source tells of a queue")
+            return stay(state, "no metrics source reports a queue")
         if not pending:
             return stay(state, "no job waits; how many run is not known")
         target = max(state.current_nodes, state.ready_nodes + math.ceil(pending / self._each))
@@ -253,7 +253,7 @@ class Composite:
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Ask all of them."""
-        told = [(name, part.recommend(state)) for name, part in self._parts]
+        recommendations = [(name, part.recommend(state)) for name, part in self._parts]
         choose = max if self._most else min
-        name, found = choose(told, key=lambda each: each[1].target_nodes)
+        name, found = choose(recommendations, key=lambda each: each[1].target_nodes)
         return Recommendation(target_nodes=found.target_nodes, reason=f"{name}: {found.reason}")

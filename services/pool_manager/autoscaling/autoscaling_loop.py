@@ -1,4 +1,4 @@
-"""The autoscaling loop: at each interval, whoever holds the lease asks each pool's Autoscaler.
+"""At each interval, the replica that holds the lease asks each pool's Autoscaler.
 
 What comes of it is one compare-and-set of the pool's record, as of a person's `scale`; bringing the
 pool to that size is the reconciler's work. A source that does not answer, or an autoscaler that
@@ -19,7 +19,12 @@ from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
 from services.pool_manager.autoscaling.autoscalers import Autoscaler, PoolMetrics, PoolState
 from services.pool_manager.autoscaling.gpu_utilization import PoolUtilization
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
-from services.pool_manager.autoscaling.scaling_decision import decide, noted, unanswered, unfollowed
+from services.pool_manager.autoscaling.scaling_decision import (
+    decide,
+    unanswered,
+    unfollowed,
+    with_advice,
+)
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
@@ -68,7 +73,7 @@ class Autoscaling:
             self._stop()
 
     def _stop(self) -> None:
-        """Leave the samples to whoever holds the lease."""
+        """Leave the samples to the replica that holds the lease."""
         for task in self._following.values():
             task.cancel()
         self._following.clear()
@@ -106,7 +111,7 @@ class Autoscaling:
             change = decide(record, revision, recommended, kind, now)
             advice = unfollowed(record, recommended, kind, now, again)
         except Exception as error:
-            # A plugin's error is its pool's trouble, and not the fleet's.
+            # A plugin's error concerns its own pool, not the fleet.
             log.exception("the autoscaler of pool %s failed; its size stays", pool)
             problem = f"{type(error).__name__}: {error}"
             change, advice = None, unanswered("failed", kind, problem, now, again)
@@ -115,7 +120,7 @@ class Autoscaling:
                 advice = unanswered("source", kind, silent, now, again)
             await self._note(pool, advice)
             return
-        # What is told of it stands in the record, and is published by the look that follows.
+        # Its event is kept in the record, and published by the reconciler.
         await self._store.save_pool(
             event_outbox.pending_events(change.record, [change.event]), revision
         )
@@ -125,7 +130,7 @@ class Autoscaling:
     async def _note(self, pool: str, advice: AutoscalingAdvice | None) -> None:
         """Write down what is not followed, where that is news."""
         stored = await self._store.pool(pool)
-        if stored is not None and (record := noted(stored[0], advice)) is not None:
+        if stored is not None and (record := with_advice(stored[0], advice)) is not None:
             await self._store.save_pool(record, stored[1])
 
     def _state(self, record: PoolRecord, metrics: PoolMetrics) -> PoolState:
@@ -166,7 +171,7 @@ class Autoscaling:
         task = self._following.get(pool)
         if task is None or task.done():
             if task is not None and not task.cancelled() and (error := task.exception()):
-                log.warning("samples of pool %s: %s; followed anew", pool, error)
+                log.warning("samples of pool %s: %s; followed again", pool, error)
             self._used.setdefault(pool, PoolUtilization(self._bus, pool))
             self._following[pool] = asyncio.create_task(self._used[pool].follow())
         return self._used[pool]

@@ -1,6 +1,6 @@
 """Whether a recommendation is followed: within the bounds, and apart by the cooldown. Pure.
 
-What is not followed is noted in the pool's record, where `navarch why` and `status` find it.
+What is not followed is with_advice in the pool's record, where `navarch why` and `status` find it.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ DETAIL_CHARS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """The record with its new size, and the fact that tells of it."""
+class SizeChange:
+    """The record with its new size, and the event."""
 
     record: PoolRecord
     event: Scaled
@@ -27,7 +27,7 @@ class Change:
 
 def decide(
     record: PoolRecord, revision: int, recommended: Recommendation, kind: str, now: datetime
-) -> Change | None:
+) -> SizeChange | None:
     """Follow a recommendation of the autoscaler `kind`; None: nothing changes now."""
     spec = record.spec
     target = min(max(recommended.target_nodes, spec.min_nodes), spec.max_nodes)
@@ -37,7 +37,7 @@ def decide(
     if target != recommended.target_nodes:
         bound = f" (it asks for {recommended.target_nodes}; {spec.min_nodes} to {spec.max_nodes})"
     event = Scaled(
-        # Of the decisions on one revision one at most is written, and only that one is told.
+        # Of the decisions on one revision one at most is written, and only that one is published.
         id=f"autoscaled-{record.name}-{revision}",
         time=now,
         pool=record.name,
@@ -46,11 +46,11 @@ def decide(
         reason=f"autoscaler {kind}: {recommended.reason}{bound}",
     )
     changed = msgspec.structs.replace(record, desired=target, scaled_at=now, advice=None)
-    return Change(changed, event)
+    return SizeChange(changed, event)
 
 
 def resting(record: PoolRecord, now: datetime) -> bool:
-    """Whether the last change of size is too recent, whoever made it."""
+    """Whether the last change of size, by an operator or by this, is too recent."""
     since = record.scaled_at
     return since is not None and now - since < timedelta(seconds=record.spec.cooldown)
 
@@ -90,14 +90,14 @@ def unfollowed(
 def unanswered(
     kept: LimitedBy, kind: str, problem: str, now: datetime, again_seconds: float
 ) -> AutoscalingAdvice:
-    """That nobody knows what is wanted: the autoscaler failed, or its metrics source is silent."""
+    """That the wanted size is unknown: the autoscaler failed, or its metrics source is silent."""
     detail = problem[:DETAIL_CHARS_MAX]
     return AutoscalingAdvice(
         autoscaler=kind, limited_by=kept, since=now, detail=detail, again_seconds=again_seconds
     )
 
 
-def noted(record: PoolRecord, advice: AutoscalingAdvice | None) -> PoolRecord | None:
+def with_advice(record: PoolRecord, advice: AutoscalingAdvice | None) -> PoolRecord | None:
     """The record with what is not followed; None: it says so already."""
     was = record.advice
     if was is None and advice is None:
@@ -106,5 +106,5 @@ def noted(record: PoolRecord, advice: AutoscalingAdvice | None) -> PoolRecord | 
         if (was.autoscaler, was.limited_by) == (advice.autoscaler, advice.limited_by):
             advice = msgspec.structs.replace(advice, since=was.since)
         if msgspec.structs.replace(advice, reason=was.reason) == was:
-            return None  # its reason may tell another figure each time
+            return None  # its reason may name another figure each time
     return msgspec.structs.replace(record, advice=advice)

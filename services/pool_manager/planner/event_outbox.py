@@ -1,6 +1,6 @@
-"""The facts of a decision travel in the record that it writes, until they are published. Pure.
+"""The events of a decision are kept in the record that it writes until they are published. Pure.
 
-Published before the record was written, a fact would be told of a decision that somebody else was
+Published before the record was written, an event would be about a decision that another replica was
 ahead of: taken again on the record as it then is, it may come out otherwise, or under another id.
 Published after it and not written down, a crash in between would lose it.
 """
@@ -15,27 +15,27 @@ from schemas.pool_records import PoolRecord
 
 
 def pending_events(record: PoolRecord, events: Sequence[PoolEvent]) -> PoolRecord:
-    """The record with facts that are to be told, after those that it holds already."""
+    """The record with more events to publish, after those that it holds already."""
     if not events:
         return record
     more = tuple(msgspec.Raw(encode(each)) for each in events)
     return msgspec.structs.replace(record, pending_events=(*record.pending_events, *more))
 
 
-def told(record: PoolRecord) -> PoolRecord:
-    """The record once all of them are told."""
+def without_events(record: PoolRecord) -> PoolRecord:
+    """The record once all of them are published."""
     return msgspec.structs.replace(record, pending_events=()) if record.pending_events else record
 
 
-def held(record: PoolRecord) -> frozenset[bytes]:
-    """What stands in the record to be told, to be known again."""
+def outbox_contents(record: PoolRecord) -> frozenset[bytes]:
+    """The events in the record as bytes, for comparison."""
     return frozenset(bytes(each) for each in record.pending_events)
 
 
-def facts(record: PoolRecord, but: Container[bytes] = ()) -> tuple[PoolEvent, ...]:
-    """What is to be told, in order; what this release does not know it cannot tell.
+def unpublished_events(record: PoolRecord, but: Container[bytes] = ()) -> tuple[PoolEvent, ...]:
+    """The events to publish, in order; those that this release does not know are skipped.
 
-    `but`: what is told already, and stands there until the record is written for another reason.
+    `but`: published already, and kept until the record is written for another reason.
     """
     wanted = (bytes(each) for each in record.pending_events)
     found = (pool_codec.decode(each) for each in wanted if each not in but)

@@ -11,7 +11,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.sagas import DEFINITIONS
 
-AILING: Final = frozenset({"degraded", "unhealthy"})
+NOT_HEALTHY: Final = frozenset({"degraded", "unhealthy"})
 
 
 class Nodes:
@@ -35,12 +35,12 @@ class Nodes:
 
     @cached_property
     def needs_attention(self) -> "tuple[NodeRecord, ...]":
-        """Those that anything is to be said of: ill, silent, cordoned, spare, announced, held."""
+        """Nodes that are unhealthy, lost, cordoned, spare, announced or held."""
         return tuple(
             [
                 node
                 for node in self._all
-                if node.health in AILING
+                if node.health in NOT_HEALTHY
                 or node.lost
                 or node.cordoned
                 or node.spare
@@ -92,11 +92,11 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
 def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     """How many of the pool's nodes are out of service by our own doing, or missing.
 
-    A sick node that nobody has touched does not count: else two sick nodes in a small pool would
+    An unhealthy node in service does not count: else two unhealthy nodes in a small pool would
     forbid each other's repair. A gap that a failed replacement left does count, and nodes that were
     never paid for do not.
     """
-    # A spare is in nobody's service, so to replace it takes nothing out.
+    # A spare is not in service, so to replace it takes nothing out.
     disrupted = sum(
         1
         for each in record.open.values()
@@ -113,5 +113,5 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
 
 
 def automatic(opened: OpenSaga) -> bool:
-    """Whether nobody asked for a saga: the rate and the breaker bind what begins by itself."""
+    """Whether the reconciler opened a saga by itself: the rate and the breaker bind it."""
     return not opened.cause

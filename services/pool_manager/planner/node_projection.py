@@ -27,10 +27,12 @@ FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_state"
 """Of a node that is heard again."""
 
 
-def apply(record: NodeRecord | None, event: NodeEvent, stored_at: datetime) -> NodeRecord | None:
+def apply_event(
+    record: NodeRecord | None, event: NodeEvent, stored_at: datetime
+) -> NodeRecord | None:
     """Return the changed record; None where the event is about no node of ours."""
     if record is None or record.state == "terminated":
-        # An agent on an instance that nobody intended: not ours to manage, and not to be made up.
+        # An agent on an instance without a record is not ours to manage.
         return None
     changed = _change(record, event, stored_at)
     if changed == record:
@@ -67,7 +69,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_gpu=event.gpu_index,
             )
         case ProviderNotice():
-            return cloud_notices.noted(record, event)
+            return cloud_notices.record_notice(record, event)
         case Lost():
             if record.lost or _stale(record, event):
                 return record
@@ -83,7 +85,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
 
 
 def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:
-    """An agent's (re)start: identity and hardware anew."""
+    """An agent's (re)start: identity and hardware are replaced."""
     heard: dict[str, Any] = {} if _stale(record, event) else FOUND
     return msgspec.structs.replace(
         record,

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.pool_snapshot import Plan, World, earlier
-from services.pool_manager.planner.remediation.observe_mode import observed
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier
+from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
 from services.pool_manager.planner.sizing.pool_size import resize
@@ -28,18 +28,18 @@ asks for it once in a while however many launches wait, so there is nothing to s
 PROMOTE_AGAIN_SECONDS: Final = 30.0
 
 
-def plan(world: World, now: datetime) -> Plan:
+def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     """Decide; with nothing to do the record comes back as it was."""
-    # The size first: a surplus takes the sick nodes away, and a gap that is being filled is no
-    # reason any more to let a sick node wait.
-    begun = give_back(world, Plan(record=world.record), now)
-    decided = repair(world, resize(world, begun, now), now)
+    # The size first: a surplus takes the unhealthy nodes away, and a gap that is being filled is no
+    # reason any more to let an unhealthy node wait.
+    begun = give_back(snapshot, PoolPlan(record=snapshot.record), now)
+    decided = repair(snapshot, resize(snapshot, begun, now), now)
     decided = replace(
         decided,
-        wake_at=earlier(decided.wake_at, eligibility.next_change(world, now)),
-        released=eligibility.released(world, now),
+        wake_at=earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
+        released=eligibility.released(snapshot, now),
     )
-    return observed(world, decided, now)
+    return apply_mode(snapshot, decided, now)
 
 
 def close(

@@ -14,7 +14,7 @@ from services.pool_manager.planner.safety.disruption_budget import Others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class PoolSnapshot:
     """Everything a decision about one pool may look at."""
 
     fleet: str
@@ -27,13 +27,13 @@ class World:
     claims_revision: int = 0
     revision: int = 0
     """Of the record: names the events of a decision. Of those on one revision one at most is
-    written, and only that one is told."""
+    written, and only that one is published."""
     remediator: Remediator = REPLACE
-    """Chooses what is done about a sick node."""
+    """Chooses what is done about an unhealthy node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PoolPlan:
     """What to do about one pool."""
 
     record: PoolRecord

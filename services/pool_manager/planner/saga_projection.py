@@ -56,7 +56,7 @@ def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | N
     """The record of the spare that takes the place of the node a saga acts on.
 
     Once it is in service it is a node like any other: what the saga does after that is none of its
-    business, and somebody may have cordoned it since.
+    business, and an operator may have cordoned it since.
     """
     if record is None or not _takes(record, state):
         return record
@@ -127,7 +127,7 @@ def has_succeeded(state: SagaState, step: str) -> bool:
 def _cordoned(record: NodeRecord, state: SagaState) -> bool:
     """Whether it is cordoned, as far as is known: a cordon that may have come about counts as one.
 
-    What is cordoned by mistake shows and can be uncordoned; a node without work that nobody knows
+    What is cordoned by mistake shows and can be uncordoned; a node without work that is not known
     to be cordoned does not.
     """
     cordon = state.step("cordon")
@@ -154,10 +154,10 @@ def _reserved(record: NodeRecord, state: SagaState) -> bool:
 
 
 def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
-    """Whoever uncordons a sick node has it judged anew: until then it is not taken for sick.
+    """An uncordon has the node evaluated again: until then it does not count as unhealthy.
 
     Once, with the view of the log that first shows the uncordon: a verdict that comes after it
-    stands, whatever further entries of the log are taken in.
+    is kept, whatever further entries of the log are taken in.
     """
     uncordon = state.step("uncordon")
     fresh = uncordon.status == "succeeded" and uncordon.sequence > record.saga_entry
@@ -165,10 +165,10 @@ def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
 
 
 def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt, ...]:
-    """The resets and reboots of a node, with this one as its log tells it now."""
+    """The resets and reboots of a node, with this one as its log has it now."""
     if not DEFINITIONS[state.kind].in_place:
         return record.attempts
-    told = RemediationAttempt(
+    attempt = RemediationAttempt(
         saga=state.saga,
         kind=state.kind,
         fault_signature=state.params.fault_signature,
@@ -180,7 +180,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
         reason=state.reason,
     )
     others = tuple(each for each in record.attempts if each.saga != state.saga)
-    return (*others, told)[-ATTEMPTS_MAX:]
+    return (*others, attempt)[-ATTEMPTS_MAX:]
 
 
 def outcome(state: SagaState) -> AttemptOutcome:
@@ -224,7 +224,7 @@ def follow_up(
 ) -> PoolRecord:
     """Add what follows a cancelled saga to the record that it leaves, in the same write.
 
-    So nobody finds the node free in between. The id stands in the cancelled saga's log: repeating
+    So no replica finds the node free in between. The ID is in the cancelled saga's log: repeating
     opens nothing more, because the saga is not in the record any more.
     """
     ended = before.open.get(state.saga)

@@ -1,6 +1,6 @@
 """Pools that people make and remove while the fleet runs: accepted or refused with a reason. Pure.
 
-A pool that stands in the configuration is the configuration's alone. Any other is what the last
+A pool that is defined in the configuration is the configuration's alone. Any other is what the last
 `apply` said, over restarts, until a `remove` has taken its nodes away one by one, each drained like
 in any scale-down, and then its record.
 """
@@ -16,12 +16,12 @@ from schemas.operator_requests import ApplyRequest, CompletedRequest, RemoveRequ
 from schemas.pool_events import PoolRemoved
 from schemas.pool_records import PoolRecord
 from schemas.settings import HealthSpec, Mode, PoolSpec
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.requests import request_ordering
 from services.pool_manager.requests.request_replies import (
-    Answer,
-    Asked,
+    QueuedRequest,
     RefusedError,
+    RequestDecision,
     accepted,
     refused,
 )
@@ -30,7 +30,7 @@ VERBS = ("apply", "remove")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ParsedApply:
     """What an `apply` says, as the configuration's reader has read it."""
 
     request: ApplyRequest
@@ -40,21 +40,21 @@ class Wanted:
 
 
 def applied(
-    asked: Asked,
-    wanted: Wanted,
-    world: World | None,
+    asked: QueuedRequest,
+    wanted: ParsedApply,
+    snapshot: PoolSnapshot | None,
     now: datetime,
     *,
     configured: bool,
     mode: Mode = "act",
     removal: CompletedRequest | None = None,
-) -> Answer:
-    """Answer an `apply`: make the pool, or change it. The record is new where there is no world.
+) -> RequestDecision:
+    """Answer an `apply`: make the pool where there is no snapshot, or change it.
 
     `configured`: the configuration has a pool of that name. `mode`: the fleet's. `removal`: the
     last removal of a pool of that name that is gone.
     """
-    spec, record = wanted.spec, world.record if world else None
+    spec, record = wanted.spec, snapshot.record if snapshot else None
     if configured:
         return _refused(asked, wanted.request, "wrong-state", _configured(asked.pool), now)
     if spec is None or wanted.problem:
@@ -72,29 +72,38 @@ def applied(
     if record is not None and request_ordering.completed_requests(asked, record):
         # Answered before, and asked again because the answer was not taken down.
         event = accepted(asked, wanted.request, now, note=_wants(record))
-        return Answer(event=event, record=record)
+        return RequestDecision(event=event, record=record)
     if last := _later(asked, record, removal):
-        return _refused(asked, wanted.request, "superseded", request_ordering.words(last), now)
+        return _refused(
+            asked, wanted.request, "superseded", request_ordering.superseded_reason(last), now
+        )
     spec = msgspec.structs.replace(spec, mode=mode)
     desired = min(max(fresh.desired, least), most) if nodes is None else nodes
     fresh = msgspec.structs.replace(fresh, spec=spec, desired=desired, applied=asked.id)
-    fresh = request_ordering.noted(asked, request_ordering.POOL, fresh)
-    return Answer(event=accepted(asked, wanted.request, now, note=_wants(fresh)), record=fresh)
+    fresh = request_ordering.remember(asked, request_ordering.POOL, fresh)
+    return RequestDecision(
+        event=accepted(asked, wanted.request, now, note=_wants(fresh)), record=fresh
+    )
 
 
 def removed(
-    asked: Asked, request: RemoveRequest, world: World | None, now: datetime, *, configured: bool
-) -> Answer:
+    asked: QueuedRequest,
+    request: RemoveRequest,
+    snapshot: PoolSnapshot | None,
+    now: datetime,
+    *,
+    configured: bool,
+) -> RequestDecision:
     """Answer a `remove`: from here on the pool wants no node."""
-    if world is None:
+    if snapshot is None:
         reason = f"there is no pool {asked.pool!r}; see navarch status"
         return _refused(asked, request, "unknown-pool", reason, now)
     if configured:
         return _refused(asked, request, "wrong-state", _configured(asked.pool), now)
-    record = world.record
+    record = snapshot.record
     if not record.removing and (last := _later(asked, record)):
-        return _refused(asked, request, "superseded", request_ordering.words(last), now)
-    count = len(world.nodes)
+        return _refused(asked, request, "superseded", request_ordering.superseded_reason(last), now)
+    count = len(snapshot.nodes)
     first = "its node leaves first, when its work has"
     if count != 1:
         first = f"its {count} nodes leave first, each when its work has"
@@ -107,12 +116,12 @@ def removed(
             changes["drain_timeout"] = request.timeout
         spec = msgspec.structs.replace(record.spec, **changes)
         record = msgspec.structs.replace(record, spec=spec, desired=0, removing=asked.id)
-        record = request_ordering.noted(asked, request_ordering.POOL, record)
-    return Answer(event=accepted(asked, request, now, note=note), record=record)
+        record = request_ordering.remember(asked, request_ordering.POOL, record)
+    return RequestDecision(event=accepted(asked, request, now, note=note), record=record)
 
 
 def _later(
-    asked: Asked, record: PoolRecord | None, removal: CompletedRequest | None = None
+    asked: QueuedRequest, record: PoolRecord | None, removal: CompletedRequest | None = None
 ) -> CompletedRequest | None:
     if record is not None:
         return request_ordering.later(asked, request_ordering.POOL, record)
@@ -153,7 +162,7 @@ def _wants(record: PoolRecord) -> str:
 
 
 def _configured(pool: str) -> str:
-    return f"pool {pool} stands in the configuration; change it there, and restart the services"
+    return f"pool {pool} is defined in the configuration; change it there, and restart the services"
 
 
 def _going(record: PoolRecord) -> str:
@@ -161,10 +170,10 @@ def _going(record: PoolRecord) -> str:
 
 
 def _refused(
-    asked: Asked,
+    asked: QueuedRequest,
     request: ApplyRequest | RemoveRequest,
     refusal: Refusal,
     reason: str,
     now: datetime,
-) -> Answer:
-    return Answer(event=refused(asked, request, RefusedError(refusal, reason), now))
+) -> RequestDecision:
+    return RequestDecision(event=refused(asked, request, RefusedError(refusal, reason), now))

@@ -1,7 +1,7 @@
 """Makes and removes pools that people ask for: the shell of `applying`.
 
-What they say of a pool is read by the code that reads the configuration; it may name the providers
-of the configuration, and none of this process's environment.
+What they say of a pool is read_request by the code that reads the configuration; it may name the
+providers of the configuration, and none of this process's environment.
 """
 
 from pathlib import Path
@@ -13,8 +13,13 @@ from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.pool_manager.planner.remediation.remediator import BUILT_IN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
-from services.pool_manager.requests.pool_apply import Wanted
-from services.pool_manager.requests.request_replies import Answer, Asked, RefusedError, read
+from services.pool_manager.requests.pool_apply import ParsedApply
+from services.pool_manager.requests.request_replies import (
+    QueuedRequest,
+    RefusedError,
+    RequestDecision,
+    read_request,
+)
 from services.primitives.clock import Clock
 from services.primitives.errors import ConfigurationError, Conflict
 from services.settings.plugin_loader import load_plugin
@@ -31,59 +36,59 @@ class PoolRequests:
         settings: Settings,
         file: Path | None,
     ) -> None:
-        """`settings`: whose pools are nobody else's, and whose providers a pool may name."""
+        """`settings`: its pools cannot be changed here, and its providers may be named."""
         self._clock = clock
         self._store = store
         self._settings = settings
         self._directory = file.parent if file else Path()
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: QueuedRequest) -> RequestDecision:
         """Decide and write; the answer is to be published then."""
         configured = asked.pool in self._settings.pools
         request = _read(asked)
 
-        async def attempt() -> Answer:
-            world, now = await self._store.world(asked.pool), self._clock.now()
+        async def attempt() -> RequestDecision:
+            snapshot, now = await self._store.snapshot(asked.pool), self._clock.now()
             if isinstance(request, RemoveRequest):
-                answer = pool_apply.removed(asked, request, world, now, configured=configured)
+                answer = pool_apply.removed(asked, request, snapshot, now, configured=configured)
             else:
                 wanted = self._wanted(asked.pool, request)
                 answer = pool_apply.applied(
                     asked,
                     wanted,
-                    world,
+                    snapshot,
                     now,
                     configured=configured,
                     mode=self._settings.mode,
-                    removal=None if world else await self._store.removal(asked.pool),
+                    removal=None if snapshot else await self._store.removal(asked.pool),
                 )
             if answer.record is None:
                 return answer
-            if world is not None:
-                await self._store.save_pool(answer.record, world.revision)
+            if snapshot is not None:
+                await self._store.save_pool(answer.record, snapshot.revision)
             elif not await self._store.create_pool(answer.record):
                 raise Conflict(f"pool {asked.pool} exists already")
             return answer
 
         return await retry_conflicts(attempt, f"pool {asked.pool}")
 
-    def _wanted(self, pool: str, request: ApplyRequest | str) -> Wanted:
+    def _wanted(self, pool: str, request: ApplyRequest | str) -> ParsedApply:
         if isinstance(request, str):
-            return Wanted(ApplyRequest(spec={}), None, request)
+            return ParsedApply(ApplyRequest(spec={}), None, request)
         try:
             spec = requested_pool(pool, request.spec, self._settings, self._directory)
             load_plugin(REMEDIATOR_PLUGINS, spec.health.remediation, None, BUILT_IN)
             Found(spec, pool, None, make=False)
         except ConfigurationError as error:
             key = error.key.removeprefix(f"pools.{pool}").lstrip(".")
-            return Wanted(request, None, str(ConfigurationError(error.problem, key=key)))
-        return Wanted(request, spec)
+            return ParsedApply(request, None, str(ConfigurationError(error.problem, key=key)))
+        return ParsedApply(request, spec)
 
 
-def _read(asked: Asked) -> ApplyRequest | RemoveRequest | str:
+def _read(asked: QueuedRequest) -> ApplyRequest | RemoveRequest | str:
     """The request, or what is wrong with it."""
     try:
-        found = read(asked)
+        found = read_request(asked)
     except RefusedError as error:
         return error.reason
     assert isinstance(found, ApplyRequest | RemoveRequest)

@@ -27,119 +27,131 @@ from schemas.pool_events import (
 )
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
-from services.pool_manager.planner.admission.admission_refusals import asked_again
+from services.pool_manager.planner.admission.admission_refusals import reset_refusals
 from services.pool_manager.planner.node_counts import unavailable
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
 from services.pool_manager.planner.safety.disruption_budget import limit, with_begun
-from services.pool_manager.planner.safety.holds import Holding, holding, problem
+from services.pool_manager.planner.safety.holds import NodeHold, problem, requested_hold
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.pool_manager.planner.sizing.spares import substitute
 from services.pool_manager.requests import request_ordering
 from services.pool_manager.requests.request_replies import (
-    Answer,
-    Asked,
+    QueuedRequest,
     RefusedError,
+    RequestDecision,
     accepted,
-    read,
+    describe_request,
+    read_request,
     refused,
-    wish,
 )
 from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
 from services.saga.next_entry import Impossible, cancel, proceed, retry
 from services.saga.saga_state import SagaState
 
 
-def saga_asked_about(asked: Asked, world: World) -> str:
+def saga_asked_about(asked: QueuedRequest, snapshot: PoolSnapshot) -> str:
     """Return the saga whose log the answer depends on; empty where it depends on none."""
     try:
-        payload = read(asked)
+        payload = read_request(asked)
     except RefusedError:
         return ""
     if isinstance(payload, SagaRequest):
         return payload.saga if SAGA_TOKEN.match(payload.saga) else ""
     if asked.verb == "uncordon" and isinstance(payload, NodeRequest):
-        node = world.nodes.by_name.get(payload.node)
-        opened = _open_saga(world.record, node) if node is not None else None
+        node = snapshot.nodes.by_name.get(payload.node)
+        opened = _open_saga(snapshot.record, node) if node is not None else None
         return opened[0] if opened else ""
     return ""
 
 
 def decide(
-    asked: Asked, world: World | None, now: datetime, log: SagaState | None = None
-) -> Answer:
-    """Answer one request; `world` is None where there is no such pool.
+    asked: QueuedRequest, snapshot: PoolSnapshot | None, now: datetime, log: SagaState | None = None
+) -> RequestDecision:
+    """Answer one request; `snapshot` is None where there is no such pool.
 
     `log`: the saga that `saga_asked_about` names, None where it has no log.
     """
     payload: Request | None = None
     try:
-        payload = read(asked)
-        there = _existing(asked, world)
+        payload = read_request(asked)
+        there = _existing(asked, snapshot)
         about = request_ordering.about(asked.verb, payload)
         if last := request_ordering.later(asked, about, there.record):
             return _too_late(asked, payload, there, last, now)
         if asked.verb in ON_REQUEST and _over(asked, there.record):
             # Its answer may be lost, and its saga has ended: to begin another would do it twice.
-            return _told_again(asked, payload, there.record, now)
+            return _repeat_answer(asked, payload, there.record, now)
         answer = _answer(asked, payload, there, log, now)
     except RefusedError as error:
-        return Answer(event=refused(asked, payload, error, now))
+        return RequestDecision(event=refused(asked, payload, error, now))
     before = answer.record or there.record
     saga = answer.event.saga if isinstance(answer.event, RequestAccepted) else ""
-    after = request_ordering.noted(asked, about, before, saga)
+    after = request_ordering.remember(asked, about, before, saga)
     return answer if after is before else replace(answer, record=after)
 
 
 def _answer(
-    asked: Asked, payload: Request, world: World, log: SagaState | None, now: datetime
-) -> Answer:
+    asked: QueuedRequest,
+    payload: Request,
+    snapshot: PoolSnapshot,
+    log: SagaState | None,
+    now: datetime,
+) -> RequestDecision:
     if isinstance(payload, ScaleRequest):
-        return _scale(asked, payload, world, now)
+        return _scale(asked, payload, snapshot, now)
     if isinstance(payload, BreakerRequest):
-        return _about_breaker(asked, payload, world, now)
+        return _about_breaker(asked, payload, snapshot, now)
     if isinstance(payload, SagaRequest):
-        return _about_saga(asked, payload, world, log, now)
+        return _about_saga(asked, payload, snapshot, log, now)
     if isinstance(payload, HoldRequest) or asked.verb == "release":
-        return _hold(asked, payload, world, now)
+        return _hold(asked, payload, snapshot, now)
     assert isinstance(payload, NodeRequest)
-    return _about_node(asked, payload, world, log, now)
+    return _about_node(asked, payload, snapshot, log, now)
 
 
 def _too_late(
-    asked: Asked, payload: Request, world: World, last: CompletedRequest, now: datetime
-) -> Answer:
-    """Change nothing; what was carried out before and only not acknowledged is told again."""
-    if not request_ordering.completed_requests(asked, world.record):
-        raise RefusedError("superseded", request_ordering.words(last))
+    asked: QueuedRequest,
+    payload: Request,
+    snapshot: PoolSnapshot,
+    last: CompletedRequest,
+    now: datetime,
+) -> RequestDecision:
+    """Change nothing; what was carried out before and only not acknowledged is answered again."""
+    if not request_ordering.completed_requests(asked, snapshot.record):
+        raise RefusedError("superseded", request_ordering.superseded_reason(last))
     if isinstance(payload, ScaleRequest):
-        return Answer(event=_scaled(asked, payload, world.record, now))
-    return _told_again(asked, payload, world.record, now)
+        return RequestDecision(event=_scaled(asked, payload, snapshot.record, now))
+    return _repeat_answer(asked, payload, snapshot.record, now)
 
 
-def _over(asked: Asked, record: PoolRecord) -> bool:
+def _over(asked: QueuedRequest, record: PoolRecord) -> bool:
     """Whether a request was carried out to its end."""
     under_way = any(each.cause == asked.id for each in record.open.values())
     return not under_way and request_ordering.completed_requests(asked, record)
 
 
-def _told_again(asked: Asked, payload: Request, record: PoolRecord, now: datetime) -> Answer:
+def _repeat_answer(
+    asked: QueuedRequest, payload: Request, record: PoolRecord, now: datetime
+) -> RequestDecision:
     """The answer of a request that was carried out, under the same id."""
     known = request_ordering.known(asked, record)
     node = payload.node if isinstance(payload, NodeRequest | HoldRequest) else ""
     saga = known.saga if known is not None else ""
-    return Answer(event=accepted(asked, payload, now, node=node, saga=saga))
+    return RequestDecision(event=accepted(asked, payload, now, node=node, saga=saga))
 
 
-def _existing(asked: Asked, world: World | None) -> World:
-    if world is None:
+def _existing(asked: QueuedRequest, snapshot: PoolSnapshot | None) -> PoolSnapshot:
+    if snapshot is None:
         raise RefusedError("unknown-pool", f"there is no pool {asked.pool!r}; see navarch status")
-    return world
+    return snapshot
 
 
-def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> Answer:
-    record, spec = world.record, world.record.spec
+def _scale(
+    asked: QueuedRequest, payload: ScaleRequest, snapshot: PoolSnapshot, now: datetime
+) -> RequestDecision:
+    record, spec = snapshot.record, snapshot.record.spec
     if record.removing:
         raise RefusedError("wrong-state", f"pool {record.name} is being removed")
     if payload.nodes > spec.max_nodes:
@@ -155,10 +167,14 @@ def _scale(asked: Asked, payload: ScaleRequest, world: World, now: datetime) -> 
             "ask for more or lower min_nodes",
         )
     wanted = msgspec.structs.replace(record, desired=payload.nodes, scaled_at=now)
-    return Answer(event=_scaled(asked, payload, record, now), record=asked_again(wanted))
+    return RequestDecision(
+        event=_scaled(asked, payload, record, now), record=reset_refusals(wanted)
+    )
 
 
-def _scaled(asked: Asked, payload: ScaleRequest, record: PoolRecord, now: datetime) -> Scaled:
+def _scaled(
+    asked: QueuedRequest, payload: ScaleRequest, record: PoolRecord, now: datetime
+) -> Scaled:
     return Scaled(
         id=f"scaled-{asked.id}",
         time=now,
@@ -167,46 +183,54 @@ def _scaled(asked: Asked, payload: ScaleRequest, record: PoolRecord, now: dateti
         request=payload.request,
         previous=record.desired,
         nodes=payload.nodes,
-        reason=f"asked by {payload.by or 'somebody'}",
+        reason=f"asked by {payload.by or 'an operator'}",
     )
 
 
-def _hold(asked: Asked, payload: Request, world: World, now: datetime) -> Answer:
+def _hold(
+    asked: QueuedRequest, payload: Request, snapshot: PoolSnapshot, now: datetime
+) -> RequestDecision:
     """Hold a node, or release it; nothing is begun."""
     assert isinstance(payload, HoldRequest | NodeRequest)
-    node = _node(world, payload.node)
+    node = _node(snapshot, payload.node)
     if isinstance(payload, NodeRequest):
-        wish = Holding(pool=world.record.name, node=node.node, by=payload.by, reason=payload.reason)
+        hold = NodeHold(
+            pool=snapshot.record.name, node=node.node, by=payload.by, reason=payload.reason
+        )
         note = "" if node.held_until else f"{node.node} was not held"
     elif wrong := problem(payload):
         raise RefusedError("invalid-request", wrong)
     else:
-        wish = holding(payload, world.record.name, asked.time)
-        opened = _open_saga(world.record, node)
+        hold = requested_hold(payload, snapshot.record.name, asked.time)
+        opened = _open_saga(snapshot.record, node)
         note = f"{opened[0]} is under way and goes on" if opened else ""
     event = accepted(asked, payload, now, node=node.node, note=note)
-    return Answer(event=event, record=world.record, hold=wish)
+    return RequestDecision(event=event, record=snapshot.record, hold=hold)
 
 
-def _node(world: World, name: str) -> NodeRecord:
-    node = world.nodes.by_name.get(name)
+def _node(snapshot: PoolSnapshot, name: str) -> NodeRecord:
+    node = snapshot.nodes.by_name.get(name)
     if node is None:
         raise RefusedError(
-            "unknown-node", f"pool {world.record.name} has no node {name!r}; see navarch list"
+            "unknown-node", f"pool {snapshot.record.name} has no node {name!r}; see navarch list"
         )
     return node
 
 
 def _about_node(
-    asked: Asked, payload: NodeRequest, world: World, log: SagaState | None, now: datetime
-) -> Answer:
-    record = world.record
-    node = _node(world, payload.node)
+    asked: QueuedRequest,
+    payload: NodeRequest,
+    snapshot: PoolSnapshot,
+    log: SagaState | None,
+    now: datetime,
+) -> RequestDecision:
+    record = snapshot.record
+    node = _node(snapshot, payload.node)
     opened = _open_saga(record, node)
     if opened is not None:
         saga, existing = opened
         if existing.cause == asked.id:
-            return Answer(event=accepted(asked, payload, now, node=node.node, saga=saga))
+            return RequestDecision(event=accepted(asked, payload, now, node=node.node, saga=saga))
         cancels = asked.verb == "uncordon" and existing.node == node.node
         if cancels and log is not None and DEFINITIONS[existing.kind].cordons:
             return _uncordon_instead(asked, payload, node, log, now)
@@ -217,15 +241,15 @@ def _about_node(
     if (asked.verb == "cordon" and node.cordoned) or (
         asked.verb == "uncordon" and not node.cordoned and node.health != "unhealthy"
     ):
-        return Answer(event=accepted(asked, payload, now, node=node.node))
-    _check(asked.verb, node, world, now)
+        return RequestDecision(event=accepted(asked, payload, now, node=node.node))
+    _check(asked.verb, node, snapshot, now)
     requested = ON_REQUEST[asked.verb]
     kind = requested.kind
-    promotes = substitute(record, world.nodes, node, now) if kind == "replace" else ""
-    saga, fresh, record = open_for(world.fleet, record, kind, now, node, promotes)
+    promotes = substitute(record, snapshot.nodes, node, now) if kind == "replace" else ""
+    saga, fresh, record = open_for(snapshot.fleet, record, kind, now, node, promotes)
     asked_for = msgspec.structs.replace(
         fresh,
-        reason=payload.reason or f"{asked.verb} asked by {payload.by or 'somebody'}",
+        reason=payload.reason or f"{asked.verb} asked by {payload.by or 'an operator'}",
         by=payload.by,
         cause=asked.id,
         trace="",
@@ -237,9 +261,11 @@ def _about_node(
         asked_for = _draining(payload, asked_for)
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
     if requested.disrupts:
-        window = float(world.others.spec.window) if world.others is not None else 0.0
+        window = float(snapshot.others.spec.window) if snapshot.others is not None else 0.0
         record = with_begun(record, window, now, (kind,))
-    return Answer(event=accepted(asked, payload, now, node=node.node, saga=saga), record=record)
+    return RequestDecision(
+        event=accepted(asked, payload, now, node=node.node, saga=saga), record=record
+    )
 
 
 def _draining(payload: DrainRequest, opened: OpenSaga) -> OpenSaga:
@@ -250,17 +276,17 @@ def _draining(payload: DrainRequest, opened: OpenSaga) -> OpenSaga:
 
 
 def _uncordon_instead(
-    asked: Asked, payload: NodeRequest, node: NodeRecord, log: SagaState, now: datetime
-) -> Answer:
+    asked: QueuedRequest, payload: NodeRequest, node: NodeRecord, log: SagaState, now: datetime
+) -> RequestDecision:
     """Unwind what is under way; its last act opens the uncordon saga that its log names here."""
     if log.asked == asked.id:
-        return Answer(event=accepted(asked, payload, now, node=node.node, saga=log.then))
+        return RequestDecision(event=accepted(asked, payload, now, node=node.node, saga=log.then))
     then = f"uncordon-{node.node}-{node.sagas + 2}"
     entry = cancel(
         DEFINITIONS[log.kind],
         log,
         now,
-        reason=wish(asked, payload, payload.reason),
+        reason=describe_request(asked, payload, payload.reason),
         cause=asked.id,
         then=then,
     )
@@ -270,23 +296,29 @@ def _uncordon_instead(
     if log.kind == "scale-down":
         note += "; the pool still has a node too many, and will take one again"
     event = accepted(asked, payload, now, node=node.node, saga=then, note=note)
-    return Answer(event=event, entry=entry)
+    return RequestDecision(event=event, entry=entry)
 
 
-def _about_breaker(asked: Asked, payload: BreakerRequest, world: World, now: datetime) -> Answer:
+def _about_breaker(
+    asked: QueuedRequest, payload: BreakerRequest, snapshot: PoolSnapshot, now: datetime
+) -> RequestDecision:
     close = asked.verb == "breaker-close"
-    made = change_breaker(payload, world, now, asked.id, close=close)
+    made = change_breaker(payload, snapshot, now, asked.id, close=close)
     event = accepted(asked, payload, now, note=made.note)
-    return Answer(event=event, more=(made.event,), record=made.record)
+    return RequestDecision(event=event, more=(made.event,), record=made.record)
 
 
 def _about_saga(
-    asked: Asked, payload: SagaRequest, world: World, log: SagaState | None, now: datetime
-) -> Answer:
-    if log is None or log.params.pool != world.record.name:
+    asked: QueuedRequest,
+    payload: SagaRequest,
+    snapshot: PoolSnapshot,
+    log: SagaState | None,
+    now: datetime,
+) -> RequestDecision:
+    if log is None or log.params.pool != snapshot.record.name:
         raise RefusedError(
             "unknown-saga",
-            f"pool {world.record.name} has no saga {payload.saga!r}; see navarch saga list",
+            f"pool {snapshot.record.name} has no saga {payload.saga!r}; see navarch saga list",
         )
     event = accepted(
         asked,
@@ -294,11 +326,11 @@ def _about_saga(
         now,
         node=log.params.node or log.params.new_node,
         saga=log.saga,
-        note=_afterwards(log, world) if asked.verb == "cancel" else "",
+        note=_afterwards(log, snapshot) if asked.verb == "cancel" else "",
     )
     if log.asked == asked.id:
-        return Answer(event=event)
-    reason = wish(asked, payload, payload.reason)
+        return RequestDecision(event=event)
+    reason = describe_request(asked, payload, payload.reason)
     entry: SagaEntry | Impossible
     match asked.verb:
         case "cancel":
@@ -310,50 +342,51 @@ def _about_saga(
             entry = retry(log, now, reason=reason, cause=asked.id)
     if isinstance(entry, Impossible):
         raise RefusedError("wrong-state", entry.reason)
-    return Answer(event=event, entry=entry)
+    return RequestDecision(event=event, entry=entry)
 
 
-def _afterwards(log: SagaState, world: World) -> str:
-    """What the pool does once the saga is unwound, for whoever cancelled it."""
+def _afterwards(log: SagaState, snapshot: PoolSnapshot) -> str:
+    """What the pool does once the saga is unwound, for the operator who cancelled it."""
     name = log.params.node
-    node = world.nodes.by_name.get(name)
+    node = snapshot.nodes.by_name.get(name)
+    want = snapshot.record.desired
     match log.kind:
         case "replace" | "reset-gpu" | "reboot" if log.params.restores_service:
             return f"it leaves behind: {DEFINITIONS[log.kind].left(log.params)}"
-        case "replace" | "reset-gpu" | "reboot" if node is not None and _ails(node):
+        case "replace" | "reset-gpu" | "reboot" if node is not None and _is_unhealthy(node):
             again = "replaced" if log.kind == "replace" else "acted on"
             return (
-                f"{name} stays cordoned and, as it is still sick, will be {again} again; to keep "
+                f"{name} stays cordoned and, while still unhealthy, will be {again} again; to keep "
                 f"it: navarch uncordon {name}"
             )
         case "replace" | "reset-gpu" | "reboot":
             return f"{name} stays cordoned; to have it back: navarch uncordon {name}"
         case "scale-up" | "scale-down":
             return (
-                f"the pool still wants {world.record.desired} nodes and will try again; to change "
-                f"that: navarch scale {world.record.name}"
+                f"the pool still wants {want} nodes and will try again; to change "
+                f"that: navarch scale {snapshot.record.name}"
             )
         case _:
             return f"it leaves behind: {DEFINITIONS[log.kind].leaves}"
 
 
-def _ails(node: NodeRecord) -> bool:
+def _is_unhealthy(node: NodeRecord) -> bool:
     return node.health == "unhealthy" or node.lost
 
 
 def _in_service(node: NodeRecord) -> bool:
-    return not (_ails(node) or node.cordoned or node.spare)
+    return not (_is_unhealthy(node) or node.cordoned or node.spare)
 
 
-def _check(verb: str, node: NodeRecord, world: World, now: datetime) -> None:
+def _check(verb: str, node: NodeRecord, snapshot: PoolSnapshot, now: datetime) -> None:
     if node.state != "active":
         raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
-    if kept := eligibility.refusal(verb, node, world.record, now):
+    if kept := eligibility.refusal(verb, node, snapshot.record, now):
         raise RefusedError(*kept)
     takes_out = ON_REQUEST[verb].disrupts and not node.cordoned
-    record = world.record
+    record = snapshot.record
     allowed = limit(record.spec.budget.max_unavailable, record.desired)
-    spent = unavailable(record, world.nodes)
+    spent = unavailable(record, snapshot.nodes)
     if takes_out and spent >= allowed:
         raise RefusedError(
             "budget-exhausted",

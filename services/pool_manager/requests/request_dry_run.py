@@ -12,12 +12,12 @@ from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
 from services.pool_manager.planner.node_counts import busy
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.planner.safety.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.requests.request_decisions import decide
-from services.pool_manager.requests.request_replies import Asked
+from services.pool_manager.requests.request_replies import QueuedRequest
 from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
 from services.saga.definition import Definition
 
@@ -26,47 +26,49 @@ ASKED: Final = "dry-run"
 """In place of the request's id: nothing that carries it is ever written."""
 
 
-def dry_run(request: DryRunRequest, world: World, params_of: Params, now: datetime) -> DryRun:
-    """Decide as if it were asked, and tell what would be begun."""
+def dry_run(
+    request: DryRunRequest, snapshot: PoolSnapshot, params_of: Params, now: datetime
+) -> DryRun:
+    """Decide as if it were requested, and return what would begin."""
     fields = msgspec.json.decode(request.request or b"{}", type=dict[str, Any])
-    asked = Asked(
+    asked = QueuedRequest(
         id=ASKED,
         time=now,
-        pool=world.record.name,
+        pool=snapshot.record.name,
         verb=request.verb,
         payload=msgspec.json.encode({**fields, "node": request.node}),
     )
-    answer = decide(asked, world, now)
-    allowed = allowance(world.record, world.nodes, world.others, now)
-    node = world.nodes.by_name.get(request.node)
-    told = DryRun(
+    answer = decide(asked, snapshot, now)
+    allowed = allowance(snapshot.record, snapshot.nodes, snapshot.others, now)
+    node = snapshot.nodes.by_name.get(request.node)
+    result = DryRun(
         verb=request.verb,
         node=request.node,
-        pool=world.record.name,
+        pool=snapshot.record.name,
         accepted=isinstance(answer.event, RequestAccepted),
-        gates=tuple(_gates(request.verb, node, world, allowed, now)) if node else (),
+        gates=tuple(_gates(request.verb, node, snapshot, allowed, now)) if node else (),
         unavailable=allowed.unavailable,
         unavailable_limit=allowed.level,
         disruptions=allowed.disruptions,
         disruptions_limit=-1 if allowed.rate is None else allowed.rate,
-        desired=world.record.desired,
+        desired=snapshot.record.desired,
     )
     if isinstance(answer.event, RequestRefused):
         event = answer.event
-        return msgspec.structs.replace(told, refusal=event.refusal, reason=event.reason)
+        return msgspec.structs.replace(result, refusal=event.refusal, reason=event.reason)
     saga = answer.event.saga if isinstance(answer.event, RequestAccepted) else ""
     opened = answer.record.open.get(saga) if answer.record is not None else None
     if opened is None or answer.record is None:
         reason = f"{saga} is under way already" if saga else "there is nothing to do"
-        return msgspec.structs.replace(told, reason=reason)
-    return _begun(told, saga, opened, params_of(world.fleet, answer.record, opened))
+        return msgspec.structs.replace(result, reason=reason)
+    return _with_saga(result, saga, opened, params_of(snapshot.fleet, answer.record, opened))
 
 
-def _begun(told: DryRun, saga: str, opened: OpenSaga, params: SagaParams) -> DryRun:
+def _with_saga(result: DryRun, saga: str, opened: OpenSaga, params: SagaParams) -> DryRun:
     definition = DEFINITIONS[opened.kind]
     launch = params.launch
     return msgspec.structs.replace(
-        told,
+        result,
         saga=saga,
         steps=_steps(definition, params),
         leaves=definition.left(params),
@@ -104,10 +106,10 @@ def _steps(definition: Definition, params: SagaParams) -> tuple[DryRunStep, ...]
 
 
 def _gates(
-    verb: str, node: NodeRecord, world: World, allowed: Allowance, now: datetime
+    verb: str, node: NodeRecord, snapshot: PoolSnapshot, allowed: Allowance, now: datetime
 ) -> Iterator[Gate]:
-    """Each gate by itself, in the order in which they stand; the first that fails refuses."""
-    record = world.record
+    """Each gate by itself, in the order of evaluation; the first that fails refuses."""
+    record = snapshot.record
     yield Gate(name="in service", passed=node.state == "active", detail=f"it is {node.state}")
     saga = next((name for name in record.open if node.node in busy(_only(record, name))), "")
     yield Gate(name="no saga open", passed=not saga, detail=saga)
@@ -116,7 +118,7 @@ def _gates(
     taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not node.cordoned
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
-    why = eligibility.kept(msgspec.structs.replace(node, held_until=None), record, now)
+    why = eligibility.blocked_reason(msgspec.structs.replace(node, held_until=None), record, now)
     yield Gate(name="windows", passed=not why, detail=why, automation_only=True)
     held = incidents.room(record, fault_signature(node), now) == 0
     yield Gate(

@@ -1,7 +1,7 @@
 """Which requests come too late: a later one about the same thing has been carried out. Pure.
 
 The queue keeps the order of requests, their answering does not: one that must be tried again, or
-that a killed replica held, comes back after its successors. What people asked for last must stand,
+that a killed replica held, comes back after its successors. The last request must win,
 so a pool's record remembers the requests that were carried out, each with what it is about.
 """
 
@@ -18,7 +18,7 @@ from schemas.operator_requests import (
     ScaleRequest,
 )
 from schemas.pool_records import PoolRecord
-from services.pool_manager.requests.request_replies import Asked
+from services.pool_manager.requests.request_replies import QueuedRequest
 
 REMEMBERED_MAX: Final = 64
 """Requests of one pool. What is tried again comes back within half a minute, as a rule."""
@@ -41,40 +41,40 @@ def about(verb: str, payload: Request) -> str:
             return ""
 
 
-def known(asked: Asked, record: PoolRecord) -> CompletedRequest | None:
-    """What is remembered of it; it was then answered, or is being answered by whoever took it."""
+def known(asked: QueuedRequest, record: PoolRecord) -> CompletedRequest | None:
+    """What is remembered of it; it was then answered, or is being answered by another replica."""
     return next((each for each in record.completed_requests if _is(asked, each)), None)
 
 
-def completed_requests(asked: Asked, record: PoolRecord) -> bool:
+def completed_requests(asked: QueuedRequest, record: PoolRecord) -> bool:
     """Whether it is remembered."""
     return known(asked, record) is not None
 
 
-def later(asked: Asked, what: str, record: PoolRecord) -> CompletedRequest | None:
+def later(asked: QueuedRequest, what: str, record: PoolRecord) -> CompletedRequest | None:
     """The last request about the same that was carried out, where that is a later one."""
     same = (each for each in record.completed_requests if what and each.about == what)
     last = max(same, key=lambda each: each.sequence, default=None)
     return last if last is not None and is_later(last, asked) else None
 
 
-def is_later(than: CompletedRequest, asked: Asked) -> bool:
+def is_later(than: CompletedRequest, asked: QueuedRequest) -> bool:
     """Whether one was stored after `asked`, by both its number and its time.
 
-    Numbers begin anew with a new stream, and times run back where another server leads.
+    Numbers start again with a new stream, and times run back where another server leads.
     """
     return than.sequence > asked.sequence and than.at >= asked.time
 
 
-def words(last: CompletedRequest) -> str:
-    """Why a request is refused, for whoever asked."""
+def superseded_reason(last: CompletedRequest) -> str:
+    """Why a request is refused, in a sentence."""
     return (
         f"a later {last.verb} ({last.at:%H:%M:%S} UTC) was carried out before this could be; "
         "ask again if you still want it"
     )
 
 
-def noted(asked: Asked, what: str, record: PoolRecord, saga: str = "") -> PoolRecord:
+def remember(asked: QueuedRequest, what: str, record: PoolRecord, saga: str = "") -> PoolRecord:
     """The record with this request remembered, as far back as there is room.
 
     `saga`: what it has begun.
@@ -88,5 +88,5 @@ def noted(asked: Asked, what: str, record: PoolRecord, saga: str = "") -> PoolRe
     return msgspec.structs.replace(record, completed_requests=tuple(kept[-REMEMBERED_MAX:]))
 
 
-def _is(asked: Asked, each: CompletedRequest) -> bool:
+def _is(asked: QueuedRequest, each: CompletedRequest) -> bool:
     return (each.sequence, each.at) == (asked.sequence, asked.time)

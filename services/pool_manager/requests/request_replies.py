@@ -24,7 +24,7 @@ from schemas.operator_requests import (
 from schemas.pool_events import PoolEvent, RequestAccepted, RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
-from services.pool_manager.planner.safety.holds import Holding
+from services.pool_manager.planner.safety.holds import NodeHold
 
 DETAIL_CHARS_MAX: Final = 300
 EXAMPLES: Final[dict[type[Request], str]] = {
@@ -40,7 +40,9 @@ EXAMPLES: Final[dict[type[Request], str]] = {
 """What to write instead of what cannot be read."""
 
 
-class Asked(Message, frozen=True, kw_only=True, tag="io.navarch.pool_manager.request.v1.asked"):
+class QueuedRequest(
+    Message, frozen=True, kw_only=True, tag="io.navarch.pool_manager.request.v1.asked"
+):
     """A request as it lay in the queue."""
 
     sequence: int = 0
@@ -51,7 +53,7 @@ class Asked(Message, frozen=True, kw_only=True, tag="io.navarch.pool_manager.req
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RequestDecision:
     """What comes of a request: the event, and the pool's record with whatever it opened."""
 
     event: PoolEvent
@@ -61,7 +63,7 @@ class Answer:
     """What else has come about by it."""
     entry: SagaEntry | None = None
     """To be appended to the log that was decided on."""
-    hold: Holding | None = None
+    hold: NodeHold | None = None
     """To be noted in the node's record, before the pool's is written."""
 
 
@@ -73,7 +75,7 @@ class RefusedError(Exception):
     reason: str
 
 
-def read(asked: Asked) -> Request:
+def read_request(asked: QueuedRequest) -> Request:
     """What was typed; RefusedError says what to write instead."""
     kind = REQUESTS.get(asked.verb)
     if kind is None:
@@ -87,7 +89,13 @@ def read(asked: Asked) -> Request:
 
 
 def accepted(
-    asked: Asked, payload: Request, now: datetime, *, node: str = "", saga: str = "", note: str = ""
+    asked: QueuedRequest,
+    payload: Request,
+    now: datetime,
+    *,
+    node: str = "",
+    saga: str = "",
+    note: str = "",
 ) -> RequestAccepted:
     """The event of an accepted request; its ID is the same however often it is answered."""
     return RequestAccepted(
@@ -103,7 +111,9 @@ def accepted(
     )
 
 
-def refused(asked: Asked, payload: Request | None, error: RefusedError, now: datetime) -> PoolEvent:
+def refused(
+    asked: QueuedRequest, payload: Request | None, error: RefusedError, now: datetime
+) -> PoolEvent:
     """The event of a refusal."""
     request = payload.request if payload else ""
     if asked.verb == "scale":
@@ -129,6 +139,8 @@ def refused(asked: Asked, payload: Request | None, error: RefusedError, now: dat
     )
 
 
-def wish(asked: Asked, payload: Request, reason: str) -> str:
+def describe_request(asked: QueuedRequest, payload: Request, reason: str) -> str:
     """Who asked what and why, as a saga's log quotes it."""
-    return f"{asked.verb} asked by {payload.by or 'somebody'}" + (f": {reason}" if reason else "")
+    return f"{asked.verb} asked by {payload.by or 'an operator'}" + (
+        f": {reason}" if reason else ""
+    )

@@ -4,8 +4,8 @@
 promote
 ```
 
-What unwinding leaves behind: the spare in reserve. Where a spare takes a sick node's place, the
-same step stands in `replace`, and no saga of this kind is begun.
+What unwinding leaves behind: the spare in reserve. Where a spare takes an unhealthy node's place,
+the same step is part of `replace`, and no saga of this kind is begun.
 """
 
 from typing import Final

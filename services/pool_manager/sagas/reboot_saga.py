@@ -1,17 +1,17 @@
-"""Reboot: the node keeps its place, and its host begins anew.
+"""Reboot: the node keeps its place, and its host is rebooted.
 
 ```
 cordon ─► drain ─► reboot ─► return ─► check ─► uncordon
 ```
 
-What unwinding leaves behind: the node cordoned, because a sick node must not take work again. The
-pool's remediation then takes its next rung, or a person does. A node that was well and in service
-when somebody asked is uncordoned, unless the reboot was begun.
+What unwinding leaves behind: the node cordoned, because an unhealthy node must not take work again.
+The pool's remediation then takes its next rung, or a person does. A node that was well and in
+service at the request is uncordoned, unless the reboot was begun.
 
 The agent reboots its host; where it is gone, the provider does. The boot that is to end is named
 when the saga begins, so that nothing is rebooted twice: `return` waits until the agent speaks of
 another one. The check is the admission of the same node, and the uncordon has its health judged
-anew.
+again.
 """
 
 from typing import Final

@@ -8,15 +8,15 @@ launch_ahead:     cordon ─► vacate ─► provision ─► bootstrap ─► 
                   ─► terminate
 ```
 
-Where the pool asks for a diagnostic, `reserve ─► check ─► open` stand before `admit`: the new node
+Where the pool asks for a diagnostic, `reserve ─► check ─► open` precede `admit`: the new node
 is cordoned at the workload system, tested, and uncordoned.
 
-Where a spare is ready, `promote` stands after `cordon`: the spare takes the node's place, and the
+Where a spare is ready, `promote` follows `cordon`: the spare takes the node's place, and the
 new node is reserved before it is admitted, as the new spare. Once promoted the spare stays in
 service, whatever becomes of the rest.
 
-What unwinding leaves behind: the old node cordoned, because a sick node must not take work again,
-and no new instance. A node that was well and in service when somebody asked is uncordoned, unless
+What unwinding leaves behind: the old node cordoned, because an unhealthy node must not take work
+again, and no new instance. A node that was well and in service at the request is uncordoned, unless
 it was begun to be terminated or a spare has its place. With terminate_first the old instance may be
 gone as well: the pool is then one short, and the reconciler fills the gap with a scale-up,
 elsewhere and later if need be.
@@ -25,10 +25,10 @@ The order is the pool's choice. terminate_first gives the quota back before it a
 holds two instances; provision_first (new resource first, old one last) keeps the pool at its size.
 Once the new node is admitted there is no way back: a later failure is stuck, for a person to see,
 and never costs the healthy new node. Cordon comes first in both orders: from then on nothing new is
-placed on the sick node.
+placed on the unhealthy node.
 
 launch_ahead is no choice of the pool: the cloud has announced that it takes the node soon. The work
-is told to leave at once (vacate, which waits for nothing) while the new node is launched; what is
+is asked to leave at once (vacate, which waits for nothing) while the new node is launched; what is
 left of the time until the cloud's deadline is the drain's.
 """
 

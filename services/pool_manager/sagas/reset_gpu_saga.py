@@ -1,16 +1,16 @@
-"""Reset GPU: the node keeps its place, and its GPUs begin anew.
+"""Reset GPU: the node keeps its place, and its GPUs are reset.
 
 ```
 cordon ─► drain ─► reset ─► check ─► uncordon
 ```
 
-What unwinding leaves behind: the node cordoned, because a sick node must not take work again. The
-pool's remediation then takes its next rung, or a person does. A node that was well and in service
-when somebody asked is uncordoned, unless the reset was begun.
+What unwinding leaves behind: the node cordoned, because an unhealthy node must not take work again.
+The pool's remediation then takes its next rung, or a person does. A node that was well and in
+service at the request is uncordoned, unless the reset was begun.
 
 The agent resets, and only a node that is cordoned and on whose GPUs no process runs. Once begun, a
 reset cannot be called off. The check is the admission of the same node; what it reported after the
-reset counts in it, what it reported before does not: the uncordon has its health judged anew.
+reset counts in it, what it reported before does not: the uncordon has its health evaluated again.
 """
 
 from typing import Final

@@ -26,7 +26,7 @@ from services.saga.definition import Met, Outputs, Step, Unmeetable
 CORDON_SECONDS: Final = 300.0
 """A workload system that is away this long is a matter for a person."""
 IMMEDIATE_SECONDS: Final = 15.0
-"""How long the order to drain may take where nobody waits for the work to leave."""
+"""How long the order to drain may take where the work is not waited for."""
 VACATE_SECONDS: Final = 5.0
 """The same where a new node is to be launched without delay."""
 PROMOTE_SECONDS: Final = 60.0
@@ -38,7 +38,7 @@ RESET_SECONDS: Final = 900.0
 """To wait for the last process to leave the GPUs, to reset one, and then all where one alone
 cannot be."""
 REBOOT_SECONDS: Final = 600.0
-"""To tell the agent; or to be sure that nobody answers there, and to tell the provider."""
+"""To command the agent; or to be sure that it does not answer, and to ask the provider."""
 
 
 def _node(params: SagaParams, _: Outputs) -> NodeInputs:
@@ -203,7 +203,7 @@ VACATE: Final = Step(
     deadline_seconds=lambda _: VACATE_SECONDS,
     on_deadline="proceed",
 )
-"""Tells the work to leave, so that it does while something else is done."""
+"""Asks the work to leave, so that it does while the new node is launched."""
 DRAIN: Final = Step(
     name="drain",
     inputs=_drain,

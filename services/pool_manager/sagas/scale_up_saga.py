@@ -8,7 +8,7 @@ provision ─► bootstrap ─► register ─► admit
 With a diagnostic: register ─► reserve ─► check ─► open ─► admit, so that the node has no work until
 it has passed.
 
-What unwinding leaves behind: nothing. The reconciler sees the gap again and tries anew, after a
+What unwinding leaves behind: nothing. The reconciler sees the gap and tries again, after a
 wait that grows with each failure.
 """
 

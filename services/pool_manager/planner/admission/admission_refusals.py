@@ -1,8 +1,8 @@
 """What follows when new nodes are refused at admission: elsewhere, a bounded number of times. Pure.
 
 The instance of a refused node is terminated by its saga's undo; the pool then launches again, in
-another zone first where its spec names several. After so many refusals in a row a person is told,
-and the next is tried an hour later, or when somebody scales the pool.
+another zone first where its spec names several. After so many refusals in a row an operator is
+notified, and the next is tried an hour later, or when an operator scales the pool.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,9 @@ def is_refusal(state: SagaState) -> bool:
     )
 
 
-def noted(before: PoolRecord, closed: PoolRecord, state: SagaState, now: datetime) -> PoolRecord:
+def count_refusal(
+    before: PoolRecord, closed: PoolRecord, state: SagaState, now: datetime
+) -> PoolRecord:
     """The pool's record after a saga has left it, with what admission made of its new node."""
     if state.saga not in before.open or not state.params.new_node:
         return closed
@@ -54,7 +56,7 @@ def noted(before: PoolRecord, closed: PoolRecord, state: SagaState, now: datetim
     return closed
 
 
-def asked_again(record: PoolRecord) -> PoolRecord:
+def reset_refusals(record: PoolRecord) -> PoolRecord:
     """The record where a person wants the next launch now."""
     if not record.refusals:
         return record
@@ -66,8 +68,10 @@ def zones(spec_zones: tuple[str, ...], avoid: Mapping[str, datetime]) -> tuple[s
     return tuple(sorted(spec_zones, key=lambda zone: zone in avoid))
 
 
-def fact(before: PoolRecord, state: SagaState, now: datetime, cause: str) -> NodeRefused | None:
-    """What is told of a refusal; None where there is none, or it is told already."""
+def refusal_event(
+    before: PoolRecord, state: SagaState, now: datetime, cause: str
+) -> NodeRefused | None:
+    """The event of a refusal; None where there is none, or it was published already."""
     if state.saga not in before.open or not is_refusal(state):
         return None
     attempts = before.spec.admission.attempts

@@ -16,12 +16,12 @@ from schemas.node_records import NodeRecord
 from services.saga.saga_state import SagaState
 
 TTL_SECONDS: Final = 180 * 86_400
-"""How long it is remembered; by then it has been mended, or is gone."""
+"""How long it is remembered; by then it has been repaired, or is gone."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_=-]{1,128}\Z")
 
 
 def key(kind: HardwareKind, value: str) -> str:
-    """Key of a piece of hardware in HARDWARE; what no key may hold is told by its hash."""
+    """Key of a piece of hardware in HARDWARE; a value that no key may hold is hashed."""
     plain = value if _PLAIN.match(value) else hashlib.sha256(value.encode()).hexdigest()[:32]
     return f"{kind}.{plain}"
 
@@ -44,7 +44,7 @@ def identities(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
 def condemned(
     state: SagaState, node: NodeRecord | None, now: datetime
 ) -> dict[str, HardwareRecord]:
-    """What is remembered when a sick node's instance is gone; nothing where it was no fault."""
+    """What to remember of an unhealthy node's hardware; nothing where it had no fault."""
     params = state.params
     if node is None or state.kind != "replace" or params.action != "replace" or not params.fault:
         return {}

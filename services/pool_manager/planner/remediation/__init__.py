@@ -1,1 +1,1 @@
-"""What is done about sick nodes, which are acted on now, and what is only said."""
+"""Remediation of unhealthy nodes: what is done, which start now, what operators are asked."""

@@ -1,4 +1,4 @@
-"""Which repairs nobody needs any more: of nodes that were silent and are heard again. Pure.
+"""Remediations that are no longer needed: of nodes that were silent and have returned. Pure.
 
 Silence was all that was held against them. What was seen of a node itself, what a person asked for
 and what the cloud announced are not taken back by a heartbeat.
@@ -31,5 +31,5 @@ def recovered(
         node = nodes.get(opened.node)
         if node is None or node.lost or node.health == "unhealthy":
             continue
-        if cloud_notices.standing(node) is None:
+        if cloud_notices.current_notice(node) is None:
             yield saga, node

@@ -1,4 +1,4 @@
-"""What is to be done about one sick node: the contract of a Remediator, and our own three. Pure.
+"""The contract of a Remediator, which decides about one unhealthy node, and our own three. Pure.
 
 The second gate: holds and windows have let the node be touched, breaker and budget come after. A
 Remediator looks at a node and at what was tried on it, and says a remedy; whether and when that
@@ -45,29 +45,27 @@ nothing that we could do to it is replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class RemedyChoice:
     """A remedy, and why it is this one."""
 
     remedy: Remediation
     reason: str = ""
-    """Stands behind what the node has; empty where the verdict says it all."""
+    """Appended to what the node has; empty where the verdict says it all."""
     attempt: int = 0
-    """Which attempt at curing the node, of `attempts_max`; 0: none is made."""
+    """Which attempt at remediating the node in place, of `attempts_max`; 0: none is made."""
     attempts_max: int = 0
 
 
 class Remediator(Protocol):
     """Chooses remedies."""
 
-    def choose(
-        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
-    ) -> Choice:
-        """Choose for a sick node; `attempts`: those at curing what it has now, oldest first."""
+    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
+        """Choose; `attempts`: those for the current fault signature, oldest first."""
         ...
 
 
 class Replace:
-    """Replaces every sick node."""
+    """Replaces every unhealthy node."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """It has none."""
@@ -76,16 +74,14 @@ class Replace:
         """There is nothing to know."""
         del options
 
-    def choose(
-        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
-    ) -> Choice:
+    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
         """Replace it."""
         del node, attempts, now
-        return Choice(remedy="replace")
+        return RemedyChoice(remedy="replace")
 
 
-class Alert:
-    """Leaves every sick node to people."""
+class AlertOnly:
+    """Leaves every unhealthy node to people."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """It has none."""
@@ -94,12 +90,12 @@ class Alert:
         """There is nothing to know."""
         del options
 
-    def choose(
-        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
-    ) -> Choice:
-        """Tell people, and touch nothing."""
+    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
+        """Notify operators, and touch nothing."""
         del attempts, now
-        return Choice(remedy="alert", reason=f"the pool has remediation: alert. {by_hand(node)}")
+        return RemedyChoice(
+            remedy="alert", reason=f"the pool has remediation: alert. {by_hand(node)}"
+        )
 
 
 class Ladder:
@@ -111,21 +107,19 @@ class Ladder:
         tries: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2
         """How often the rung that the verdict asks for is taken; each rung above it is once."""
         window: Duration = Duration(86_400)
-        """So long an attempt counts: the same fault signature within it was not cured."""
+        """So long an attempt counts: the same fault signature within it was not removed."""
 
     def __init__(self, *, options: Options) -> None:
         """Climb as the options say."""
         self._tries = options.tries
         self._window = timedelta(seconds=options.window)
 
-    def choose(
-        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
-    ) -> Choice:
+    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
         """Choose the lowest rung that may still help."""
         asked = _asked(node)
         if asked == "inspect":
-            reason = f"its verdict calls for somebody to look at it. {by_hand(node)}"
-            return Choice(remedy="inspect", reason=reason)
+            reason = f"its verdict calls for an inspection. {by_hand(node)}"
+            return RemedyChoice(remedy="inspect", reason=reason)
         counted = [
             each
             for each in attempts
@@ -140,26 +134,26 @@ class Ladder:
             tried = [each for each in counted if each.kind == rung]
             allowed = self._tries if rung == asked else 1
             if len(tried) < allowed and not any(each.outcome == "failed" for each in tried):
-                return Choice(
+                return RemedyChoice(
                     remedy=rung,
-                    reason=_told(counted),
+                    reason=_describe_attempts(counted),
                     attempt=len(counted) + 1,
                     attempts_max=max(attempts_max, len(counted) + 1),
                 )
-        return Choice(remedy="replace", reason=_told(counted))
+        return RemedyChoice(remedy="replace", reason=_describe_attempts(counted))
 
 
-BUILT_IN: Final[dict[str, type[Replace | Ladder | Alert]]] = {
+BUILT_IN: Final[dict[str, type[Replace | Ladder | AlertOnly]]] = {
     "replace": Replace,
     "ladder": Ladder,
-    "alert": Alert,
+    "alert": AlertOnly,
 }
 """`remediation:` -> what does it."""
 REPLACE: Final = Replace(options=Replace.Options())
 
 
 def by_hand(node: NodeRecord) -> str:
-    """What a person can do about a sick node."""
+    """What a person can do about an unhealthy node."""
     name = node.node
     return (
         f"What you can do: navarch reset-gpu {name}, navarch reboot {name}, "
@@ -174,7 +168,7 @@ def _asked(node: NodeRecord) -> Remediation:
     return "replace" if node.provider_state == "gone" else "reboot"
 
 
-def _told(counted: Sequence[RemediationAttempt]) -> str:
+def _describe_attempts(counted: Sequence[RemediationAttempt]) -> str:
     """What was tried, in words."""
     parts = []
     for kind in dict.fromkeys(each.kind for each in counted):
@@ -185,5 +179,5 @@ def _told(counted: Sequence[RemediationAttempt]) -> str:
             parts.append(f"a {name} failed: {failed.reason}")
         else:
             times = "once" if len(of_kind) == 1 else f"{len(of_kind)} times"
-            parts.append(f"a {name} has not cured it, {times}")
+            parts.append(f"a {name} has not helped, {times}")
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Which sick nodes are acted on now, within the budget, and which wait. Pure."""
+"""Which unhealthy nodes are remediated now, within the budget, and which wait. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +14,13 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy
-from services.pool_manager.planner.pool_snapshot import Plan, World, earlier, to_come
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection
-from services.pool_manager.planner.remediation.remediator import Choice
-from services.pool_manager.planner.remediation.unhealthy_nodes import patience_seconds, sick
+from services.pool_manager.planner.remediation.remediator import RemedyChoice
+from services.pool_manager.planner.remediation.unhealthy_nodes import (
+    remediation_reason,
+    tolerated_seconds,
+)
 from services.pool_manager.planner.safety import breaker, eligibility, incidents
 from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
 from services.pool_manager.planner.safety.disruption_budget import (
@@ -30,76 +33,83 @@ from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import cloud_notices, spares
 
 WAITING_NAMED_MAX: Final = 50
-"""Nodes that a breaker event names; their number stands beside them."""
+"""Nodes that a breaker event names; it has their number as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Acted:
+class _Actions:
     """What was begun, who waits, and what of the budget refused the first of them."""
 
     record: PoolRecord
     left: tuple[NodeRecord, ...]
     allowance: Allowance
     start: dict[str, OpenSaga]
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, RemedyChoice]
     """Node -> its remedy."""
     refused: BreakerCause = ""
 
 
-def repair(world: World, begun: Plan, now: datetime) -> Plan:
-    """Begin what budget, breaker and incidents let begin; tell when the others must wait."""
-    seen = incidents.observe(begun.record, world.nodes, world.revision, now)
+def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
+    """Begin what budget, breaker and incidents allow; publish when the others must wait."""
+    seen = incidents.observe(begun.record, snapshot.nodes, snapshot.revision, now)
     before = seen.record.breaker
-    record = _with(seen.record, breaker.settled(before, now))
-    waiting = _waiting(world, record, now) if record.spec.health.auto_replace else ()
-    choices = {node.node: remedy_selection.choose(world, node, now) for node in waiting}
-    people = remedy_selection.leave_to_people(world, record, choices, waiting, now)
+    record = _with_breaker(seen.record, breaker.settled(before, now))
+    waiting = _waiting(snapshot, record, now) if record.spec.health.auto_replace else ()
+    choices = {node.node: remedy_selection.choose(snapshot, node, now) for node in waiting}
+    people = remedy_selection.notify_operators(snapshot, record, choices, waiting, now)
     record, waiting = people.record, people.others
-    trouble = _trouble(world, record, remedy_selection.replaced(choices, waiting), now)
-    acted = _Acted(
+    obstacle = _find_obstacle(
+        snapshot, record, remedy_selection.to_be_replaced(choices, waiting), now
+    )
+    actions = _Actions(
         record=record,
         choices=choices,
         left=tuple(waiting),
-        allowance=allowance(record, world.nodes, world.others, now),
+        allowance=allowance(record, snapshot.nodes, snapshot.others, now),
         start={},
     )
-    acted = _taken(world, acted, trouble, now)
-    if trouble is not None:
-        acted = _held(world, acted, trouble, now)
-    elif acted.record.breaker.state == "open" and acted.left:
-        acted = _probed(world, acted, now)
-    elif acted.record.breaker.state == "closed":
-        acted = _begun(world, acted, now)
-    if trouble is None and not acted.left:
-        acted = _mended(world, acted, now)
-    if trouble is None and not acted.left and not _ramping(acted.record):
-        calm = breaker.nothing_waits(acted.record.breaker, now)
-        acted = replace(acted, record=_with(acted.record, calm))
+    actions = _begin_urgent(snapshot, actions, obstacle, now)
+    if obstacle is not None:
+        actions = _hold_back(snapshot, actions, obstacle, now)
+    elif actions.record.breaker.state == "open" and actions.left:
+        actions = _begin_probe(snapshot, actions, now)
+    elif actions.record.breaker.state == "closed":
+        actions = _begin_allowed(snapshot, actions, now)
+    if obstacle is None and not actions.left:
+        actions = _remediate_degraded(snapshot, actions, now)
+    if obstacle is None and not actions.left and not _ramping(actions.record):
+        calm = breaker.nothing_waits(actions.record.breaker, now)
+        actions = replace(actions, record=_with_breaker(actions.record, calm))
     return replace(
         begun,
-        record=acted.record,
-        start={**begun.start, **acted.start},
-        events=(*begun.events, *seen.events, *people.events, *_told(world, before, acted, now)),
-        wake_at=earlier(begun.wake_at, _wake_at(world, acted, now)),
+        record=actions.record,
+        start={**begun.start, **actions.start},
+        events=(
+            *begun.events,
+            *seen.events,
+            *people.events,
+            *_breaker_events(snapshot, before, actions, now),
+        ),
+        wake_at=earlier(begun.wake_at, _wake_at(snapshot, actions, now)),
     )
 
 
-def _with(record: PoolRecord, changed: Breaker) -> PoolRecord:
+def _with_breaker(record: PoolRecord, changed: Breaker) -> PoolRecord:
     if changed == record.breaker:
         return record
     return msgspec.structs.replace(record, breaker=changed)
 
 
-def _waiting(world: World, record: PoolRecord, now: datetime) -> Sequence[NodeRecord]:
-    """The sick nodes that may be acted on and no saga is about; those first that fell ill first."""
+def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Sequence[NodeRecord]:
+    """The unhealthy nodes that may be disrupted and have no open saga; the oldest first."""
     taken = busy(record)
     return sorted(
         (
             node
-            for node in world.nodes.needs_attention
+            for node in snapshot.nodes.needs_attention
             if node.node not in taken
-            and sick(node, record, now)
-            and not eligibility.kept(node, record, now)
+            and remediation_reason(node, record, now)
+            and not eligibility.blocked_reason(node, record, now)
         ),
         key=lambda node: (
             not cloud_notices.urgent(node, record.spec, now),
@@ -109,21 +119,21 @@ def _waiting(world: World, record: PoolRecord, now: datetime) -> Sequence[NodeRe
     )
 
 
-def _trouble(
-    world: World, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
-) -> breaker.Trouble | None:
+def _find_obstacle(
+    snapshot: PoolSnapshot, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
+) -> breaker.BreakerReason | None:
     """What forbids to act on any node, whatever the budget says."""
     if not record.spec.health.auto_replace:
         return None
     held = incidents.holding(record, now)
     if held:
-        return breaker.Trouble("wave", wave_words(record, held))
-    uncovered = len(waiting) - len(spares.covered(record, world.nodes, list(waiting), now))
+        return breaker.BreakerReason("wave", wave_words(record, held))
+    uncovered = len(waiting) - len(spares.covered(record, snapshot.nodes, list(waiting), now))
     if uncovered and _launches_fail(record, now):
-        # A node terminated now would leave a gap, unless a spare is ready to take its place. Sick
-        # nodes wait in theirs.
+        # A node terminated now would leave a gap, unless a spare is ready to take its place.
+        # Unhealthy nodes wait in theirs.
         reason = f"new nodes do not come up: launches fail ({record.failures} in a row)"
-        return breaker.Trouble("launches-fail", reason)
+        return breaker.BreakerReason("launches-fail", reason)
     return None
 
 
@@ -143,185 +153,199 @@ def _ramping(record: PoolRecord) -> bool:
 # --- acting --------------------------------------------------------------------------------------
 
 
-def _counted(world: World, acted: _Acted, before: int, now: datetime) -> _Acted:
+def _count_begun(snapshot: PoolSnapshot, actions: _Actions, before: int, now: datetime) -> _Actions:
     """Note in the record what was begun after the first `before`, for the rates."""
-    kinds = [each.kind for each in islice(acted.start.values(), before, None)]
+    kinds = [each.kind for each in islice(actions.start.values(), before, None)]
     if not kinds:
-        return acted
-    window = float(world.others.spec.window) if world.others is not None else 0.0
-    return replace(acted, record=with_begun(acted.record, window, now, kinds))
+        return actions
+    window = float(snapshot.others.spec.window) if snapshot.others is not None else 0.0
+    return replace(actions, record=with_begun(actions.record, window, now, kinds))
 
 
-def _refusal(acted: _Acted, node: NodeRecord) -> BreakerCause:
+def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
-    resets = remedy_selection.is_in_place(acted.choices[node.node].remedy)
-    return acted.allowance.refusal(cordoned=node.cordoned, resets=resets)
+    resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
+    return actions.allowance.refusal(cordoned=node.cordoned, resets=resets)
 
 
-def _begin(world: World, acted: _Acted, node: NodeRecord, now: datetime) -> tuple[str, _Acted]:
-    choice = acted.choices[node.node]
-    saga, opened, record = remedy_selection.begun(world, acted.record, node, choice, now)
+def _begin(
+    snapshot: PoolSnapshot, actions: _Actions, node: NodeRecord, now: datetime
+) -> tuple[str, _Actions]:
+    choice = actions.choices[node.node]
+    saga, opened, record = remedy_selection.start_remediation(
+        snapshot, actions.record, node, choice, now
+    )
     return saga, replace(
-        acted,
+        actions,
         record=record,
-        start={**acted.start, saga: opened},
-        allowance=acted.allowance.took(
+        start={**actions.start, saga: opened},
+        allowance=actions.allowance.took(
             cordoned=node.cordoned, resets=remedy_selection.is_in_place(choice.remedy)
         ),
     )
 
 
-def _taken(world: World, acted: _Acted, trouble: breaker.Trouble | None, now: datetime) -> _Acted:
+def _begin_urgent(
+    snapshot: PoolSnapshot, actions: _Actions, obstacle: breaker.BreakerReason | None, now: datetime
+) -> _Actions:
     """Act on the nodes that the cloud takes, whatever breaker and budget say: it does not ask.
 
     Where launches fail one try is made to be ahead of it. A person's word holds these too.
     """
-    spec = acted.record.spec
-    failing = trouble is not None and trouble.cause == "launches-fail"
+    spec = actions.record.spec
+    failing = obstacle is not None and obstacle.cause == "launches-fail"
     left: list[NodeRecord] = []
-    before = len(acted.start)
-    for node in acted.left:
-        ahead = not (failing and node.cordoned) and not acted.record.breaker.forced
+    before = len(actions.start)
+    for node in actions.left:
+        ahead = not (failing and node.cordoned) and not actions.record.breaker.forced
         if ahead and cloud_notices.urgent(node, spec, now):
-            _, acted = _begin(world, acted, node, now)
+            _, actions = _begin(snapshot, actions, node, now)
         else:
             left.append(node)
-    acted = _counted(world, acted, before, now)
-    return replace(acted, left=tuple(left))
+    actions = _count_begun(snapshot, actions, before, now)
+    return replace(actions, left=tuple(left))
 
 
-def _held(world: World, acted: _Acted, trouble: breaker.Trouble, now: datetime) -> _Acted:
+def _hold_back(
+    snapshot: PoolSnapshot, actions: _Actions, obstacle: breaker.BreakerReason, now: datetime
+) -> _Actions:
     """Open the breaker for what forbids to act; where launches fail, the spares are used first."""
-    state = acted.record.breaker.state
-    if trouble.cause == "launches-fail" and state == "closed":
-        replaced = remedy_selection.replaced(acted.choices, acted.left)
-        covered = spares.covered(acted.record, world.nodes, replaced, now)
+    state = actions.record.breaker.state
+    if obstacle.cause == "launches-fail" and state == "closed":
+        replaced = remedy_selection.to_be_replaced(actions.choices, actions.left)
+        covered = spares.covered(actions.record, snapshot.nodes, replaced, now)
         others = tuple(node for node in replaced if node not in covered)
-        free = tuple(node for node in acted.left if node not in others)
-        acted = _begun(world, replace(acted, left=free), now)
-        acted = replace(acted, left=(*acted.left, *others))
-    if state == "half-open" and trouble.cause != "wave":
-        return acted
-    shut = breaker.opened(acted.record.breaker, trouble, now)
-    return replace(acted, record=_with(acted.record, shut))
+        free = tuple(node for node in actions.left if node not in others)
+        actions = _begin_allowed(snapshot, replace(actions, left=free), now)
+        actions = replace(actions, left=(*actions.left, *others))
+    if state == "half-open" and obstacle.cause != "wave":
+        return actions
+    shut = breaker.opened(actions.record.breaker, obstacle, now)
+    return replace(actions, record=_with_breaker(actions.record, shut))
 
 
-def _mended(world: World, acted: _Acted, now: datetime) -> _Acted:
-    """Mend degraded nodes with what the sick have left of the budget; these can wait for it."""
-    if not acted.record.spec.health.auto_replace or acted.record.breaker.state != "closed":
-        return acted
-    before = len(acted.start)
-    ramp = breaker.ramp_room(acted.record)
-    for node, choice in remedy_selection.mendable(world, acted.record, now):
-        acted = replace(acted, choices={**acted.choices, node.node: choice})
-        if _refusal(acted, node) or (ramp is not None and len(acted.start) - before >= ramp):
+def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
+    """Remediate degraded nodes with what unhealthy ones have left of the budget."""
+    if not actions.record.spec.health.auto_replace or actions.record.breaker.state != "closed":
+        return actions
+    before = len(actions.start)
+    ramp = breaker.ramp_room(actions.record)
+    for node, choice in remedy_selection.degraded_candidates(snapshot, actions.record, now):
+        actions = replace(actions, choices={**actions.choices, node.node: choice})
+        if _refusal(actions, node) or (ramp is not None and len(actions.start) - before >= ramp):
             break
-        _, acted = _begin(world, acted, node, now)
-    return _counted(world, acted, before, now)
+        _, actions = _begin(snapshot, actions, node, now)
+    return _count_begun(snapshot, actions, before, now)
 
 
-def _probed(world: World, acted: _Acted, now: datetime) -> _Acted:
+def _begin_probe(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Half-open it with one repair, where it may; else note what keeps it open."""
-    shut = acted.record.breaker
-    if shut.forced or shut.probe in acted.record.open:
-        return acted
+    shut = actions.record.breaker
+    if shut.forced or shut.probe in actions.record.open:
+        return actions
     if shut.probe_at is not None and now < shut.probe_at:
-        return acted
+        return actions
     refused: BreakerCause = ""
-    for node in acted.left:
-        if incidents.room(acted.record, fault_signature(node), now) == 0:
+    for node in actions.left:
+        if incidents.room(actions.record, fault_signature(node), now) == 0:
             continue
-        why = _refusal(acted, node)
+        why = _refusal(actions, node)
         if why:
             refused = refused or why
             continue
-        before = len(acted.start)
-        saga, acted = _begin(world, acted, node, now)
-        acted = _counted(world, acted, before, now)
-        left = tuple(each for each in acted.left if each is not node)
-        half = breaker.half_opened(acted.record.breaker, saga, now)
-        return replace(acted, record=_with(acted.record, half), left=left)
+        before = len(actions.start)
+        saga, actions = _begin(snapshot, actions, node, now)
+        actions = _count_begun(snapshot, actions, before, now)
+        left = tuple(each for each in actions.left if each is not node)
+        half = breaker.half_opened(actions.record.breaker, saga, now)
+        return replace(actions, record=_with_breaker(actions.record, half), left=left)
     if refused:
-        trouble = breaker.Trouble(refused, spent_words(acted.record, acted.allowance, refused, now))
-        acted = replace(acted, record=_with(acted.record, breaker.opened(shut, trouble, now)))
-    return replace(acted, refused=refused)
+        obstacle = breaker.BreakerReason(
+            refused, spent_words(actions.record, actions.allowance, refused, now)
+        )
+        actions = replace(
+            actions, record=_with_breaker(actions.record, breaker.opened(shut, obstacle, now))
+        )
+    return replace(actions, refused=refused)
 
 
-def _begun(world: World, acted: _Acted, now: datetime) -> _Acted:
+def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Begin what the budget and the ramp let begin; open the breaker where the budget is spent."""
-    ramp = breaker.ramp_room(acted.record)
-    before = len(acted.start)
+    ramp = breaker.ramp_room(actions.record)
+    before = len(actions.start)
     left: list[NodeRecord] = []
     refused: list[BreakerCause] = []
-    for node in acted.left:
-        if incidents.room(acted.record, fault_signature(node), now) == 0:
+    for node in actions.left:
+        if incidents.room(actions.record, fault_signature(node), now) == 0:
             left.append(node)
-        elif why := _refusal(acted, node):
+        elif why := _refusal(actions, node):
             left.append(node)
             refused.append(why)
-        elif ramp is not None and len(acted.start) - before >= ramp:
+        elif ramp is not None and len(actions.start) - before >= ramp:
             left.append(node)
         else:
-            _, acted = _begin(world, acted, node, now)
-    acted = _counted(world, acted, before, now)
-    # While the ramp stands, a spent level is what it is meant to lead to, and was told before.
+            _, actions = _begin(snapshot, actions, node, now)
+    actions = _count_begun(snapshot, actions, before, now)
+    # During the ramp a spent level is expected, and was published before.
     quiet = ("level", "fleet-level") if ramp is not None else ()
     cause: BreakerCause = next((each for each in refused if each not in quiet), "")
-    record = acted.record
+    record = actions.record
     if cause:
-        trouble = breaker.Trouble(cause, spent_words(record, acted.allowance, cause, now))
-        record = _with(record, breaker.opened(record.breaker, trouble, now))
-    return replace(acted, record=record, left=tuple(left), refused=cause)
+        obstacle = breaker.BreakerReason(cause, spent_words(record, actions.allowance, cause, now))
+        record = _with_breaker(record, breaker.opened(record.breaker, obstacle, now))
+    return replace(actions, record=record, left=tuple(left), refused=cause)
 
 
-# --- telling -------------------------------------------------------------------------------------
+# --- events and timers ---------------------------------------------------------------------------
 
 
-def _wake_at(world: World, acted: _Acted, now: datetime) -> datetime | None:
+def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> datetime | None:
     """When to look again though nothing happens."""
-    record = acted.record
-    at = earlier(_next_loss(world, record, now), incidents.next_end(record, now))
-    at = earlier(at, cloud_notices.next_moment(record, world.nodes.needs_attention, now))
-    if not acted.left:
+    record = actions.record
+    at = earlier(_next_loss(snapshot, record, now), incidents.next_end(record, now))
+    at = earlier(at, cloud_notices.next_moment(record, snapshot.nodes.needs_attention, now))
+    if not actions.left:
         return at
     if record.breaker.cause == "launches-fail":
-        # While the next launch is under way its moment has passed, and its end is what tells.
+        # While the next launch is under way its moment has passed; its end leads to a decision.
         at = earlier(at, to_come(record.retry_at, now))
     at = earlier(at, to_come(record.breaker.probe_at, now))
-    if acted.refused in ("rate", "reset-rate"):
-        slots = record.disruptions if acted.refused == "rate" else record.resets
+    if actions.refused in ("rate", "reset-rate"):
+        slots = record.disruptions if actions.refused == "rate" else record.resets
         due = room_at(slots, float(record.spec.budget.window), now)
         at = earlier(at, to_come(due, now))
     return at
 
 
-def _next_loss(world: World, record: PoolRecord, now: datetime) -> datetime | None:
+def _next_loss(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> datetime | None:
     """When the next silent node becomes a lost one."""
     soonest: datetime | None = None
-    for node in world.nodes.needs_attention:
-        if node.lost and node.lost_at is not None and not sick(node, record, now):
-            due = node.lost_at + timedelta(seconds=patience_seconds(node, record))
+    for node in snapshot.nodes.needs_attention:
+        if node.lost and node.lost_at is not None and not remediation_reason(node, record, now):
+            due = node.lost_at + timedelta(seconds=tolerated_seconds(node, record))
             soonest = earlier(soonest, to_come(due, now))
     return soonest
 
 
-def _told(world: World, before: Breaker, acted: _Acted, now: datetime) -> tuple[PoolEvent, ...]:
+def _breaker_events(
+    snapshot: PoolSnapshot, before: Breaker, actions: _Actions, now: datetime
+) -> tuple[PoolEvent, ...]:
     """The one change of the breaker's state, if there was any."""
-    after, name = acted.record.breaker, acted.record.name
+    after, name = actions.record.breaker, actions.record.name
     if after.state == before.state:
         return ()
-    allowed, count = acted.allowance, len(acted.left)
+    allowed, count = actions.allowance, len(actions.left)
     match after.state:
         case "open":
-            waits = f"{count} sick wait: " if count else ""
+            waits = f"{count} remediation_reason wait: " if count else ""
             return (
                 BreakerOpened(
-                    id=f"breaker-opened-{name}-{world.revision}",
+                    id=f"breaker-opened-{name}-{snapshot.revision}",
                     time=now,
                     pool=name,
                     unavailable=allowed.unavailable,
                     limit=allowed.level,
-                    waiting=tuple(node.node for node in acted.left[:WAITING_NAMED_MAX]),
+                    waiting=tuple(node.node for node in actions.left[:WAITING_NAMED_MAX]),
                     reason=f"{waits}{after.reason}",
                     breaker_cause=after.cause,
                     disruptions=allowed.disruptions,
@@ -331,11 +355,11 @@ def _told(world: World, before: Breaker, acted: _Acted, now: datetime) -> tuple[
         case "half-open":
             return (
                 BreakerHalfOpened(
-                    id=f"breaker-half-opened-{name}-{world.revision}",
+                    id=f"breaker-half-opened-{name}-{snapshot.revision}",
                     time=now,
                     pool=name,
                     saga=after.probe,
-                    node=acted.record.open[after.probe].node,
+                    node=actions.record.open[after.probe].node,
                     breaker_cause=after.cause,
                     reason="what opened it is over; if this repair succeeds, others follow",
                 ),
@@ -343,7 +367,7 @@ def _told(world: World, before: Breaker, acted: _Acted, now: datetime) -> tuple[
         case "closed":
             return (
                 BreakerClosed(
-                    id=f"breaker-closed-{name}-{world.revision}",
+                    id=f"breaker-closed-{name}-{snapshot.revision}",
                     time=now,
                     pool=name,
                     unavailable=allowed.unavailable,

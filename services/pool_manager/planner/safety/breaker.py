@@ -1,4 +1,4 @@
-"""The breaker of a pool: whether sick nodes are acted on at all. Pure.
+"""The breaker of a pool: whether unhealthy nodes are acted on at all. Pure.
 
 ```
            spent, a wave, launches fail, a person
@@ -12,8 +12,8 @@
 
 Open, no disruptive saga is begun; what heals goes on. Half-open, one repair is under way and no
 other. After it has closed again, repairs begin 1, 2, 4 … at once, twice as many with each that
-succeeds (the ramp), until no sick node waits any more. While the ramp stands, a spent level is no
-news: it was told when the breaker opened. A person's word goes beyond all of this but the budget.
+succeeds (the ramp), until no unhealthy node waits. During the ramp a spent level is no
+news: it was published when the breaker opened. An operator overrides all of this but the budget.
 """
 
 from dataclasses import dataclass
@@ -38,27 +38,27 @@ Ended = Literal["done", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why sick nodes are not acted on."""
+class BreakerReason:
+    """Why unhealthy nodes are not acted on."""
 
     cause: BreakerCause
     reason: str
 
 
-def opened(breaker: Breaker, trouble: Trouble, now: datetime) -> Breaker:
-    """Open it, or note what keeps it open now; what a person said of it stands."""
+def opened(breaker: Breaker, obstacle: BreakerReason, now: datetime) -> Breaker:
+    """Open it, or note what keeps it open now; an operator's order is kept."""
     if breaker.forced:
         return breaker
     if breaker.state == "open":
-        # Its figures change with every decision; what stands there is how it began.
-        if breaker.cause == trouble.cause != "wave":
+        # Its figures change with every decision; the record keeps the first.
+        if breaker.cause == obstacle.cause != "wave":
             return breaker
-        return msgspec.structs.replace(breaker, cause=trouble.cause, reason=trouble.reason)
+        return msgspec.structs.replace(breaker, cause=obstacle.cause, reason=obstacle.reason)
     return Breaker(
         state="open",
         since=now,
-        cause=trouble.cause,
-        reason=trouble.reason,
+        cause=obstacle.cause,
+        reason=obstacle.reason,
         request=breaker.request,
         probe=breaker.probe,
         probe_outcome=breaker.probe_outcome,
@@ -114,9 +114,9 @@ def half_opened(breaker: Breaker, saga: str, now: datetime) -> Breaker:
 
 
 def nothing_waits(breaker: Breaker, now: datetime) -> Breaker:
-    """Close an open one, as no sick node waits any more; end the ramp of a closed one."""
+    """Close an open one, as no unhealthy node waits any more; end the ramp of a closed one."""
     if breaker.state == "open" and not breaker.forced:
-        reason = "no sick node waits any more"
+        reason = "no unhealthy node waits any more"
         return Breaker(since=now, cause=breaker.cause, reason=reason, request=breaker.request)
     if breaker.state == "closed" and breaker.ramp:
         return msgspec.structs.replace(breaker, ramp=0, ramp_from=None)
@@ -126,7 +126,7 @@ def nothing_waits(breaker: Breaker, now: datetime) -> Breaker:
 def ended(record: PoolRecord, saga: str, how: Ended) -> PoolRecord:
     """Note how a repair ended, where the breaker or its ramp depends on that.
 
-    Closing, opening and telling is left to the next decision.
+    The next decision closes, opens and publishes.
     """
     breaker, ended_saga = record.breaker, record.open[saga]
     if saga == breaker.probe:

@@ -66,10 +66,10 @@ def _resets_setting(spec: BudgetSpec) -> str:
 
 def wave_words(record: PoolRecord, held: Mapping[str, OpenIncident]) -> str:
     """Which incidents hold the pool's nodes back, and until when."""
-    each = ", ".join(incidents.told(what, incident) for what, incident in held.items())
+    each = ", ".join(incidents.describe_incident(what, incident) for what, incident in held.items())
     last = max(incidents.until(record, incident) for incident in held.values())
     one = "one incident" if len(held) == 1 else f"{len(held)} incidents"
-    return f"{one}: {each}; none is repaired before {clock(last)}, unless somebody closes it"
+    return f"{one}: {each}; none is repaired before {clock(last)}, unless an operator closes it"
 
 
 def clock(at: datetime) -> str:

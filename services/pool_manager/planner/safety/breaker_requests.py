@@ -8,7 +8,7 @@ import msgspec
 from schemas.operator_requests import BreakerRequest
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.breaker import closed_by_hand, forced_open
 from services.pool_manager.planner.safety.breaker_messages import spent_words
@@ -26,16 +26,16 @@ class BreakerChange:
 
 
 def change_breaker(
-    payload: BreakerRequest, world: World, now: datetime, request: str, *, close: bool
+    payload: BreakerRequest, snapshot: PoolSnapshot, now: datetime, request: str, *, close: bool
 ) -> BreakerChange:
     """Open or close it; a repeated request returns the same event and changes nothing.
 
     Closing releases every open incident, so that the same wave does not open it again. It does not
     lift the budget.
     """
-    record, was = world.record, world.record.breaker
-    allowed = allowance(record, world.nodes, world.others, now)
-    by = payload.by or "somebody"
+    record, was = snapshot.record, snapshot.record.breaker
+    allowed = allowance(record, snapshot.nodes, snapshot.others, now)
+    by = payload.by or "an operator"
     if close:
         event: PoolEvent = BreakerClosed(
             id=f"breaker-close-{request}",
@@ -52,7 +52,7 @@ def change_breaker(
         changed = closed_by_hand(was, payload.reason, by, request, now)
         record = incidents.released(record)
         spent = allowed.refusal(cordoned=True)
-        note = "sick nodes are repaired one, two, four … at once, within the budget"
+        note = "unhealthy nodes are repaired one, two, four … at once, within the budget"
         note += f"; yet {spent_words(record, allowed, spent, now)}" if spent else ""
     else:
         event = BreakerOpened(
@@ -68,7 +68,9 @@ def change_breaker(
             breaker_cause="operator",
         )
         changed = forced_open(was, payload.reason, by, request, now)
-        note = "no sick node is acted on until somebody closes it; what is under way goes on"
+        note = (
+            "no unhealthy node is acted on until an operator closes it; what is under way goes on"
+        )
     if was.request == request:
         return BreakerChange(record=None, event=event, note=note)
     return BreakerChange(

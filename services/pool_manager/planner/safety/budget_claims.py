@@ -8,7 +8,7 @@ import msgspec
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes, unavailable
-from services.pool_manager.planner.pool_snapshot import World
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,25 +16,25 @@ class Claiming:
     """What is to be written about a pool's claim before its decision is."""
 
     claims: FleetBudgetRecord | None = None
-    """None: as they stand."""
+    """None: unchanged."""
     fence: bool = False
-    """Nothing is decided, and less could be claimed but for a decision that somebody may still be
+    """Nothing is decided, and less could be claimed but for a decision that a replica may still be
     writing: the pool's record is to be written as it is, and then all be read again."""
 
 
-def claiming(world: World, decided: PoolRecord) -> Claiming:
+def claiming(snapshot: PoolSnapshot, decided: PoolRecord) -> Claiming:
     """What a decision claims of the fleet's budget."""
-    if world.others is None:
+    if snapshot.others is None:
         return Claiming()
     pool = decided.name
-    old = world.claims.claims.get(pool)
-    wanted = claim_of(decided, world.nodes, world.revision)
+    old = snapshot.claims.claims.get(pool)
+    wanted = claim_of(decided, snapshot.nodes, snapshot.revision)
     claim = claimed(old, wanted)
-    if decided == world.record and says_less(wanted, claim):
+    if decided == snapshot.record and says_less(wanted, claim):
         return Claiming(fence=True)
     if old is not None and msgspec.structs.replace(claim, revision=old.revision) == old:
         return Claiming()
-    return Claiming(FleetBudgetRecord(claims={**world.claims.claims, pool: claim}))
+    return Claiming(FleetBudgetRecord(claims={**snapshot.claims.claims, pool: claim}))
 
 
 def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
@@ -49,7 +49,7 @@ def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
 
 
 def claimed(old: BudgetClaim | None, wanted: BudgetClaim) -> BudgetClaim:
-    """The claim to be written: not below one that somebody may still be about to act on.
+    """The claim to be written: not below one that a replica may still act on.
 
     `old` of the same revision was written for a decision whose pool record may yet be written; of
     those decisions one at most will be. The greater of both claims covers whichever it is.

@@ -4,7 +4,7 @@ The level is a count of nodes; the rate a count of sagas begun within a sliding 
 reboots, which leave a node in its place, have a rate of their own, so that a node that climbs the
 ladder does not spend the replacements of others. What was begun is kept in slots of a sixtieth of
 the window, so that a record stays small and a restart forgets nothing; a slot counts until the last
-moment it stands for has left the window.
+moment of it has left the window.
 """
 
 import math

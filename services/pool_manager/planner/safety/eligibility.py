@@ -8,19 +8,21 @@ from datetime import datetime
 from schemas.enums import Refusal
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.pool_snapshot import World, earlier
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.sagas import ON_REQUEST
 
 
-def kept(node: NodeRecord, record: PoolRecord, now: datetime, *, can_wait: bool = False) -> str:
+def blocked_reason(
+    node: NodeRecord, record: PoolRecord, now: datetime, *, can_wait: bool = False
+) -> str:
     """Why nothing automatic may take this node out of service now; empty where it may.
 
     `can_wait`: it is work that a service window was made for, such as what a degraded node needs.
     """
-    if held(node, now):
-        return f"{node.node} is held {hold_told(node)}"
+    if is_held(node, now):
+        return f"{node.node} is held {describe_hold(node)}"
     frozen = maintenance_windows.opening(record.spec.windows, "freeze", now)
     # On a silent node nothing can be disturbed any more, and what the cloud takes it takes.
     gone = node.lost or cloud_notices.urgent(node, record.spec, now)
@@ -28,26 +30,26 @@ def kept(node: NodeRecord, record: PoolRecord, now: datetime, *, can_wait: bool 
         return (
             f"the window {frozen.window.name} keeps it as it is until {frozen.end:%m-%d %H:%M} UTC"
         )
-    if can_wait and not serving(record, now):
+    if can_wait and not may_begin_deferred(record, now):
         coming = maintenance_windows.next_opening(record.spec.windows, "service", now)
         when = f", next at {coming.start:%m-%d %H:%M} UTC" if coming else ""
         return f"it can wait for a service window{when}"
     return ""
 
 
-def held(node: NodeRecord, now: datetime) -> bool:
-    """Whether somebody holds the node."""
+def is_held(node: NodeRecord, now: datetime) -> bool:
+    """Whether an operator holds the node."""
     return node.held_until is not None and now < node.held_until
 
 
-def hold_told(node: NodeRecord) -> str:
+def describe_hold(node: NodeRecord) -> str:
     """A hold in words."""
     assert node.held_until is not None
     by = f" by {node.held_by}" if node.held_by else ""
     return f"until {node.held_until:%m-%d %H:%M} UTC{by}: {node.held_reason}"
 
 
-def serving(record: PoolRecord, now: datetime) -> bool:
+def may_begin_deferred(record: PoolRecord, now: datetime) -> bool:
     """Whether work that can wait may begin: a service window is open, or the pool has none."""
     spec = record.spec
     if not any(window.kind == "service" for window in spec.windows):
@@ -55,21 +57,21 @@ def serving(record: PoolRecord, now: datetime) -> bool:
     return maintenance_windows.opening(spec.windows, "service", now) is not None
 
 
-def next_change(world: World, now: datetime) -> datetime | None:
+def next_change(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
     """When the next hold ends, or a window opens or closes."""
-    soonest = maintenance_windows.next_edge(world.record.spec.windows, now)
-    for node in world.nodes.needs_attention:
-        if held(node, now):
+    soonest = maintenance_windows.next_edge(snapshot.record.spec.windows, now)
+    for node in snapshot.nodes.needs_attention:
+        if is_held(node, now):
             soonest = earlier(soonest, node.held_until)
     return soonest
 
 
-def released(world: World, now: datetime) -> tuple[NodeRecord, ...]:
+def released(snapshot: PoolSnapshot, now: datetime) -> tuple[NodeRecord, ...]:
     """Nodes whose hold has come to its end."""
     return tuple(
         node
-        for node in world.nodes.needs_attention
-        if node.held_until is not None and not held(node, now)
+        for node in snapshot.nodes.needs_attention
+        if node.held_until is not None and not is_held(node, now)
     )
 
 
@@ -83,9 +85,9 @@ def refusal(
             f"pool {record.name} has mode: observe, in which nothing is touched; set mode: act for "
             "the pool and the fleet, restart the pool-manager, and ask again"
         )
-    if requested is not None and requested.disrupts and held(node, now):
+    if requested is not None and requested.disrupts and is_held(node, now):
         return "held", (
-            f"{node.node} is held {hold_told(node)}; first: navarch release {node.node}"
+            f"{node.node} is held {describe_hold(node)}; first: navarch release {node.node}"
         )
     if node.spare and verb in ("uncordon", "drain", "reset-gpu", "reboot"):
         return "wrong-state", (

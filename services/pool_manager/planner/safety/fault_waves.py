@@ -1,9 +1,9 @@
-"""Which sick nodes have one cause: a wave. Pure.
+"""Which unhealthy nodes have one cause: a wave. Pure.
 
-Nodes that fall ill of the same thing within a short window are one. So are nodes of different
+Nodes that fall unhealthy of the same thing within a short window are one. So are nodes of different
 fault signatures that share a rack, a zone, a driver version or a provider, where that sets them
-apart: it must be so lopsided a share of the sick as chance alone would hardly give. Where all nodes
-of a pool have the same driver, that all sick ones have it says nothing.
+apart: the share must be more lopsided than chance explains. Where all nodes
+of a pool have the same driver, it says nothing that the unhealthy ones have it.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ from services.primitives.common_causes import is_set_apart, nodes_needed
 CHANCE: Final = 1 / 1000
 """A common cause is assumed of different faults only where chance is this unlikely."""
 CAUSES: Final[tuple[IncidentScope, ...]] = ("rack", "zone", "driver", "provider")
-"""The narrowest first: of causes that explain as many nodes it is the one that is told."""
+"""The narrowest first: of causes that explain as many nodes it is the one that is reported."""
 CAUSES_MAX: Final = 8
 """Found in one look; the next goes on from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ill:
+class UnhealthyNode:
     """A node that has something, and since when."""
 
     node: NodeRecord
@@ -38,14 +38,14 @@ class Ill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wave:
-    """Nodes that fell ill at once, in that order, and what they have in common."""
+class FaultWave:
+    """Nodes that became unhealthy at once, in that order, and what they have in common."""
 
     what: str
     """Its key among the incidents: `xid-79`, `rack-r12`."""
     scope: IncidentScope
     within: str
-    members: tuple[Ill, ...]
+    members: tuple[UnhealthyNode, ...]
 
 
 def fault_signature(node: NodeRecord) -> str:
@@ -54,31 +54,31 @@ def fault_signature(node: NodeRecord) -> str:
     A silent node whose instance the provider says is gone is no riddle, and no incident's; nor is
     one that the cloud has announced to take.
     """
-    if cloud_notices.taken(node):
+    if cloud_notices.taken_reason(node):
         return ""
     if node.health == "unhealthy":
         return called(node.health_kind, node.health_code)
     return SILENCE if node.lost and node.provider_state != "gone" else ""
 
 
-def fell_at(node: NodeRecord) -> datetime | None:
-    """When a node fell ill of what it has."""
+def unhealthy_since(node: NodeRecord) -> datetime | None:
+    """When a node became unhealthy or was lost."""
     return node.health_at if node.health == "unhealthy" else node.lost_at
 
 
-def ill_nodes(nodes: Nodes) -> tuple[Ill, ...]:
+def find_unhealthy(nodes: Nodes) -> tuple[UnhealthyNode, ...]:
     """The nodes in service, or leaving it, that have something; those that fell first, first."""
     found = []
     for node in nodes.needs_attention:
         if node.health != "unhealthy" and not node.lost:
             continue
-        what, since = fault_signature(node), fell_at(node)
+        what, since = fault_signature(node), unhealthy_since(node)
         if what and since is not None and node.state in ("active", "leaving"):
-            found.append(Ill(node=node, what=what, since=since))
+            found.append(UnhealthyNode(node=node, what=what, since=since))
     return tuple(sorted(found, key=lambda each: (each.since, each.node.node)))
 
 
-def belongs(each: Ill, what: str, incident: OpenIncident) -> bool:
+def belongs(each: UnhealthyNode, what: str, incident: OpenIncident) -> bool:
     """Whether a node is one of an incident's."""
     if incident.scope == "pool":
         return each.what == what
@@ -88,27 +88,27 @@ def belongs(each: Ill, what: str, incident: OpenIncident) -> bool:
 def find(
     spec: IncidentSpec,
     nodes: Nodes,
-    ill: tuple[Ill, ...],
+    unhealthy: tuple[UnhealthyNode, ...],
     known: Mapping[str, OpenIncident],
     now: datetime,
-) -> tuple[Wave, ...]:
+) -> tuple[FaultWave, ...]:
     """The waves that no known incident is about yet."""
-    found: list[Wave] = []
+    found: list[FaultWave] = []
     size = len(nodes)
-    fresh = tuple(each for each in ill if not _settled(each, known))
+    fresh = tuple(each for each in unhealthy if not _settled(each, known))
     for what in dict.fromkeys(each.what for each in fresh):
         if what in known and known[what].hold_ended_at is None:
             continue
         members = tuple(each for each in fresh if each.what == what)
         wave = _run(members, spec, nodes_needed(spec, size), now)
         if wave:
-            found.append(Wave(what=what, scope="pool", within="", members=wave))
+            found.append(FaultWave(what=what, scope="pool", within="", members=wave))
     open_now = {what: each for what, each in known.items() if each.hold_ended_at is None}
-    told = {wave.what for wave in found}
+    found_now = {wave.what for wave in found}
     rest = tuple(
         each
         for each in fresh
-        if each.what not in told
+        if each.what not in found_now
         and not any(belongs(each, what, incident) for what, incident in open_now.items())
     )
     while len(found) < CAUSES_MAX and (wave_ := _by_cause(spec, nodes, rest, now)) is not None:
@@ -121,8 +121,8 @@ def find(
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _settled(each: Ill, known: Mapping[str, OpenIncident]) -> bool:
-    """Whether a node fell ill in an incident whose hold has passed: that was told already."""
+def _settled(each: UnhealthyNode, known: Mapping[str, OpenIncident]) -> bool:
+    """Whether a node became unhealthy in an incident whose hold has passed."""
     return any(
         incident.hold_ended_at is not None
         and each.since <= incident.hold_ended_at
@@ -132,8 +132,8 @@ def _settled(each: Ill, known: Mapping[str, OpenIncident]) -> bool:
 
 
 def _run(
-    members: tuple[Ill, ...], spec: IncidentSpec, wanted: int, now: datetime
-) -> tuple[Ill, ...]:
+    members: tuple[UnhealthyNode, ...], spec: IncidentSpec, wanted: int, now: datetime
+) -> tuple[UnhealthyNode, ...]:
     """The first of `wanted` or more within the window that are not too old to matter."""
     window, hold = timedelta(seconds=spec.window), timedelta(seconds=spec.hold)
     end = 0
@@ -147,14 +147,14 @@ def _run(
 
 
 def _by_cause(
-    spec: IncidentSpec, nodes: Nodes, rest: tuple[Ill, ...], now: datetime
-) -> Wave | None:
+    spec: IncidentSpec, nodes: Nodes, rest: tuple[UnhealthyNode, ...], now: datetime
+) -> FaultWave | None:
     """The cause that explains most of the nodes that nothing explains yet."""
-    best: Wave | None = None
+    best: FaultWave | None = None
     if len(rest) < spec.nodes:
         return None
     for scope in CAUSES:
-        members: dict[str, list[Ill]] = {}
+        members: dict[str, list[UnhealthyNode]] = {}
         for each in rest:
             members.setdefault(shared(each.node, scope), []).append(each)
         unknown = members.pop("", [])
@@ -177,5 +177,5 @@ def _by_cause(
             within -= sum(1 for each in unknown if first <= each.since <= last)
             others = max(0, within - len(wave))
             if is_set_apart(len(wave), others, sizes[value] / known, CHANCE):
-                best = Wave(what=f"{scope}-{value}", scope=scope, within=value, members=wave)
+                best = FaultWave(what=f"{scope}-{value}", scope=scope, within=value, members=wave)
     return best

@@ -11,11 +11,11 @@ from schemas.node_records import NodeRecord
 from schemas.operator_requests import HoldRequest
 
 SECONDS_MAX: Final = 7 * 86_400.0
-"""A hold is for the time that somebody looks at the node; what is kept for good has other means."""
+"""A hold lasts while an operator looks at the node; it is not meant for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class NodeHold:
     """How a node is held from now on; `until` None: not any more."""
 
     pool: str
@@ -28,15 +28,15 @@ class Holding:
 def problem(request: HoldRequest) -> str:
     """What is wrong with a request to hold; empty where nothing is."""
     if not request.reason.strip():
-        return "a hold needs a reason, for whoever finds it at night; give one"
+        return "a hold needs a reason, for the operator who finds it at night; give one"
     if not 0 < request.for_ <= SECONDS_MAX:
         return f"a hold lasts up to {SECONDS_MAX / 86_400:.0f} days; ask for less, and again later"
     return ""
 
 
-def holding(request: HoldRequest, pool: str, asked_at: datetime) -> Holding:
+def requested_hold(request: HoldRequest, pool: str, asked_at: datetime) -> NodeHold:
     """The hold that is asked for, from when that was stored: repeating it changes nothing."""
-    return Holding(
+    return NodeHold(
         pool=pool,
         node=request.node,
         until=asked_at + timedelta(seconds=request.for_),
@@ -45,7 +45,7 @@ def holding(request: HoldRequest, pool: str, asked_at: datetime) -> Holding:
     )
 
 
-def applied(record: NodeRecord | None, hold: Holding) -> NodeRecord | None:
+def with_hold(record: NodeRecord | None, hold: NodeHold) -> NodeRecord | None:
     """The node's record with the hold, or without any."""
     if record is None:
         return None
@@ -56,8 +56,8 @@ def applied(record: NodeRecord | None, hold: Holding) -> NodeRecord | None:
     )
 
 
-def fact(hold: Holding, cause: str, now: datetime) -> NodeEvent:
-    """What is told of it."""
+def hold_event(hold: NodeHold, cause: str, now: datetime) -> NodeEvent:
+    """The event of it."""
     if hold.until is None:
         return Released(
             id=f"released-{cause}",
@@ -80,9 +80,9 @@ def fact(hold: Holding, cause: str, now: datetime) -> NodeEvent:
     )
 
 
-def over(record: NodeRecord, now: datetime) -> tuple[Holding, NodeEvent]:
-    """The end of a hold whose time has come, and the fact of it."""
+def expire(record: NodeRecord, now: datetime) -> tuple[NodeHold, NodeEvent]:
+    """The end of a hold whose time has come, and the event of it."""
     assert record.held_until is not None
-    end = Holding(pool=record.pool, node=record.node, reason="its time is over")
+    end = NodeHold(pool=record.pool, node=record.node, reason="its time is over")
     ident = f"{record.node}-{record.held_until.timestamp():.0f}"
-    return end, msgspec.structs.replace(fact(end, ident, now), cause="")
+    return end, msgspec.structs.replace(hold_event(end, ident, now), cause="")

@@ -1,9 +1,9 @@
-"""Which of a pool's sick nodes are one trouble, and for how long that holds them back. Pure.
+"""Which of a pool's unhealthy nodes are one incident, and for how long that holds them back. Pure.
 
-Many nodes that fall ill of one cause at once (`waves`) are one incident: a bad driver, a dead
-switch, a job that breaks GPUs, a broker that was away. Replacing each would cost the pool and mend
-nothing. While an incident is fresh the breaker is open for it. Silent nodes are taken for the
-network's trouble even after that: they are replaced one at a time until it has ended.
+Many nodes that fall unhealthy of one cause at once (`waves`) are one incident: a bad driver, a dead
+switch, a job that breaks GPUs, a broker that was away. Replacing each would cost the pool and
+repair nothing. While an incident is fresh the breaker is open for it. Silent nodes are taken for
+the network's fault even after that: they are replaced one at a time until it has ended.
 """
 
 from dataclasses import dataclass
@@ -18,36 +18,42 @@ from schemas.fault_signature import SILENCE, in_words
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.safety.fault_waves import Ill, Wave, belongs, find, ill_nodes
+from services.pool_manager.planner.safety.fault_waves import (
+    FaultWave,
+    UnhealthyNode,
+    belongs,
+    find,
+    find_unhealthy,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedIncidents:
     """What a look at a pool's incidents came to."""
 
     record: PoolRecord
     events: tuple[PoolEvent, ...] = ()
 
 
-def observe(record: PoolRecord, nodes: Nodes, revision: int, now: datetime) -> Seen:
+def observe(record: PoolRecord, nodes: Nodes, revision: int, now: datetime) -> ObservedIncidents:
     """Open, and close, incidents by what the nodes have."""
-    ill = ill_nodes(nodes)
+    unhealthy = find_unhealthy(nodes)
     incidents: dict[str, OpenIncident] = {}
     events: list[PoolEvent] = []
     for what, each in record.incidents.items():
-        kept = _kept(record, what, each, ill, now)
+        kept = _kept(record, what, each, unhealthy, now)
         if each.hold_ended_at is None and (kept is None or kept.hold_ended_at is not None):
             events.append(_event(record, each, what, (), revision, now, over=kept is None))
         if kept is not None:
             incidents[what] = kept
-    for wave in find(record.spec.health.incident, nodes, ill, incidents, now):
+    for wave in find(record.spec.health.incident, nodes, unhealthy, incidents, now):
         opened = _opened(wave)
         incidents[wave.what] = opened
         named = tuple(each.node.node for each in wave.members)
         events.append(_event(record, opened, wave.what, named, revision, now, over=None))
     if incidents != record.incidents:
         record = msgspec.structs.replace(record, incidents=incidents)
-    return Seen(record, tuple(events))
+    return ObservedIncidents(record, tuple(events))
 
 
 def until(record: PoolRecord, incident: OpenIncident) -> datetime:
@@ -89,7 +95,7 @@ def next_end(record: PoolRecord, now: datetime) -> datetime | None:
     return min((end for end in ends if end > now), default=None)
 
 
-def told(what: str, incident: OpenIncident) -> str:
+def describe_incident(what: str, incident: OpenIncident) -> str:
     """An incident in words: `300 nodes with XID 79`, `6 nodes in rack r12`."""
     match incident.scope:
         case "pool":
@@ -109,10 +115,14 @@ def told(what: str, incident: OpenIncident) -> str:
 
 
 def _kept(
-    record: PoolRecord, what: str, each: OpenIncident, ill: tuple[Ill, ...], now: datetime
+    record: PoolRecord,
+    what: str,
+    each: OpenIncident,
+    unhealthy: tuple[UnhealthyNode, ...],
+    now: datetime,
 ) -> OpenIncident | None:
     """The incident as it goes on; None: it is over."""
-    since = [one.since for one in ill if belongs(one, what, each)]
+    since = [one.since for one in unhealthy if belongs(one, what, each)]
     if each.hold_ended_at is not None:
         return each if any(moment <= each.hold_ended_at for moment in since) else None
     if not since:
@@ -122,7 +132,7 @@ def _kept(
     return each
 
 
-def _opened(wave: Wave) -> OpenIncident:
+def _opened(wave: FaultWave) -> OpenIncident:
     node = wave.members[0].node
     unhealthy = node.health == "unhealthy"
     return OpenIncident(
@@ -154,8 +164,8 @@ def _event(
         hold = format_duration(record.spec.health.incident.hold)
         then = "; then one silent node at a time" if what == SILENCE else ""
         reason = (
-            f"{told(what, incident)} at once are one trouble, not so many broken nodes: none is "
-            f"repaired for {hold}, or until somebody closes the breaker{then}"
+            f"{describe_incident(what, incident)} at once have one cause: none is "
+            f"repaired for {hold}, or until an operator closes the breaker{then}"
         )
     elif over:
         reason = "no node has it any more"

@@ -2,7 +2,8 @@
 
 A notice is no fault of the node: the hardware is sound, and the cloud takes it whatever we decide.
 So its replacement passes the budget, which counts it all the same, and no incident holds it back.
-The new node is begun at once and the work is told at once; the drain ends before the cloud does.
+The new node is launched at once and the work is notified at once; the drain ends before the cloud
+does.
 """
 
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ class Hurry:
     reason: str
 
 
-def noted(record: NodeRecord, event: ProviderNotice) -> NodeRecord:
+def record_notice(record: NodeRecord, event: ProviderNotice) -> NodeRecord:
     """Take an announcement, or its withdrawal, into a node's record; an older event is stale."""
     known = record.notices.get(event.notice)
     if known is not None and event.time < known.at:
@@ -58,17 +59,17 @@ def noted(record: NodeRecord, event: ProviderNotice) -> NodeRecord:
     return msgspec.structs.replace(record, notices=dict(newest[-NOTICES_MAX:]))
 
 
-def standing(node: NodeRecord) -> tuple[str, CloudNotice] | None:
-    """The notice that takes the node first, if any stands."""
+def current_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:
+    """The notice in force that takes the node first, if any."""
     if not node.notices:
         return None  # nearly always, and asked of every node in every decision
     found = [(name, each) for name, each in node.notices.items() if not each.withdrawn]
     return min(found, key=lambda each: (_moment(each[1]), each[0]), default=None)
 
 
-def taken(node: NodeRecord) -> str:
+def taken_reason(node: NodeRecord) -> str:
     """Why the cloud takes a node; empty where it does not."""
-    found = standing(node)
+    found = current_notice(node)
     if found is None:
         return ""
     return found[1].reason or f"the cloud takes it back ({found[1].kind})"
@@ -76,7 +77,7 @@ def taken(node: NodeRecord) -> str:
 
 def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
     """Whether there is no time to wait for the budget: the cloud will not."""
-    found = standing(node)
+    found = current_notice(node)
     return found is not None and (
         found[1].deadline is None or now >= found[1].deadline - _needed(spec)
     )
@@ -86,7 +87,7 @@ def gone(node: NodeRecord, now: datetime) -> bool:
     """Whether there is nothing left on a node that could be waited for."""
     if node.lost and node.provider_state == "gone":
         return True
-    found = standing(node)
+    found = current_notice(node)
     return found is not None and found[1].deadline is not None and now >= found[1].deadline
 
 
@@ -94,10 +95,10 @@ def departure(node: NodeRecord, spec: PoolSpec, now: datetime) -> dict[str, Any]
     """How a node leaves, as fields of the saga's opening; empty: as the pool says.
 
     Its drain has the pool's time, whatever the notice says: a notice may be withdrawn after the
-    node has fallen ill, and then the saga goes on without it. While one stands, `hurries` ends the
-    drain when the moment comes.
+    node has become unhealthy, and then the saga goes on without it. While one is in force,
+    `hurries` ends the drain when the moment comes.
     """
-    found = standing(node)
+    found = current_notice(node)
     fields: dict[str, Any] = {}
     if found is not None:
         fields["notice"] = found[0]
@@ -127,8 +128,8 @@ def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
             continue
         if node.lost and node.lost_at is not None and node.provider_state == "gone":
             found.append(Hurry(node.node, saga, node.lost_at, "its instance is gone"))
-        elif (notice := standing(node)) and (at := _drained_by(notice[1])):
-            found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken(node)}"))
+        elif (notice := current_notice(node)) and (at := _drained_by(notice[1])):
+            found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken_reason(node)}"))
     return found
 
 
@@ -144,8 +145,13 @@ def withdrawn(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[tuple[str
         if not opened.notice or node is None or opened.kind != "replace" or opened.cause:
             continue
         note = node.notices.get(opened.notice)
-        sick = node.health == "unhealthy" or node.lost
-        if note is not None and note.withdrawn and standing(node) is None and not sick:
+        is_unhealthy = node.health == "unhealthy" or node.lost
+        if (
+            note is not None
+            and note.withdrawn
+            and current_notice(node) is None
+            and not is_unhealthy
+        ):
             found.append((saga, node))
     return found
 
@@ -155,7 +161,7 @@ def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
     nodes = tuple(nodes)
     moments = [each.at for each in hurries(record, nodes)]
     for node in nodes:
-        found = standing(node)
+        found = current_notice(node)
         if found is not None and found[1].deadline is not None:
             moments.append(found[1].deadline - _needed(record.spec))
     return min((each for each in moments if each > now), default=None)

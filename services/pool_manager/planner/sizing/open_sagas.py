@@ -64,7 +64,7 @@ def begin(
 
 
 def _for_no_notice(opened: OpenSaga) -> OpenSaga:
-    """The same, where a notice that stands is not what it is begun for: it outlasts it."""
+    """The same, where a notice in force is not its reason: it outlasts the notice."""
     return msgspec.structs.replace(opened, notice="", sole_notice="")
 
 
@@ -91,7 +91,7 @@ def open_for(
     node: NodeRecord,
     promotes: str = "",
 ) -> tuple[str, OpenSaga, PoolRecord]:
-    """Open a saga about a node because somebody asked: it is for no notice, if one stands."""
+    """Open a saga that was requested about a node: it is for no notice, even if one is in force."""
     saga, opened, record = begin(fleet, record, kind, now, node=node, promotes=promotes)
     opened = _for_no_notice(opened)
     return saga, opened, with_open(record, saga, opened)

@@ -10,8 +10,8 @@ import msgspec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy, size
-from services.pool_manager.planner.pool_snapshot import Plan, World
-from services.pool_manager.planner.remediation.unhealthy_nodes import sick
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.remediation.unhealthy_nodes import remediation_reason
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 from services.pool_manager.planner.sizing.spares import ready, reserve
@@ -20,9 +20,9 @@ LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""
 
 
-def resize(world: World, begun: Plan, now: datetime) -> Plan:
+def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin what fills the gaps, or takes the surplus away; a spare fills a gap first."""
-    sizing = _Sizing(world, begun.record, dict(begun.start), now)
+    sizing = _Sizing(snapshot, begun.record, dict(begun.start), now)
     sizing.promote()
     record = sizing.record
     held_back = record.retry_at is not None and now < record.retry_at
@@ -41,11 +41,11 @@ class _Sizing:
     """The sagas of one decision about a pool's size, as they are begun."""
 
     def __init__(
-        self, world: World, record: PoolRecord, start: dict[str, OpenSaga], now: datetime
+        self, snapshot: PoolSnapshot, record: PoolRecord, start: dict[str, OpenSaga], now: datetime
     ) -> None:
         self.record = record
         self.start = start
-        self._world = world
+        self._world = snapshot
         self._now = now
 
     def gap(self, *, spare: bool = False) -> int:
@@ -100,18 +100,18 @@ class _Sizing:
 
 
 def _surplus(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[NodeRecord]:
-    """Nodes that may leave, those first that are of least use: sick, cordoned, then youngest."""
+    """Nodes that may leave; the least useful first: unhealthy, cordoned, youngest."""
     taken = busy(record)
     free = [
         node
         for node in nodes
         if node.node not in taken
         and node.state == "active"
-        and not eligibility.kept(node, record, now)
+        and not eligibility.blocked_reason(node, record, now)
     ]
 
     def use(node: NodeRecord) -> tuple[int, float, str]:
-        rank = 0 if sick(node, record, now) else 1 if node.cordoned else 2
+        rank = 0 if remediation_reason(node, record, now) else 1 if node.cordoned else 2
         age = (now - (node.admitted_at or now)).total_seconds()
         return rank, age, node.node
 

@@ -36,9 +36,9 @@ def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
         if node.state == "active"
         and node.health in ("healthy", "unknown")
         and not node.lost
-        and cloud_notices.standing(node) is None
+        and cloud_notices.current_notice(node) is None
         and node.node not in taken
-        and not eligibility.held(node, now)
+        and not eligibility.is_held(node, now)
     ]
     return sorted(found, key=lambda node: (node.health != "healthy", _since(node, now), node.node))
 

@@ -13,7 +13,7 @@ import msgspec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes, busy
-from services.pool_manager.planner.pool_snapshot import Plan, World
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 
@@ -21,7 +21,7 @@ WITHDRAWN: Final = "the cloud has withdrawn its notice"
 
 
 def returning(record: PoolRecord, nodes: Nodes) -> list[NodeRecord]:
-    """Nodes that are out of service for a notice alone, which stands no more."""
+    """Nodes that are out of service only for a notice that is no longer in force."""
     taken = busy(record)
     return [
         node
@@ -31,14 +31,14 @@ def returning(record: PoolRecord, nodes: Nodes) -> list[NodeRecord]:
         and node.health != "unhealthy"
         and not node.lost
         and node.node not in taken
-        and cloud_notices.standing(node) is None
+        and cloud_notices.current_notice(node) is None
     ]
 
 
-def give_back(world: World, begun: Plan, now: datetime) -> Plan:
+def give_back(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin to put them into service again."""
-    for node in returning(begun.record, world.nodes):
-        saga, opened, record = begin(world.fleet, begun.record, "uncordon", now, node=node)
+    for node in returning(begun.record, snapshot.nodes):
+        saga, opened, record = begin(snapshot.fleet, begun.record, "uncordon", now, node=node)
         opened = msgspec.structs.replace(opened, reason=WITHDRAWN)
         begun = replace(
             begun, record=with_open(record, saga, opened), start={**begun.start, saga: opened}
