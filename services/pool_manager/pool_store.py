@@ -25,9 +25,9 @@ from schemas.topology import HEALTH, NODES, POOLS
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
+from services.pool_manager.planner.disruption_budget import lifted, others
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.safety.disruption_budget import lifted, others
 from services.pool_manager.requests import request_ordering
 from services.primitives.errors import Conflict
 

@@ -15,9 +15,9 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec
 from services.bus.port import Endpoint, Headers
+from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy
-from services.pool_manager.planner.remediation.unhealthy_nodes import remediation_reason
-from services.pool_manager.planner.safety.disruption_budget import allowance, others
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.request_dry_run import dry_run

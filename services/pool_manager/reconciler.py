@@ -24,7 +24,7 @@ from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan
-from services.pool_manager.planner.remediation.remediator import Remediator
+from services.pool_manager.planner.remediator import Remediator
 from services.pool_manager.planner.safety import holds
 from services.pool_manager.planner.safety.budget_claims import claiming
 from services.pool_manager.planner.setup_spec import setup_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from schemas.pool_records import PoolRecord
 from schemas.settings import REMEDIATOR_PLUGINS, PluginSettings, PoolSpec
-from services.pool_manager.planner.remediation.remediator import BUILT_IN, AlertOnly, Remediator
+from services.pool_manager.planner.remediator import BUILT_IN, AlertOnly, Remediator
 from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import load_plugin
 

@@ -13,9 +13,9 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.bus.record_bucket import retry_conflicts
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.remediation.recovered_nodes import HEARD, recovered
 from services.pool_manager.planner.saga_projection import has_succeeded
-from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.sagas import DEFINITIONS

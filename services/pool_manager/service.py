@@ -31,12 +31,12 @@ from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
+from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediator_plugins import Remediators
 from services.pool_manager.requests import pool_apply
-from services.pool_manager.requests.pool_requests import PoolRequests
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 from services.pool_manager.saga_effects import SagaEffects

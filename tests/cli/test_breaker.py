@@ -17,7 +17,7 @@ from tests.support.peers import Peers
 
 
 async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus) -> None:
-    """Opened by hand no unhealthy node is disrupted, whatever the budget says; closed, it is replaced."""
+    """An open breaker lets no unhealthy node be disrupted; closed, the node is replaced."""
     url = server.url
     async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
         names = await eventually(settled(bus, 3))

@@ -11,17 +11,10 @@ SHARED_FILE_NAMES: Final = frozenset({"__init__", "__main__", "service", "settin
 NOUNS: Final = frozenset({"tracing", "scoring", "incident_matching", "request_ordering"})
 """Words that end in -ing and are nouns of the field."""
 CLASSES_LATER: Final = frozenset(
-    {
-        *("Access", "Alert", "Answer", "Asked", "Change", "Checked", "Choice", "Claim"),
-        *("Failure", "Finding", "Fleet", "Held", "Inventory", "Jobs"),
-        *("Known", "Line", "Look", "Machine", "Moment", "Order", "Outage", "Outcome"),
-        *("Pace", "Plan", "Report", "Rule", "Seen", "SetupError", "Sighting"),
-        *("Source", "Stage", "Standing", "Step", "Summary", "Trouble", "Wanted"),
-        *("Wave", "World"),
-    }
+    {"Answer", "Finding", "Fleet", "Look"}
 )
 """Class names that are still used twice. The list only ever gets shorter."""
-LAYERS_LATER: Final = frozenset({"pool_manager", "simulator"})
+LAYERS_LATER: Final = frozenset({"simulator"})
 """Services whose parts may still import each other as they like. The list only gets shorter."""
 
 

@@ -13,6 +13,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
+from services.pool_manager.planner.disruption_budget import counted, noted, rate, room_at
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
@@ -26,7 +27,6 @@ from services.pool_manager.planner.safety.breaker import (
     opened,
     settled,
 )
-from services.pool_manager.planner.safety.disruption_budget import counted, noted, rate, room_at
 from services.pool_manager.requests.request_decisions import QueuedRequest, RequestDecision, decide
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

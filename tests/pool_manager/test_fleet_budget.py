@@ -18,14 +18,14 @@ from schemas.node_records import NodeRecord
 from schemas.operator_requests import BreakerRequest
 from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
+from services.pool_manager.planner.disruption_budget import others
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.remediation.remediator import Ladder
+from services.pool_manager.planner.remediator import Ladder
 from services.pool_manager.planner.safety.breaker import in_ramp
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
 from services.pool_manager.planner.safety.budget_claims import claimed, claiming
-from services.pool_manager.planner.safety.disruption_budget import others
 from services.pool_manager.sagas import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -19,7 +19,7 @@ from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety.fault_waves import unhealthy_since
 from services.pool_manager.planner.safety.incidents import room, until
-from tests.pool_manager.test_core import worlds
+from tests.pool_manager.test_pool_planner import worlds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

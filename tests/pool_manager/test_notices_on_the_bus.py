@@ -20,7 +20,7 @@ from schemas.topology import POOL_NODE_EVENTS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager import service
-from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually

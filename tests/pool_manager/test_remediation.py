@@ -19,7 +19,7 @@ from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.remediation.remediator import (
+from services.pool_manager.planner.remediator import (
     AlertOnly,
     Ladder,
     Remediator,
@@ -29,7 +29,7 @@ from services.pool_manager.planner.remediation.remediator import (
 from services.pool_manager.remediator_plugins import Remediators
 from services.primitives.errors import ConfigurationError
 from services.settings.settings_file import load_settings, parse_settings
-from tests.pool_manager.test_core import NOW, node, pool, snapshot, spec
+from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 
 LADDER = Ladder(options=Ladder.Options())
 HOUR = timedelta(hours=1)

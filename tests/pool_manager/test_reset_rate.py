@@ -5,7 +5,7 @@ import msgspec
 from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec
 from services.pool_manager.planner.pool_planner import close, plan
-from tests.pool_manager.test_core import NOW, node
+from tests.pool_manager.test_pool_planner import NOW, node
 from tests.pool_manager.test_remediation import LADDER, attempt, sick, under, under_with
 
 

@@ -22,7 +22,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS
 from services.notifier.alerts.alert_rules import Alert
 from services.notifier.service import Alerting
-from services.pool_manager.planner.safety.disruption_budget import limit, rate
+from services.pool_manager.planner.disruption_budget import limit, rate
 from services.pool_manager.service import build
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import ConsumerLoop

@@ -13,8 +13,8 @@ from schemas.health_records import HealthRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
+from services.pool_manager.planner import disruption_budget
 from services.pool_manager.planner.remediation import remedy_selection
-from services.pool_manager.planner.safety import disruption_budget
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions

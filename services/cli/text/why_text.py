@@ -19,7 +19,7 @@ from services.cli.text.advice_text import advice_words
 from services.cli.text.history_text import HistoryLine, history_lines
 from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
-from services.pool_manager.planner.sizing.cloud_notices import taken_reason
+from services.pool_manager.planner.cloud_notices import taken_reason
 from services.saga.saga_state import SagaState
 
 LINES_MAX: Final = 40

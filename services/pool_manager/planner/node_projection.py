@@ -21,7 +21,7 @@ from schemas.node_events import (
 )
 from schemas.node_records import NodeRecord
 from schemas.saga_params import LaunchSpec
-from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.planner import cloud_notices
 
 FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_state": ""}
 """Of a node that is heard again."""

@@ -8,9 +8,9 @@ from schemas.fleet_budget import FleetBudgetRecord
 from schemas.node_records import NodeRecord
 from schemas.pool_events import PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner.disruption_budget import Others
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.remediation.remediator import REPLACE, Remediator
-from services.pool_manager.planner.safety.disruption_budget import Others
+from services.pool_manager.planner.remediator import REPLACE, Remediator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

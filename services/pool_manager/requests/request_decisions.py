@@ -28,11 +28,11 @@ from schemas.pool_events import (
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.admission.admission_refusals import reset_refusals
+from services.pool_manager.planner.disruption_budget import limit, with_begun
 from services.pool_manager.planner.node_counts import unavailable
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
-from services.pool_manager.planner.safety.disruption_budget import limit, with_begun
 from services.pool_manager.planner.safety.holds import NodeHold, problem, requested_hold
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.pool_manager.planner.sizing.spares import substitute

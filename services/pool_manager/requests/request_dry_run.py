@@ -11,10 +11,10 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
+from services.pool_manager.planner.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility, incidents
-from services.pool_manager.planner.safety.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.requests.request_decisions import decide
 from services.pool_manager.requests.request_replies import QueuedRequest

@@ -10,8 +10,8 @@ from typing import Final
 from schemas.fault_signature import SILENCE
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import automatic
-from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.sagas import DEFINITIONS
 
 HEARD: Final = "the node is heard again"

@@ -17,14 +17,15 @@ from schemas.fault_signature import called
 from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.remediation.remediator import RemedyChoice
-from services.pool_manager.planner.remediation.unhealthy_nodes import remediation_reason
+from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.fault_waves import fault_signature
-from services.pool_manager.planner.sizing import cloud_notices, spares
+from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 
 SAGAS: Final[Mapping[Remediation, SagaKind]] = {

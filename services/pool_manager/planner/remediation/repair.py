@@ -13,24 +13,22 @@ from schemas.enums import BreakerCause
 from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import busy
-from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import remedy_selection
-from services.pool_manager.planner.remediation.remediator import RemedyChoice
-from services.pool_manager.planner.remediation.unhealthy_nodes import (
-    remediation_reason,
-    tolerated_seconds,
-)
-from services.pool_manager.planner.safety import breaker, eligibility, incidents
-from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
-from services.pool_manager.planner.safety.disruption_budget import (
+from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import (
     Allowance,
     allowance,
     room_at,
     with_begun,
 )
+from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
+from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner.remediator import RemedyChoice
+from services.pool_manager.planner.safety import breaker, eligibility, incidents
+from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
 from services.pool_manager.planner.safety.fault_waves import fault_signature
-from services.pool_manager.planner.sizing import cloud_notices, spares
+from services.pool_manager.planner.sizing import spares
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason, tolerated_seconds
 
 WAITING_NAMED_MAX: Final = 50
 """Nodes that a breaker event names; it has their number as well."""

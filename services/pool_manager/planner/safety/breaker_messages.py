@@ -8,8 +8,8 @@ from schemas.duration import format_duration
 from schemas.enums import BreakerCause
 from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec
+from services.pool_manager.planner.disruption_budget import Allowance, room_at
 from services.pool_manager.planner.safety import incidents
-from services.pool_manager.planner.safety.disruption_budget import Allowance, room_at
 
 
 def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now: datetime) -> str:

@@ -8,11 +8,11 @@ import msgspec
 from schemas.operator_requests import BreakerRequest
 from schemas.pool_events import BreakerClosed, BreakerOpened, PoolEvent
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.breaker import closed_by_hand, forced_open
 from services.pool_manager.planner.safety.breaker_messages import spent_words
-from services.pool_manager.planner.safety.disruption_budget import allowance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

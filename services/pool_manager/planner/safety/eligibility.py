@@ -8,9 +8,9 @@ from datetime import datetime
 from schemas.enums import Refusal
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier
 from services.pool_manager.planner.safety import maintenance_windows
-from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.sagas import ON_REQUEST
 
 

@@ -16,8 +16,8 @@ from schemas.enums import IncidentScope
 from schemas.fault_signature import SILENCE, called, shared
 from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.sizing import cloud_notices
 from services.primitives.common_causes import is_set_apart, nodes_needed
 
 CHANCE: Final = 1 / 1000

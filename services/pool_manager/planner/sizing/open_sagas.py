@@ -8,8 +8,8 @@ import msgspec
 from schemas.enums import SagaKind
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.safety.fault_waves import fault_signature
-from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.sagas import DEFINITIONS
 
 

@@ -11,10 +11,10 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy, size
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.remediation.unhealthy_nodes import remediation_reason
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 from services.pool_manager.planner.sizing.spares import ready, reserve
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
 LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.sagas import DEFINITIONS
 
 

@@ -12,9 +12,9 @@ import msgspec
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 
 WITHDRAWN: Final = "the cloud has withdrawn its notice"

@@ -10,7 +10,7 @@ from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.settings import REMEDIATOR_PLUGINS, Settings
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
-from services.pool_manager.planner.remediation.remediator import BUILT_IN
+from services.pool_manager.planner.remediator import BUILT_IN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.pool_apply import ParsedApply

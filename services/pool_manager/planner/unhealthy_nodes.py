@@ -5,7 +5,7 @@ from typing import Final
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.sizing import cloud_notices
+from services.pool_manager.planner import cloud_notices
 
 UNVERIFIED_TIMES: Final = 3
 """So many times `lost_after` a silent node is waited for while the provider cannot say of it."""

@@ -12,11 +12,11 @@ from schemas.node_events import ProviderNotice
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
+from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.fault_waves import fault_signature
-from services.pool_manager.planner.sizing import cloud_notices
 from services.pool_manager.planner.sizing.open_sagas import begin, open_for
 from services.pool_manager.reconciler import saga_params
 from tests.pool_manager.fleet import peers

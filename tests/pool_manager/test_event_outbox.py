@@ -26,7 +26,7 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.pool_manager.planner import event_outbox
-from services.pool_manager.planner.remediation.remediator import REPLACE
+from services.pool_manager.planner.remediator import REPLACE
 from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import Reconciler
 from services.pool_manager.sagas import DEFINITIONS

@@ -13,6 +13,7 @@ from schemas.enums import SagaKind
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
+from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.node_counts import (
     Nodes,
     busy,
@@ -21,10 +22,9 @@ from services.pool_manager.planner.node_counts import (
 )
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.pool_manager.planner.remediation.unhealthy_nodes import remediation_reason
-from services.pool_manager.planner.safety.disruption_budget import limit
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.open_sagas import node_name
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
