@@ -62,12 +62,12 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
 
 def _gpus(record: NodeRecord, health: HealthRecord | None) -> tuple[dict[str, Any], ...]:
     """The node's GPUs, each with what the policy makes of it."""
-    remediation_reason = {each.index: each for each in health.gpus} if health is not None else {}
+    affected = {each.index: each for each in health.gpus} if health is not None else {}
     known = "unknown" if health is None or health.status == "unknown" else "healthy"
     views: list[dict[str, Any]] = []
     for gpu in record.gpus:
         view = {**msgspec.to_builtins(gpu), "health": known}
-        if (found := remediation_reason.get(gpu.index)) is not None:
+        if (found := affected.get(gpu.index)) is not None:
             fields = msgspec.to_builtins(found)
             view |= {"health": found.status}
             view |= {key: fields[key] for key in fields if key not in ("index", "status")}

@@ -193,7 +193,7 @@ class PoolManager:
 
         def respecified(old: PoolRecord) -> PoolRecord:
             desired = min(max(old.desired, spec.min_nodes), spec.max_nodes)
-            ours = {"with_hold": "", "removing": ""}
+            ours = {"applied": "", "removing": ""}
             return msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
 
         await self.store.change_pool(name, respecified)
@@ -209,14 +209,10 @@ class PoolManager:
         trace = received.stored.headers.get("traceparent", "")
 
         def changed(record: NodeRecord | None) -> NodeRecord | None:
-            with_hold = node_projection.apply_event(record, event, stored_at)
-            if (
-                with_hold is not None
-                and with_hold is not record
-                and with_hold.health_at == event.time
-            ):
-                return msgspec.structs.replace(with_hold, health_trace=trace)
-            return with_hold
+            after = node_projection.apply_event(record, event, stored_at)
+            if after is not None and after is not record and after.health_at == event.time:
+                return msgspec.structs.replace(after, health_trace=trace)
+            return after
 
         record = await self.store.change_node(event.pool, event.node, changed)
         if record is None:

@@ -184,14 +184,12 @@ def test_surplus_takes_the_sick_then_the_cordoned_then_the_youngest() -> None:
         node("old", admitted_at=NOW - timedelta(days=9)),
         node("young"),
         node("cordoned", cordoned=True, admitted_at=NOW - timedelta(days=9)),
-        node("remediation_reason", health="unhealthy", admitted_at=NOW - timedelta(days=9)),
+        node("unhealthy", health="unhealthy", admitted_at=NOW - timedelta(days=9)),
     )
     observed = spec(health=HealthSpec(auto_replace=False))
     decided = plan(snapshot(pool(1, spec=observed), *nodes), NOW)
 
-    assert {"remediation_reason", "cordoned", "young"} == {
-        each.node for each in decided.start.values()
-    }
+    assert {"unhealthy", "cordoned", "young"} == {each.node for each in decided.start.values()}
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(0, 2), (1, 4), (5, 64), (20, 600)])

@@ -130,7 +130,7 @@ def test_whatever_happens_the_ladder_ends(
 def test_the_reason_tells_what_was_tried() -> None:
     """Whoever is replaced in the end has its story in the saga's reason."""
     told = LADDER.choose(sick(), (RESET, RESET, FAILED_REBOOT), NOW).reason
-    assert "a GPU reset has not cured it, 2 times; a reboot failed: no" == told
+    assert "a GPU reset has not helped, 2 times; a reboot failed: no" == told
 
 
 # --- a pool's decision ----------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_a_saga_says_which_attempt_it_is_and_on_what() -> None:
         opened.attempt,
         opened.attempts_max,
     )
-    assert "XID 95; a GPU reset has not cured it, 2 times" == opened.reason
+    assert "XID 95; a GPU reset has not helped, 2 times" == opened.reason
 
 
 def test_attempts_at_another_sickness_do_not_count() -> None:

@@ -109,7 +109,7 @@ async def test_the_ladder_is_climbed_only_as_far_as_is_needed(fleet: Fleet) -> N
     sicken(fleet, first)
     end = await fleet.replaced(first.node, place)
     assert isinstance(end, NodeReplaced)
-    assert "a GPU reset has not cured it, 2 times; a reboot has not cured it, once" in end.reason
+    assert "a GPU reset has not helped, 2 times; a reboot has not helped, once" in end.reason
     # The workload system was told of each cordon, drain and uncordon.
     orders = [path for path, _ in groupby(e.path for e in fleet.around.orders_about(first.node))]
     assert ["/cordon", "/drain", "/uncordon"] * 3 + ["/cordon", "/drain"] == orders

@@ -1,7 +1,7 @@
-"""The remedy of each remediation_reason node of a pool, and what is left to people. Pure.
+"""The remedy of each unhealthy node of a pool, and what is left to people. Pure.
 
 Asks the pool's Remediator, which may be a plugin: where it fails, operators are notified and
-nothing is touched. What the cloud takes back is replaced, and so is a remediation_reason spare,
+nothing is touched. What the cloud takes back is replaced, and so is an unhealthy spare,
 whatever the pool's remediation is.
 """
 

@@ -335,7 +335,7 @@ def _breaker_events(
     allowed, count = actions.allowance, len(actions.left)
     match after.state:
         case "open":
-            waits = f"{count} remediation_reason wait: " if count else ""
+            waits = f"{count} unhealthy nodes wait: " if count else ""
             return (
                 BreakerOpened(
                     id=f"breaker-opened-{name}-{snapshot.revision}",
