@@ -107,8 +107,8 @@ def test_an_incident_is_told_once_and_named_by_the_breaker() -> None:
     assert (tuple(f"n{i:03}" for i in range(6)), "f0") == (opened.named, opened.cause)
     assert "wave" == breaker.breaker_cause
     assert (
-        "6 unhealthy nodes wait: one incident: 6 nodes with XID 79; none is repaired before 12:15:00 UTC, "
-        "unless an operator closes it"
+        "6 unhealthy nodes wait: one incident: 6 nodes with XID 79; none is repaired before "
+        "12:15:00 UTC, unless an operator closes it"
     ) == breaker.reason
     again = decide(first.record, nodes)
     assert ((), {}) == (again.events, again.start)
