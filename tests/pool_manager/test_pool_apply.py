@@ -83,7 +83,7 @@ def test_a_change_keeps_what_the_pool_is_about() -> None:
 @pytest.mark.parametrize(
     ("wanted", "there", "configured", "says"),
     [
-        (wants(), None, True, "pool extra stands in the configuration"),
+        (wants(), None, True, "pool extra is defined in the configuration"),
         (wants(9), None, False, "9 nodes asked for, which is not between min_nodes 0 and max_nod"),
         (wants(mode="observe"), None, False, "mode: a pool made by request acts as the fleet"),
         (wants(health=HealthSpec(unhealthy_after=3)), None, False, "health.unhealthy_after"),
@@ -280,4 +280,4 @@ async def test_what_a_request_says_is_checked_like_the_configuration(
     assert reasons[3].startswith("health.remediation.type: ")
     assert "write {" in reasons[4]
     assert "there is no pool 'extra'" in reasons[5]
-    assert "pool training stands in the configuration" in reasons[6]
+    assert "pool training is defined in the configuration" in reasons[6]

@@ -152,7 +152,7 @@ def _not_here(spec: PoolSpec) -> str:
         usual.unhealthy_after,
         usual.incident,
     ):
-        return "health.unhealthy_after and health.incident stand in the configuration alone"
+        return "health.unhealthy_after and health.incident are set in the configuration alone"
     return ""
 
 
