@@ -10,9 +10,7 @@ PRODUCT: Final = ("agent", "schemas", "services")
 SHARED_FILE_NAMES: Final = frozenset({"__init__", "__main__", "service", "settings", "errors"})
 NOUNS: Final = frozenset({"tracing", "scoring", "incident_matching", "request_ordering"})
 """Words that end in -ing and are nouns of the field."""
-CLASSES_LATER: Final = frozenset(
-    {"Answer", "Finding", "Fleet", "Look"}
-)
+CLASSES_LATER: Final = frozenset({"Answer", "Finding", "Fleet", "Look"})
 """Class names that are still used twice. The list only ever gets shorter."""
 LAYERS_LATER: Final = frozenset({"simulator"})
 """Services whose parts may still import each other as they like. The list only gets shorter."""
