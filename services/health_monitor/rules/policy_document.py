@@ -23,8 +23,8 @@ This page is written by
 those, not this. How to write a policy of your own is said at the head of the policy file.
 
 A fault's **result** is `healthy` (noted, nothing else), `degraded` (the node stays in service,
-people are explained, it wears off) or `unhealthy` (the node leaves service; it lasts until the node
-is uncordoned or replaced). The **action** is what the fault calls for; what is done about an
+operators are notified, it wears off) or `unhealthy` (the node leaves service; it lasts until it is
+uncordoned or replaced). The **action** is what the fault calls for; what is done about an
 unhealthy node is the pool's remediation, by default a replacement. *At once* means that one fault
 is enough whatever the pool's `unhealthy_after` says.
 
@@ -43,7 +43,7 @@ _HOW: Final = """\
   touches another's time. The node is healthy again when the last is gone.
 - *Unhealthy* is sticky: a new registration, a reboot or any other fault does not lift it, an
   uncordon or the node's end does. A worse action (reset, then reboot, then replacement) is
-  again.
+  published again.
 - An uncordon clears the node as of its request. What the node reports from then on
   counts, also while the workload system keeps the uncordon waiting; after a reset or a reboot it is
   what the node has reported since that.
@@ -52,7 +52,7 @@ _HOW: Final = """\
 - A rule with `count` and `window` matches from the `count`-th fault within the window on. It
   counts the faults that reach it, by the host's time, so that a late delivery is no burst.
 - A *level* is a reading in the samples that stays beyond a bound: once it has lasted, it becomes
-  one fault, judged by the same rules. It is explained of once however long it lasts, degrades the
+  one fault, judged by the same rules. It is reported once however long it lasts, degrades the
   node until it is over (or for a day, if its end is missed), and is reported again after an
   uncordon or a boot.
 - Each GPU has its own health beside its node's (`navarch get NODE`): the worst condition that
@@ -61,7 +61,7 @@ _HOW: Final = """\
   names what they share: a job, a rack, a zone, a provider or the pool (`health.incident` of the
   pool says how many nodes that takes; three of one job are enough, two where another node of it
   crashed first, and a whole rack from three on). Where it makes nodes unhealthy, none of
-  them is repaired while it is fresh; where it does not, people are explained.
+  them is repaired while it is fresh; where it does not, operators are notified.
 - What a program can bring about (XIDs 8, 13, 31, 32, 43, 45, 68, 69) is **its job's and not the
   node's** where another node of the same job shows the same within a minute, or, for the clean-up
   XID 45, showed anything in the half hour before. It is noted as healthy with the rule `(one job)`
