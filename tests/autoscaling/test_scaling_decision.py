@@ -160,7 +160,7 @@ AWAY = "- {at: 1m, action: inject_failure, target: workload, params: {failure_ty
             "cooldown",
             {"more": "- {at: 2m, action: set_load, target: training, params: {queue_depth: 1}}"},
         ),
-        ("failed", {"kind": "'tests.autoscaling.test_advice:Failing'"}),
+        ("failed", {"kind": "'tests.autoscaling.test_scaling_decision:Failing'"}),
         ("source", {"more": AWAY}),
     ],
 )

@@ -280,7 +280,7 @@ def test_an_uncordon_after_a_cure_vouches_for_nothing_that_came_after_it(since, 
     assert [status] == verdicts(effects)
     if status == "unhealthy":
         assert ("reset_gpu", "f1") == (record.action, record.fault)
-        assert "again after it was mended" in record.reason
+        assert "again after it was repaired" in record.reason
     assert (record, ()) == node_health.decide_uncordoned(record, event, seen(50))
 
 

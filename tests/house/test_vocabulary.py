@@ -43,8 +43,8 @@ CLEAN_LATER: Final = (
         "docs/simulation.md",
         "docs/stress.md",
     ),
-    *("services/cli", "services/metrics", "services/notifier", "services/provisioner"),
-    *("tests/agent", "tests/autoscaling", "tests/cli", "tests/crash"),
+    *("services/cli", "services/metrics", "services/notifier"),
+    *("tests/autoscaling", "tests/cli", "tests/crash"),
     *(
         "tests/health_monitor",
         "tests/house/test_names.py",

@@ -113,7 +113,7 @@ def test_proceeding_ends_the_wait_and_only_a_drains() -> None:
     assert ("expired", "enough", "request-5") == (
         gone_on.step("drain").status,
         gone_on.step("drain").reason,
-        gone_on.requested,
+        gone_on.asked,
     )
     assert isinstance(proceed(DRAIN, cordoning, NOW, reason="enough"), Impossible)
     assert isinstance(proceed(DRAIN, gone_on, NOW, reason="enough"), Impossible)

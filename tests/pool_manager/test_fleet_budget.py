@@ -90,7 +90,7 @@ class Bus:
         self.pools[record.name] = (record, revision + 1)
         return True
 
-    def sicken(self, pool: str, number: int) -> None:
+    def make_unhealthy(self, pool: str, number: int) -> None:
         """A node falls ill of something that no other has."""
         names = sorted(self.nodes[pool])
         if names:
@@ -202,7 +202,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("step"), st.integers(0, 3)),
     st.tuples(st.just("whole"), st.integers(0, 3)),
     st.tuples(st.just("die"), st.integers(0, 3)),
-    st.tuples(st.just("sicken"), st.integers(0, 7)),
+    st.tuples(st.just("make_unhealthy"), st.integers(0, 7)),
     st.tuples(st.just("heal"), st.integers(0, 7)),
     st.tuples(st.just("done"), st.integers(0, 7)),
     st.tuples(st.just("failed"), st.integers(0, 7)),
@@ -238,7 +238,7 @@ def test_no_interleaving_spends_more_than_the_budget_and_nothing_is_claimed_for_
                     pass
             case "die":
                 under_way.pop(number, None)
-            case "sicken":
+            case "make_unhealthy":
                 bus.make_unhealthy(pool, number // 2)
             case "heal":
                 bus.heal(pool, number // 2)

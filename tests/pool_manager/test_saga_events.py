@@ -36,7 +36,7 @@ def test_no_two_facts_of_a_saga_share_an_id(
     """Whichever step fails, and is then mended and done again; a replica that is late agrees."""
     run = Run(definition, params(definition, variant), fail=step)
     if run.to_end().status == "stuck":
-        run.mend()
+        run.repair_and_retry()
     ids = [each.id for each in told(run)]
 
     assert len(ids) == len(set(ids))
@@ -51,7 +51,7 @@ def test_what_happens_again_after_a_retry_is_told_again() -> None:
     definition = DEFINITIONS["replace"]
     run = Run(definition, params(definition, "provision_first"), fail="drain")
     state = run.to_end()
-    run.mend()
+    run.repair_and_retry()
     stuck = [each for each in run.log if isinstance(each, SagaStuck)]
     drains = [each for each in run.log if isinstance(each, StepStarted) and each.step == "drain"]
     overdue = [

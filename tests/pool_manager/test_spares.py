@@ -166,7 +166,7 @@ class Life:
     def _change(self, name: str, **changes: object) -> None:
         self.nodes[name] = msgspec.structs.replace(self.nodes[name], **changes)
 
-    def sicken(self, place: int) -> None:
+    def make_unhealthy(self, place: int) -> None:
         """A node falls ill, in service or in reserve."""
         names = sorted(self.nodes)
         if names:
@@ -190,7 +190,7 @@ class Life:
 
 
 STEP = st.one_of(
-    st.tuples(st.just("sicken"), st.integers(0, 20)),
+    st.tuples(st.just("make_unhealthy"), st.integers(0, 20)),
     st.tuples(st.sampled_from(["done", "unwound"]), st.integers(0, 20)),
     st.tuples(st.just("scale"), st.integers(0, 6)),
     st.tuples(st.just("spares"), st.integers(0, 3)),
@@ -207,7 +207,7 @@ def test_a_pool_with_spares_keeps_its_bounds_and_returns_to_its_size(
     life.settle()
     for what, number in steps:
         most = life.counts()
-        if what == "sicken":
+        if what == "make_unhealthy":
             life.make_unhealthy(number)
         elif what == "scale":
             life.record = msgspec.structs.replace(life.record, desired=number)

@@ -66,7 +66,7 @@ async def fleet(bus: NatsBus) -> None:
     )
 
 
-async def sicken(bus: NatsBus, name: str) -> None:
+async def make_unhealthy(bus: NatsBus, name: str) -> None:
     """Judge a node as the health-monitor does."""
     verdict = Verdict(
         id=f"v-{name}",
@@ -147,7 +147,7 @@ async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_
         async with Running(server.url, "pool-manager", build, SETTINGS):
             clock = asyncio.get_running_loop().time
             began = clock()
-            await asyncio.gather(*(sicken(bus, name) for name in NAMES[:SICK]))
+            await asyncio.gather(*(make_unhealthy(bus, name) for name in NAMES[:SICK]))
 
             async def all_known() -> bool:
                 entries = await bus.entries(NODES, "training.>")

@@ -59,7 +59,9 @@ class RemedyChoice:
 class Remediator(Protocol):
     """Chooses remedies."""
 
-    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> RemedyChoice:
         """Choose; `attempts`: those for the current fault signature, oldest first."""
         ...
 
@@ -74,7 +76,9 @@ class Replace:
         """There is nothing to know."""
         del options
 
-    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> RemedyChoice:
         """Replace it."""
         del node, attempts, now
         return RemedyChoice(remedy="replace")
@@ -90,7 +94,9 @@ class AlertOnly:
         """There is nothing to know."""
         del options
 
-    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> RemedyChoice:
         """Notify operators, and touch nothing."""
         del attempts, now
         return RemedyChoice(
@@ -114,7 +120,9 @@ class Ladder:
         self._tries = options.tries
         self._window = timedelta(seconds=options.window)
 
-    def choose(self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime) -> RemedyChoice:
+    def choose(
+        self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+    ) -> RemedyChoice:
         """Choose the lowest rung that may still help."""
         asked = _asked(node)
         if asked == "inspect":
