@@ -94,7 +94,8 @@ async def test_a_reset_that_fails_is_followed_by_a_reboot(
     assert {"xid-95"} == {each.fault_signature for each in record.attempts}
     assert (False, "unknown", "after-b1") == (record.cordoned, record.health, record.boot_id)
     assert [("reset-gpu", "failed", 1, 3), ("reboot", "recovered", 2, 3)] == [
-        (each["remediation"], each["outcome"], each["attempt"], each["attempts_max"]) for each in facts
+        (each["remediation"], each["outcome"], each["attempt"], each["attempts_max"])
+        for each in facts
     ]
     steps = [step for step, name in peers.calls if name == node]
     assert ["cordon", "drain", "reset", "cordon", "drain", "reboot", "check", "uncordon"] == (
