@@ -1,24 +1,25 @@
 """`python -m tests.golden`: write the golden messages that are missing, and docs/events.md.
 
-A golden is written once and never changed: it is what some release wrote, and every later release
-must read it. `--again NAME` rewrites one, which is allowed only before its type was released.
+A golden is written once and then kept: a release wrote it, and every later release must read it.
+`--again NAME` overwrites one with an example, which is right only before its type was released.
+`python -m tests.golden.capture` takes all goldens from runs.
 """
 
 import argparse
 import sys
 
-from tests.golden.catalogue import everything
+from tests.golden.catalogue import HAND_MADE, everything, read_sources, write_sources
 from tests.golden.document import DOCUMENT, document
 from tests.golden.examples import example
 
 
 def main() -> None:
-    """Write what is missing."""
+    """Write the missing goldens and the document."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("--again", action="append", default=[], metavar="NAME")
     parser.add_argument("--all-again", action="store_true", help="before the first release only")
     arguments = parser.parse_args()
-    goldens = everything()
+    goldens, sources = everything(), read_sources()
     known = {each.name for each in goldens}
     if unknown := set(arguments.again) - known:
         sys.exit(f"no such type: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
@@ -27,7 +28,9 @@ def main() -> None:
         if again or not golden.path.exists():
             golden.path.parent.mkdir(exist_ok=True)
             golden.path.write_bytes(example(golden.kind))
+            sources[golden.name] = HAND_MADE
             sys.stdout.write(f"wrote {golden.path}\n")
+    write_sources({golden.name: sources[golden.name] for golden in goldens})
     DOCUMENT.write_text(document(), encoding="utf-8")
     sys.stdout.write(f"wrote {DOCUMENT}\n")
 

@@ -1,9 +1,10 @@
-"""Everything that travels on the bus or lies in a bucket, found in the schemas themselves.
+"""Every type of message and record, found in the schemas themselves.
 
-So a type that is added is known here at once, and has no golden until one is written.
+A new type appears here at once, and has no golden until one is written.
 """
 
 import importlib
+import json
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from schemas.messages import Message, Record, message_type
 from schemas.operator_requests import REQUESTS
 
 HERE: Final = Path(__file__).parent
+SOURCES: Final = HERE / "sources.json"
+HAND_MADE: Final = "written by hand"
+"""No run produces it."""
 STEP_TYPES: Final = tuple(
     each
     for name, each in vars(step_data).items()
@@ -38,12 +42,24 @@ class Golden:
     path: Path
 
     def __str__(self) -> str:
-        """Name it in a test's id."""
+        """Its name in test IDs."""
         return self.name
 
 
+def read_sources() -> dict[str, str]:
+    """Golden -> the run that wrote it, or `HAND_MADE`."""
+    found: dict[str, str] = json.loads(SOURCES.read_bytes())
+    return found
+
+
+def write_sources(sources: dict[str, str]) -> None:
+    """Write where each golden comes from."""
+    text = json.dumps(dict(sorted(sources.items())), indent=2)
+    SOURCES.write_text(f"{text}\n", encoding="utf-8")
+
+
 def everything() -> list[Golden]:
-    """Every type there is."""
+    """Every type."""
     return [
         *(_golden("messages", message_type(each), each) for each in message_types()),
         *(_golden("records", each.__name__, each) for each in record_types()),

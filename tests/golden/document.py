@@ -1,6 +1,6 @@
 """Writes docs/events.md from the schemas, their docstrings and the goldens.
 
-So it says what the code says; a test compares the file with what would be written.
+A test compares the file with what would be written.
 """
 
 import ast
@@ -106,7 +106,7 @@ class Field:
     name: str
     kind: str
     default: str | None
-    """None: it must be there."""
+    """None: it is required."""
     text: str
 
 

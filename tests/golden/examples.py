@@ -1,4 +1,4 @@
-"""An example of every type: each field has a value, and none its default, so far as can be."""
+"""Examples of types that no run produces: each field has a value other than its default."""
 
 from typing import Any, Final
 

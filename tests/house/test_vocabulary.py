@@ -46,6 +46,7 @@ CLEAN_LATER: Final = (
     *("services/cli", "services/metrics", "services/notifier"),
     *("tests/autoscaling", "tests/cli", "tests/crash"),
     *(
+        "tests/golden/messages",
         "tests/health_monitor",
         "tests/house/test_names.py",
         "tests/metrics",

@@ -1,7 +1,7 @@
-"""What any release wrote, every later release reads; and docs/events.md says what the code says.
+"""Every release reads what earlier releases wrote; and docs/events.md matches the code.
 
-A golden is a message as it was written once. To add one for a new type, and to bring the document
-up to date: `python -m tests.golden`.
+A golden is a message as a run wrote it. `python -m tests.golden` adds one for a new type and
+updates the document; `python -m tests.golden.capture` takes all of them from runs.
 """
 
 import json
@@ -19,7 +19,7 @@ from schemas.node_events import NODE_EVENT_TYPES, Telemetry, node_codec
 from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import POOL_EVENT_TYPES, pool_codec
 from schemas.saga_log_entries import STATUSES, saga_codec, timer_codec
-from tests.golden.catalogue import HERE, everything, message_types
+from tests.golden.catalogue import everything, message_types, read_sources
 from tests.golden.document import DOCUMENT, document
 from tests.golden.examples import example
 
@@ -28,7 +28,7 @@ GOLDENS = everything()
 
 
 def part_of(golden: Any, now: Any) -> Any:
-    """What of `now` the golden speaks of: fields that were added since are left out."""
+    """The part of `now` that the golden has: fields that were added later are left out."""
     if isinstance(golden, dict) and isinstance(now, dict):
         return {key: part_of(value, now.get(key)) for key, value in golden.items()}
     if isinstance(golden, list) and isinstance(now, list) and len(golden) == len(now):
@@ -51,7 +51,7 @@ def spelt(value: Any) -> Any:
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=str)
 def test_every_type_has_a_golden_that_todays_code_reads_and_writes(golden):
-    """Decoded and encoded again it says the same: no field was renamed, retyped or dropped."""
+    """Decoded and encoded again it is the same: no field was renamed, retyped or dropped."""
     assert golden.path.exists(), f"{golden} has no golden; write it: python -m tests.golden"
     data = golden.path.read_bytes()
     if issubclass(golden.kind, Message):
@@ -68,7 +68,7 @@ def test_every_type_has_a_golden_that_todays_code_reads_and_writes(golden):
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=str)
 def test_a_field_that_is_added_has_a_default(golden):
-    """What older releases wrote lacks it: every field that a golden may lack is optional."""
+    """Older messages lack it: every field that a golden may lack is optional."""
     required = {
         field.encode_name
         for field in msgspec.structs.fields(golden.kind)
@@ -79,7 +79,7 @@ def test_a_field_that_is_added_has_a_default(golden):
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=str)
 def test_an_unknown_field_is_ignored_except_in_what_people_type(golden):
-    """A newer release's field harms no older reader; a request's typing error is refused."""
+    """Older readers ignore a newer release's field; an unknown key of a request is refused."""
     value = json.loads(golden.path.read_bytes()) | {"added_by_a_newer_release": 1}
     data = json.dumps(value)
     if golden.kind.__struct_config__.forbid_unknown_fields:
@@ -91,13 +91,19 @@ def test_an_unknown_field_is_ignored_except_in_what_people_type(golden):
 
 
 def test_no_golden_is_left_over():
-    """A type that has gone was written by some release, and cannot simply go."""
-    files = {path for folder in HERE.iterdir() if folder.is_dir() for path in folder.glob("*.json")}
+    """A release wrote each type, so a type cannot simply be removed."""
+    folders = {golden.path.parent for golden in GOLDENS}
+    files = {path for folder in folders for path in folder.glob("*.json")}
     assert files - {golden.path for golden in GOLDENS} == set()
 
 
+def test_every_golden_has_a_source():
+    """It names the run that wrote the golden, or says that no run produces the type."""
+    assert {golden.name for golden in GOLDENS} == set(read_sources())
+
+
 def test_every_message_is_known_to_exactly_one_codec_and_has_a_subject():
-    """A type that no codec reads would be counted as unknown wherever it arrives."""
+    """A type that no codec reads would be counted as unknown everywhere."""
     for kind in message_types():
         knowing = [codec for codec in CODECS if message_type(kind) in codec._decoders]
         assert len(knowing) == 1, kind
@@ -116,8 +122,8 @@ def test_types_are_named_by_source_and_version():
         assert (parts[:2], parts[3:5], len(parts)) == (["io", "navarch"], ["event", "v1"], 6)
 
 
-def test_a_saga_entrys_subject_names_its_type():
-    """Step and status together name one type, so a log can be read by its subjects alone."""
+def test_the_subject_of_a_saga_entry_determines_its_type():
+    """Step and status name one type, so a log can be read by its subjects alone."""
     seen = {(kind.__mro__[1].__name__, status): kind for kind, status in STATUSES.items()}
     assert len(seen) == len(STATUSES)
 
@@ -129,7 +135,7 @@ def test_an_example_can_be_made_of_every_type(golden):
     assert type(decoded) is golden.kind
 
 
-def test_the_document_says_what_the_code_says():
+def test_the_document_matches_the_code():
     """docs/events.md is what `python -m tests.golden` writes from the schemas and the goldens."""
     written = DOCUMENT.read_text(encoding="utf-8")
     assert written == document(), "docs/events.md is out of date; run: python -m tests.golden"

@@ -152,7 +152,7 @@ def test_a_sagas_name_is_checked_too(bad):
             build(bad)
 
 
-def test_names_are_bounded_where_they_are_used():
+def test_names_have_a_maximum_length():
     """Tokens 63, pools 30 so that their nodes' names fit, sagas 96: one more is refused."""
     for check, most in (
         (lambda name: token(name, "node"), 63),
