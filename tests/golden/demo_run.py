@@ -18,7 +18,8 @@ from schemas.topology import BUCKETS, EVENTS, EVIDENCE, NODES, SAGAS, STREAMS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Stored
 from services.cli.commands.demo_command import xid_79
-from services.cli.commands.serve_command import LOCAL_FOLDER, Serving, locked
+from services.cli.commands.serve_command import Serving, locked
+from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.settings.settings_file import load_settings
 
 CONFIG: Final = Path(__file__).resolve().parents[2] / "config" / "demo.yaml"
