@@ -25,7 +25,7 @@ NODES = 1_000
 FATAL = 200
 BENIGN = 1_800
 PUBLISHING_MAX = 128
-FATAL_CODES = (48, 79, 94, 95)
+FATAL_CODES = (48, 79, 95)
 BENIGN_CODES = (13, 31, 43, 45)
 
 records = decoder(HealthRecord)
