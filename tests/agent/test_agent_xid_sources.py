@@ -77,7 +77,7 @@ async def test_a_gpu_that_falls_off_the_bus_is_reported_once(host: AgentHost, bu
         f"NVRM: GPU {first}.0: GPU is lost",
     )
     host.order("gpu 0 lost 1")
-    await host.logged("an echo of", times=3)
+    await host.logged("duplicate of", times=3)
     host.write(f"NVRM: GPU at {other}.0 has fallen off the bus.", MARK)
     found = await faults(host, bus, 5)
     assert [(each["kind"], each["pci"]) for each in found] == [

@@ -209,7 +209,7 @@ async def test_memory_is_written_and_read(
         seconds_max=60,
         environment=os.environ,
     )
-    found = bed.make(cuda_library=str(cuda))._checks["memory"].parse(process, bed.make()._asked(1))
+    found = bed.make(cuda_library=str(cuda))._checks["memory"].parse(process, bed.make()._parameters(1))
     assert (found.ok, found.ran) == (ok, True)
     assert found.detail.startswith(detail)
 
@@ -221,7 +221,7 @@ async def test_without_cuda_the_memory_test_says_nothing(bed: Bed):
         seconds_max=60,
         environment=os.environ,
     )
-    found = bed.make()._checks["memory"].parse(process, bed.make()._asked(1))
+    found = bed.make()._checks["memory"].parse(process, bed.make()._parameters(1))
     assert (found.ran, process.code) == (False, 2)
     bed.busy = True
     assert await bed.make().at_boot() == ()

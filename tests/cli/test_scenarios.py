@@ -47,7 +47,7 @@ def test_run_tells_the_story_and_what_holds():
     assert code == 0
     assert "1:00.0   node-1" in said
     assert "XID 48: uncorrectable memory error (GPU 3)" in said
-    assert "holds  nobody replaces these nodes" in said
+    assert "holds  these nodes are not replaced" in said
     assert "xid-stays-unhealthy: passed: 4 assertions, simulated 4:00" in said
 
 

@@ -85,7 +85,7 @@ def run(
     ] = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Run scenarios; exit code 1: an assertion or an invariant does not hold."""
+    """Run scenarios; exit code 1: an assertion or invariant fails."""
     from services.cli.commands.simulator import scenario_commands  # noqa: PLC0415
 
     if code := scenario_commands.run(files, seed, output, only=_numbers(only), quiet=quiet):

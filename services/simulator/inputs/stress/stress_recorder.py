@@ -94,7 +94,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Scaled(msgspec.Struct, frozen=True, gc=False):
-    was: int
+    previous: int
     nodes: int
 
 
@@ -239,7 +239,7 @@ class StressRecorder:
             pool = subjects.parse_pool_event(stored.subject)
             if pool is not None and pool.pool in self.scaling:
                 scaled = _scaled.decode(stored.data)
-                self.scaling[pool.pool].scaled(scaled.was, scaled.nodes)
+                self.scaling[pool.pool].scaled(scaled.previous, scaled.nodes)
 
     def _saga(self, at: float, stored: Stored) -> None:
         entry = _entries.decode(stored.data)
