@@ -198,5 +198,5 @@ async def test_a_single_node_that_stays_silent_is_verified_and_replaced(
         [stored] = await eventually(begun)
     started = msgspec.json.decode(stored.data)
     assert ("replace", NAMES[0]) == (started["kind"], started["params"]["node"])
-    assert started["params"]["reason"].endswith("its instance stands")
+    assert started["params"]["reason"].endswith("its instance exists")
     assert [] == await incidents(bus)

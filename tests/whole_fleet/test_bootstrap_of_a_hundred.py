@@ -56,16 +56,16 @@ SERVICES = {
 
 SAYS = {
     "fails": re.compile(
-        r"bootstrap failed after [\d.]+ s: setup command 2 of 3 \(.*\) ended with 100; "
-        r"it wrote: no such package \("
+        r"scale-up-\S+ bootstrap failed after [\d.]+ s: setup command 2 of 3 \(.*\) ended with 100; "
+        r"it wrote: no such package$"
     ),
     "hangs": re.compile(
-        r"bootstrap failed after [\d.]+ s: setup command 1 of 3 \(mkdir -p \$HOME/opt\) did not "
-        r"end within 20 s \(command_timeout\) \("
+        r"scale-up-\S+ bootstrap failed after [\d.]+ s: setup command 1 of 3 \(mkdir -p \$HOME/opt\) did not "
+        r"end within 20 s \(command_timeout\)$"
     ),
     "drops": re.compile(
-        r"bootstrap failed after [\d.]+ s: the SSH connection to 127\.0\.0\.1:\d+ broke 5 times; "
-        r"0 of 3 setup commands have run \("
+        r"scale-up-\S+ bootstrap failed after [\d.]+ s: the SSH connection to 127\.0\.0\.1:\d+ broke 5 times; "
+        r"0 of 3 setup commands have run$"
     ),
 }
 """What `why` says first of a node on such a machine."""
@@ -210,4 +210,4 @@ async def test_many_nodes_at_once_of_which_five_are_replaced(
         tried = [each.text for each in answer.lines if each.topic == "tried"]
         assert SAYS[bad.how[host]].match(tried[0]), tried
         assert answer.summary.startswith(f"{node} in pool training is terminated")
-        assert ("It is gone; nothing is under way about it.",) == answer.now
+        assert ("It is terminated; nothing is in progress.",) == answer.now
