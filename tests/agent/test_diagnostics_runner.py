@@ -209,7 +209,8 @@ async def test_memory_is_written_and_read(
         seconds_max=60,
         environment=os.environ,
     )
-    found = bed.make(cuda_library=str(cuda))._checks["memory"].parse(process, bed.make()._parameters(1))
+    checks = bed.make(cuda_library=str(cuda))._checks
+    found = checks["memory"].parse(process, bed.make()._parameters(1))
     assert (found.ok, found.ran) == (ok, True)
     assert found.detail.startswith(detail)
 

@@ -54,17 +54,18 @@ SERVICES = {
     "notifier": build_notifier,
 }
 
+_FAILED = r"scale-up-\S+ bootstrap failed after [\d.]+ s: "
 SAYS = {
     "fails": re.compile(
-        r"scale-up-\S+ bootstrap failed after [\d.]+ s: setup command 2 of 3 \(.*\) ended with 100; "
+        _FAILED + r"setup command 2 of 3 \(.*\) ended with 100; "
         r"it wrote: no such package$"
     ),
     "hangs": re.compile(
-        r"scale-up-\S+ bootstrap failed after [\d.]+ s: setup command 1 of 3 \(mkdir -p \$HOME/opt\) did not "
+        _FAILED + r"setup command 1 of 3 \(mkdir -p \$HOME/opt\) did not "
         r"end within 20 s \(command_timeout\)$"
     ),
     "drops": re.compile(
-        r"scale-up-\S+ bootstrap failed after [\d.]+ s: the SSH connection to 127\.0\.0\.1:\d+ broke 5 times; "
+        _FAILED + r"the SSH connection to 127\.0\.0\.1:\d+ broke 5 times; "
         r"0 of 3 setup commands have run$"
     ),
 }
