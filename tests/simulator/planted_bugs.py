@@ -26,7 +26,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def save_before_publish(patch: pytest.MonkeyPatch) -> None:
-    """The health-monitor saves what it has decided, and only then tells of it."""
+    """The health-monitor saves what it has decided, and only then publishes it."""
     change = HealthStore.change
 
     async def saving_first(

@@ -10,7 +10,7 @@ from services.simulator.engine.announced_notices import AnnouncedNotices
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def told(notice: str, deadline: float | None, *, withdrawn: bool = False) -> ProviderNotice:
+def announcement(notice: str, deadline: float | None, *, withdrawn: bool = False) -> ProviderNotice:
     """What an agent publishes."""
     at = None if deadline is None else NOW + timedelta(seconds=deadline)
     return ProviderNotice(
@@ -28,21 +28,25 @@ def told(notice: str, deadline: float | None, *, withdrawn: bool = False) -> Pro
     ("events", "at", "may"),
     [
         ((), 100, False),
-        (((0, told("a", 60)),), 53, False),
-        (((0, told("a", 60)),), 55, True),
-        (((0, told("a", None)),), 1, True),
-        (((0, told("a", 60)), (30, told("a", None, withdrawn=True))), 55, False),
-        (((0, told("a", 60)), (50, told("a", None, withdrawn=True))), 55, True),
-        (((30, told("a", None, withdrawn=True)), (40, told("a", 60))), 55, False),
+        (((0, announcement("a", 60)),), 53, False),
+        (((0, announcement("a", 60)),), 55, True),
+        (((0, announcement("a", None)),), 1, True),
+        (((0, announcement("a", 60)), (30, announcement("a", None, withdrawn=True))), 55, False),
+        (((0, announcement("a", 60)), (50, announcement("a", None, withdrawn=True))), 55, True),
+        (((30, announcement("a", None, withdrawn=True)), (40, announcement("a", 60))), 55, False),
         (
-            ((0, told("a", 60)), (5, told("b", 60)), (30, told("a", None, withdrawn=True))),
+            (
+                (0, announcement("a", 60)),
+                (5, announcement("b", 60)),
+                (30, announcement("a", None, withdrawn=True)),
+            ),
             55,
             True,
         ),
     ],
 )
-def test_a_drain_is_cut_only_for_a_notice_that_stands(events, at, may):
-    """And only when its moment comes; a withdrawal takes a little to be heard of."""
+def test_a_drain_is_cut_only_for_a_notice_in_force(events, at, may):
+    """And only close to its deadline; a withdrawal takes a few seconds to reach every replica."""
     announced = AnnouncedNotices()
     for seconds, event in events:
         announced.add(event, NOW + timedelta(seconds=seconds))

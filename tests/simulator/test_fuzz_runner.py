@@ -44,7 +44,7 @@ def test_a_seed_has_one_history():
     assert found == {one("7", MINUTES).digest}
 
 
-def test_another_seed_is_another_story():
+def test_another_seed_has_another_history():
     """Else there would be nothing to find in many of them."""
     assert one("7", MINUTES).digest != one("8", MINUTES).digest
     assert draw("7", MINUTES) == draw("7", MINUTES) != draw("8", MINUTES)
@@ -62,7 +62,7 @@ FOUND_AT = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug, monkeypatch):
-    """Each within 500 seeds; and the telling names what it takes to see it again."""
+    """Each within 500 seeds, with the history that leads to it."""
     BUGS[bug](monkeypatch)
     for seed in range(FOUND_AT[bug], 500):
         outcome = one(str(seed), MINUTES)
@@ -72,8 +72,8 @@ def test_a_planted_bug_is_found(bug, monkeypatch):
     assert outcome.tail
 
 
-def test_a_violation_tells_how_to_see_it_again(monkeypatch):
-    """Seed, commit, the fewest blows, the replay, and the history that is about it."""
+def test_a_violation_is_printed_with_its_replay(monkeypatch):
+    """Seed, commit, the fewest steps, the replay, and the history that is about it."""
     BUGS["no adopt before retry"](monkeypatch)
     seed = str(FOUND_AT["no adopt before retry"])
     lines: list[str] = []

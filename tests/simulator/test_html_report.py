@@ -147,7 +147,7 @@ def test_each_bar_is_as_long_as_its_count(
     assert bars == found
 
 
-def test_the_areas_stand_on_one_another(text: str) -> None:
+def test_the_areas_are_stacked(text: str) -> None:
     """At each sample's moment, as high as its own nodes and those of the states below together."""
     wide = _section(text, "How the nodes stood").partition("</svg>")[0]
     found = {
@@ -166,8 +166,8 @@ def test_the_areas_stand_on_one_another(text: str) -> None:
     )
 
 
-def test_failures_and_recoveries_stand_in_their_interval(text: str) -> None:
-    """What a column says is what befell the fleet since the one before."""
+def test_failures_and_recoveries_are_drawn_in_their_interval(text: str) -> None:
+    """A column counts what happened since the column before."""
     wide = _section(text, "Failures and what became of them").partition("</svg>")[0]
     assert [
         "0:00 to 0:10: 0 failures, 0 passed by themselves, 0 repaired",

@@ -23,8 +23,8 @@ BUCKET = {
 }
 
 
-def test_what_comes_due_with_a_refused_message_is_told_all_the_same():
-    """A key's end is not lost because somebody tried to write another at that very moment."""
+def test_what_comes_due_with_a_refused_message_is_delivered():
+    """A key's end is not lost because another write is refused at that very moment."""
 
     async def work() -> tuple[str, str]:
         server = MemoryServer(VirtualClock())
@@ -43,9 +43,9 @@ def test_what_comes_due_with_a_refused_message_is_told_all_the_same():
         await bus.publish("s.beat", b"", headers={h.TTL: "1s"})
         following = bus.follow("S", ["s.>"], "new")
         async with aclosing(following), asyncio.timeout(60):
-            told = await anext(following)
+            ended = await anext(following)
         server.close()
         assert refused == [True]
-        return told.subject, told.headers[h.MARKER_REASON]
+        return ended.subject, ended.headers[h.MARKER_REASON]
 
     assert run(work) == ("s.beat", "MaxAge")

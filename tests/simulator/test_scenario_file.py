@@ -1,4 +1,4 @@
-"""Files that are wrong: whatever is in them, file, line, key and remedy are told, and no traceback.
+"""Wrong files: each problem is reported with file, line, key and remedy, never as a traceback.
 
 And the forms of the original's files, which keep their meaning.
 """
@@ -91,11 +91,11 @@ WRONG = {
         START + "assertions:\n  - {type: why, target: a}",
         "a.yaml:6: assertions.0: expects nothing; add `contains: words of the answer`",
     ),
-    "why of everybody": (
+    "why of all nodes": (
         START + "assertions:\n  - {type: why, contains: capacity}",
         "a.yaml:6: assertions.0.target: `why` is asked of a node or a pool; there are: fleet, a, b",
     ),
-    "a type that stands for nothing": (
+    "a type without an instance type": (
         START + "settings:\n  instance_types: {abstract: {big: {aws: [p9]}}}",
         "a.yaml:6: settings.instance_types.abstract.big.aws: ",
     ),
@@ -108,12 +108,12 @@ JUNK = (
 )
 
 
-@pytest.mark.parametrize(("text", "told"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_is_told_with_its_line_and_remedy(text, told):
+@pytest.mark.parametrize(("text", "reported"), WRONG.values(), ids=WRONG.keys())
+def test_a_problem_is_reported_with_its_line_and_remedy(text, reported):
     """A newcomer goes to the line and knows what to write; nothing else is said of it."""
     with pytest.raises(ScenarioError) as raised:
         read_text("a.yaml", text)
-    assert [told] == [problem[: len(told)] for problem in raised.value.problems]
+    assert [reported] == [problem[: len(reported)] for problem in raised.value.problems]
 
 
 def places(value, path=()):
@@ -154,7 +154,7 @@ def problems_of(text):
     return []
 
 
-def test_no_file_is_so_wrong_that_it_is_not_told_where():
+def test_every_problem_of_a_spoilt_file_has_a_line():
     """Of two hundred spoilt files each is in order, or every problem has its file and line."""
     chance = random.Random(1)
     texts = [file.read_text("utf-8") for file in SHIPPED]
@@ -206,8 +206,8 @@ assertions:
 """
 
 
-def test_the_original_s_files_keep_their_meaning():
-    """A fleet is there three seconds after its start; `wait` may stand alone."""
+def test_the_originals_files_keep_their_meaning():
+    """A fleet is there three seconds after its start; `wait` needs no params."""
     outcome = run(read_text("a.yaml", ORIGINAL))
     assert [] == [each for each in outcome.steps if not each.ok]
     assert outcome.ok
@@ -245,7 +245,7 @@ def commanded(command):
 
 
 @pytest.mark.parametrize(
-    ("command", "ok", "told"),
+    ("command", "ok", "reason"),
     [
         ("{command_type: uncordon}", True, ""),
         ("{command_type: hold, reason: r, command_args: {for: 999h}}", False, "refused: "),
@@ -253,13 +253,13 @@ def commanded(command):
         ("{command_type: uncordon, refused: true}", False, "not refused, as it was to be"),
     ],
 )
-def test_a_command_that_is_refused_fails_the_scenario(command, ok, told):
+def test_a_command_that_is_refused_fails_the_scenario(command, ok, reason):
     """Unless its writer says that it is to be."""
     found, detail = commanded(command)
-    assert (ok, True) == (found, detail.startswith(told)), detail
+    assert (ok, True) == (found, detail.startswith(reason)), detail
 
 
-def test_a_failure_that_finds_no_machine_is_told():
+def test_a_failure_that_finds_no_machine_is_reported():
     """Before the machine is made it waits for it; where the machine is gone it fails."""
     text = START + XID % "xid_error"
     outcome = run(read_text("a.yaml", text + "duration: 20s\n"))

@@ -69,8 +69,8 @@ WHERE = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _what_stands_is_not_looked_at():
-    """A play collects its garbage by itself; what was imported is none."""
+def _imported_objects_are_not_collected():
+    """A run collects its garbage; the imported modules are kept out of that."""
     gc.collect()
     gc.freeze()
     yield
@@ -93,7 +93,7 @@ def test_the_example_of_the_extension_document_runs():
     assert run(read_text("example.yaml", SEEDS_OWN)).ok
 
 
-def test_everything_wrong_is_told_at_once_with_its_line():
+def test_all_problems_are_reported_at_once_with_their_lines():
     """Unknown keys, references to what is not there, parameters that do not fit."""
     with pytest.raises(ScenarioError) as raised:
         read_text("wrong.yaml", WRONG)
@@ -101,7 +101,7 @@ def test_everything_wrong_is_told_at_once_with_its_line():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("name: a\nfleet: [{id: a}]\nassertions: [{type: node_count, expected: 1}]", "start_fleet"),
         ("name: a\nevents: [{action: wait, params: {duration: 1s}}]", "nothing to play with"),
@@ -112,9 +112,9 @@ def test_everything_wrong_is_told_at_once_with_its_line():
         ("name: a\nfleet: [{id: a}]\npools: {fleet: {min_nodes: 1}}", "own pool"),
     ],
 )
-def test_what_cannot_be_played_is_refused(text, told):
+def test_what_cannot_be_played_is_refused(text, problem):
     """In words that say what to do."""
-    with pytest.raises(ScenarioError, match=told):
+    with pytest.raises(ScenarioError, match=problem):
         read_text("a.yaml", text)
 
 
@@ -128,7 +128,7 @@ def test_an_assertion_that_does_not_hold_fails_the_scenario():
     ]
 
 
-def test_the_same_file_and_seed_are_the_same_story():
+def test_the_same_file_and_seed_have_the_same_history():
     """To the byte; another seed is another draw."""
     scenario = read_file(ROOT / "config/scenarios/xid-stays-unhealthy.yaml")
     digests = [run(scenario, seed).digest for seed in ("5", "5", "6")]

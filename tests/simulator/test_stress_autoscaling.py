@@ -47,7 +47,7 @@ chaos: {failure_rate: 100}
 
 
 class Generous:
-    """An autoscaler in a module of somebody's own: a node more than there are jobs."""
+    """An autoscaler plugin of the operator: a node more than there are jobs."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """How many more."""
@@ -125,15 +125,15 @@ def test_the_same_seed_makes_the_same_jobs_and_sizes() -> None:
 
 
 def test_jobs_without_an_autoscaler_wait_for_the_nodes_there_are() -> None:
-    """The fleet comes as `startup` says, and the report tells how long jobs wait all the same."""
+    """The fleet comes as `startup` says, and the report says how long jobs wait."""
     fixed = TINY.replace("    autoscaling: {type: queue}\n", "").replace(
         "total_nodes: 6", "total_nodes: 2"
     )
-    told = stress_entry.simulate(_spec(fixed))
-    assert [] == told.scaling
-    assert told.demand is not None
-    assert told.demand.waiting > 0
-    assert 2 == told.summary.nodes_wanted
+    report = stress_entry.simulate(_spec(fixed))
+    assert [] == report.scaling
+    assert report.demand is not None
+    assert report.demand.waiting > 0
+    assert 2 == report.summary.nodes_wanted
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_jobs_without_an_autoscaler_wait_for_the_nodes_there_are() -> None:
         ("job_mean", "job_length", "workload.job_length: unknown key"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(old: str, new: str, message: str) -> None:
+def test_a_problem_is_reported_with_its_key(old: str, new: str, message: str) -> None:
     """File, line and key, and what to write instead."""
     with pytest.raises(ConfigurationError) as raised:
         _spec(TINY.replace(old, new))
@@ -219,7 +219,7 @@ def _play(jobs_of: Any) -> None:
 
 
 def test_a_job_waits_for_a_node_and_leaves_it_to_the_next() -> None:
-    """What runs and waits is what a metrics source tells, and how busy a node's GPUs are."""
+    """What runs and waits is what a metrics source reports, and how busy a node's GPUs are."""
 
     async def live() -> None:
         jobs = _jobs(10.0, 10.0)
@@ -237,7 +237,7 @@ def test_a_job_waits_for_a_node_and_leaves_it_to_the_next() -> None:
     _play(live)
 
 
-def test_what_runs_on_a_machine_that_breaks_begins_anew_elsewhere() -> None:
+def test_what_runs_on_a_machine_that_breaks_starts_again_elsewhere() -> None:
     """Before what waits; and nothing is placed on it until it is given back."""
 
     async def live() -> None:
@@ -266,7 +266,7 @@ def test_a_node_is_drained_when_its_last_job_has_ended() -> None:
         jobs = _jobs(10.0, 10.0)
         for name in ("a", "b"):
             jobs.stored(f"KV_{NODES.name}", _node(name, "active"))
-        jobs.cordon("b", "somebody looks at it")
+        jobs.cordon("b", "an operator inspects it")
         jobs.begin()
         await asyncio.sleep(1)
         jobs.cordon("a", "it leaves")

@@ -91,7 +91,7 @@ def _read(text: str) -> StressSpec:
 
 
 def test_every_key_of_the_format_is_taken() -> None:
-    """A file with everything in it is read, durations in seconds, older words as they stand."""
+    """A file with everything in it is read, durations in seconds, older words as written."""
     spec = _read(WHOLE)
     startup = spec.fleet_gen.startup
     assert (1800.0, 10.0, 54321) == (spec.duration, spec.metrics_interval, spec.seed)
@@ -115,7 +115,7 @@ def test_a_region_without_zones_has_one() -> None:
 
 @pytest.mark.parametrize(("written", "share"), [("0.1", 0.1), ("10", 0.1), ("1", 1.0), ("0", 0.0)])
 def test_the_affected_percentage_may_be_a_share(written: str, share: float) -> None:
-    """The original's 0.1 is a tenth; whoever writes 10 means the same."""
+    """The original's 0.1 is a tenth, and so is 10."""
     text = WHOLE.replace("max_affected_percent: 0.2", f"max_affected_percent: {written}")
     assert share == affected_share(_read(text).chaos.cascading)
 
@@ -193,8 +193,8 @@ def test_what_is_wrong_is_named_with_its_place(old: str, new: str, message: str)
     assert message in str(raised.value)
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
-    """Not one after the other: who mends a file reads the whole list."""
+def test_all_problems_are_reported_at_once() -> None:
+    """Not one after the other: an operator corrects them all in one go."""
     wrong = WHOLE.replace("duration: 30m", "duration: 0s", 1).replace("{13: 10, 79: 6}", "{a: 1}")
     with pytest.raises(ConfigurationError) as raised:
         _read(wrong)

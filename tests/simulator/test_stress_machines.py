@@ -78,7 +78,7 @@ def _samples(stored: list[tuple[float, str, Stored]]) -> list[tuple[float, Telem
     [("", 15), ("settings: {agent: {telemetry_interval: 4s, heartbeat_interval: 2s}}", 4)],
 )
 def test_every_agent_samples_at_its_interval(more: str, interval: int) -> None:
-    """As the configuration tells agents to, from the boot on, every GPU in each sample."""
+    """At the interval of the configuration, from the boot on, every GPU in each sample."""
     stored, _ = _live(QUIET.format(more=more, seconds="2m", health=""))
     samples = _samples(stored)
     moments: dict[str, list[float]] = {}
@@ -99,7 +99,7 @@ def _struck(type_: FailureType, at: float = 30.0, **more: Any) -> ScheduledFailu
 
 
 def test_heat_shows_in_samples_and_becomes_a_level() -> None:
-    """Samples alone tell of a hot GPU; the policy's level makes a fault of it, and ends it."""
+    """A hot GPU shows in samples only; the policy's level makes a fault of it, and ends it."""
     stored, report = _live(
         QUIET.format(more="", seconds="5m", health=""),
         (_struck("temperature", recovers_after=120),),
@@ -110,14 +110,14 @@ def test_heat_shows_in_samples_and_becomes_a_level() -> None:
         if any(gpu.temperature_celsius == failure_effects.HOT_CELSIUS for gpu in sample.gpus)
     }
     assert 1 == len(hot)
-    told = [
+    faults = [
         node_codec.decode(each.data)
         for _, stream, each in stored
         if stream == EVENTS.name and each.subject.endswith(".fault")
     ]
     assert [("thermal", "hot", None), ("thermal", "hot", True)] == [
         (each.kind, each.subcode, each.metrics.get("over"))
-        for each in told
+        for each in faults
         if isinstance(each, Fault)
     ]
     assert {"level": 1} == {each.name: each.count for each in report.rules}
@@ -125,7 +125,7 @@ def test_heat_shows_in_samples_and_becomes_a_level() -> None:
 
 
 def test_the_steps_of_a_ladder_are_answered() -> None:
-    """A reset cures what a reset can cure: no machine is replaced for it."""
+    """A reset recovers what it can recover: no machine is replaced for it."""
     stored, report = _live(
         QUIET.format(more="", seconds="10m", health=", remediation: {type: ladder}"),
         (_struck("xid_error", xid=48, fatal=True),),
@@ -139,15 +139,15 @@ def test_the_steps_of_a_ladder_are_answered() -> None:
     assert any(stream == EVENTS.name for _, stream, _ in stored)
 
 
-def test_a_silent_node_tells_afterwards_what_it_has_kept() -> None:
-    """While its network is away nothing is heard; what happened meanwhile is told afterwards."""
+def test_a_silent_node_publishes_its_spool_when_it_returns() -> None:
+    """While its network is cut nothing arrives; its faults are published when it returns."""
     away = _struck("network", recovers_after=60)
     meanwhile = ScheduledFailure(
         number=2, at=50.0, slot=2, type="xid_error", xid=13, recovers_after=5
     )
     stored, report = _live(QUIET.format(more="", seconds="3m", health=""), (away, meanwhile))
-    told = [at for at, _, each in stored if each.subject.endswith(".fault")]
-    assert [91.0] == [round(at) for at in told]
+    published = [at for at, _, each in stored if each.subject.endswith(".fault")]
+    assert [91.0] == [round(at) for at in published]
     name = {each.subject.split(".")[4] for _, _, each in stored if each.subject.endswith(".fault")}
     heard = [at for at, sample in _samples(stored) if sample.node in name]
     assert [] == [at for at in heard if 31.5 < at < 91]
@@ -178,11 +178,11 @@ def test_what_is_called_fatal_is_what_the_services_make_of_it() -> None:
     stored, report = _live(text, planned)
     assert 5 < expected < len(ASKED) - 5
     assert expected == report.timeline[-1]["out"]
-    ill = Counter(
+    unhealthy = Counter(
         subjects.parse_node(each.subject).node  # type: ignore[union-attr]
         for _, stream, each in stored
         if stream == EVENTS.name
         and each.subject.endswith(".verdict")
         and b'"status":"unhealthy"' in each.data
     )
-    assert expected == len(ill)
+    assert expected == len(unhealthy)

@@ -30,7 +30,7 @@ def test_an_hour_takes_no_time():
     assert time.process_time() - began < 60
 
 
-def test_what_can_never_go_on_is_told():
+def test_a_stalled_simulation_is_an_error():
     """A wait that nothing ends is an error, not a hang."""
 
     async def wait() -> None:
