@@ -105,6 +105,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """Unhealthy nodes whose remediation has not started."""
     advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed."""
+    warnings: tuple[str, ...] = ()
+    """What the pool's configuration risks, and what to do."""
 
 
 class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):

@@ -209,7 +209,7 @@ class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager
     expired: bool = False
     """True: the deadline passed with work still on the node."""
     waited: bool = True
-    """False: the drain did not wait, so whether the work has finished is unknown."""
+    """False: the drain did not wait for a confirmation, so whether work is left is unknown."""
 
 
 class Terminated(

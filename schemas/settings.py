@@ -336,7 +336,8 @@ class Settings(Setting, frozen=True, kw_only=True):
     health_policy: str = ""
     """Path of the policy; empty: the one in config/."""
     data_dir: str = ".navarch"
-    """Where the embedded server and local instances keep their files."""
+    """Where the embedded server and local instances keep their files; relative to the
+    configuration's file."""
 
 
 ALIASES: dict[str, str] = {

@@ -28,6 +28,13 @@ class VacateOutputs(msgspec.Struct, frozen=True, kw_only=True):
     workload_notified: bool = True
 
 
+class DrainOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """drain: how it ended."""
+
+    drain_confirmed: bool = True
+    """False: it did not wait, or no workload system could report whether work is left."""
+
+
 class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
     """terminate, and the undo of provision."""
 

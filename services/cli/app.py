@@ -113,6 +113,8 @@ async def status(fleet: "Fleet", output: Output = Format.TABLE) -> None:
     console.write_table(tables.POOL_HEADERS, rows)
     if not rows:
         console.write("No pool is configured.")
+    if warnings := tables.warnings(views):
+        console.write("\n" + "\n".join(warnings))
     if advice := tables.unfollowed(views):
         console.write("\n" + "\n".join(advice))
     if sagas:

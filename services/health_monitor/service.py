@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from schemas.settings import Settings
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
 from services.health_monitor.correlation_watch import LEASE as WAVE_LEASE
@@ -28,6 +29,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import ConfigurationError
 from services.runtime.consumer_loop import Consumer
 from services.runtime.process import Context, Service
+from services.settings.plugin_loader import setting_error
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,15 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def check(settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if the health policy cannot be loaded."""
+    path = policy_path(settings.health_policy, file)
+    if settings.health_policy and not path.is_file():
+        problem = f"{path} does not exist; name the policy's file, or remove the key"
+        raise setting_error("health_policy", problem, file)
+    load_policy(path)
 
 
 async def build(context: Context) -> Service:

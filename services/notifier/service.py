@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +20,8 @@ from schemas.node_events import NODE_EVENT_TYPES
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import POOL_EVENT_TYPES
 from schemas.pool_records import pool_key
-from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS
-from schemas.step_data import NodeInputs, VacateOutputs
+from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
+from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_channel import AlertChannel
@@ -28,13 +29,14 @@ from services.notifier.alerts.alert_dedup import HOLD_SECONDS, AlertGroups, is_h
 from services.notifier.alerts.alert_rules import Alert, alert_of
 from services.notifier.alerts.incident_matching import part_of
 from services.notifier.workload.workload_notifier import Notifier
-from services.primitives.clock import Clock
+from services.primitives.clock import Clock, SystemClock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
 from services.saga.participant import Command, Participant
-from services.settings.plugin_loader import load_plugin
+from services.settings.drain_warnings import drain_warnings
+from services.settings.plugin_loader import make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -88,19 +90,18 @@ class WorkloadSteps:
         await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
         return VacateOutputs()
 
-    async def drain(self, command: Command) -> None:
+    async def drain(self, command: Command) -> DrainOutputs:
         """Order the drain and wait until the node is drained; the deadline cancels the wait."""
         about = command.inputs_as(NodeInputs)
-        if not about.wait:
-            if about.workload_notified:
-                return
-            await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
-            return
+        if not about.wait or not self._notifier.confirms_drains:
+            if not about.workload_notified:
+                await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
+            return DrainOutputs(drain_confirmed=False)
         self._drains += 1
         try:
             if command.deliveries > 1 and await self._notifier.is_drained(about.node):
                 # An earlier delivery ordered the drain and was interrupted while it waited.
-                return
+                return DrainOutputs()
             if not about.workload_notified:
                 await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
             polls = 0
@@ -109,6 +110,7 @@ class WorkloadSteps:
                 polls += 1
         finally:
             self._drains -= 1
+        return DrainOutputs()
 
     def participant(self, context: Context) -> Participant:
         """Make the saga participant that performs these steps."""
@@ -209,15 +211,33 @@ def _subject_of(stored: Stored) -> str:
     return stored.subject.partition(".event.")[0]
 
 
+def load_plugins(
+    settings: Settings, file: Path | None, clock: Clock
+) -> tuple[Notifier, list[AlertChannel]]:
+    """Construct the notifier and the alert channels; ConfigurationError if one cannot be."""
+    notifier: Notifier = make_plugin(NOTIFIER_PLUGINS, settings.notifier, file, clock=clock)
+    channels: list[AlertChannel] = [
+        make_plugin(ALERT_CHANNEL_PLUGINS, each, file, clock=clock) for each in settings.alerts
+    ]
+    return notifier, channels
+
+
+def check(settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if the notifier or an alert channel cannot be constructed."""
+    notifier, channels = load_plugins(settings, file, SystemClock())
+
+    async def close() -> None:
+        await asyncio.gather(notifier.close(), *(each.close() for each in channels))
+
+    asyncio.run(close())
+
+
 async def build(context: Context) -> Service:
     """Make the notifier and the alert channels that the configuration names."""
     settings, file = context.settings, context.settings_file
-    kind, options = load_plugin(NOTIFIER_PLUGINS, settings.notifier, file)
-    notifier: Notifier = kind(options=options, clock=context.clock)
-    channels: list[AlertChannel] = []
-    for each in settings.alerts:
-        kind, options = load_plugin(ALERT_CHANNEL_PLUGINS, each, file)
-        channels.append(kind(options=options, clock=context.clock))
+    notifier, channels = load_plugins(settings, file, context.clock)
+    for warning in drain_warnings(settings):
+        log.warning("%s", warning)
     log.info(
         "notifying", extra={"notifier": notifier.name, "alerts": [each.name for each in channels]}
     )

@@ -159,8 +159,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
         case n.Drained(expired=True):
             return "drained", "the wait ended with work left on the node", "bad"
         case n.Drained():
-            asked = "the workload system was asked to move the work, without waiting for it"
-            return "drained", "no work left" if event.waited else asked, "plain"
+            unknown = "without confirmation: work may be left on the node"
+            return "drained", "no work left" if event.waited else unknown, "plain"
         case n.Remediated():
             return _remediated_words(event)
         case n.Terminated():

@@ -13,7 +13,7 @@ from schemas.fleet_queries import FleetBudgetView, HealthEvent, NodeView, Page, 
 from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
-from schemas.settings import FleetBudgetSpec
+from schemas.settings import FleetBudgetSpec, Settings
 from services.bus.port import Endpoint, Headers
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy
@@ -22,6 +22,7 @@ from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.request_dry_run import dry_run
 from services.primitives.clock import Clock
+from services.settings.drain_warnings import drain_warning
 
 
 class UnknownNameError(ValueError):
@@ -187,10 +188,11 @@ def fleet_view(claims: FleetBudgetRecord, spec: FleetBudgetSpec, now: datetime) 
 class Queries:
     """The service's endpoints."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        """Answer from `store`."""
+    def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
+        """Answer from `store`; `settings` say what a pool risks."""
         self._store = store
         self._clock = clock
+        self._settings = settings
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Subject -> what answers it."""
@@ -239,11 +241,13 @@ class Queries:
 
     async def _pools(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
-        items = [
-            pool_view(record, self._store.nodes_of(record.name), self._clock.now())
-            for record in await self._store.pools()
-            if not query.pool or record.name == query.pool
-        ]
+        items = []
+        for record in await self._store.pools():
+            if not query.pool or record.name == query.pool:
+                view = pool_view(record, self._store.nodes_of(record.name), self._clock.now())
+                if warning := drain_warning(self._settings, record.spec):
+                    view = msgspec.structs.replace(view, warnings=(warning,))
+                items.append(view)
         return _page(items, "")
 
     async def _budget(self, _: bytes, __: Headers) -> bytes:

@@ -7,7 +7,7 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import REMEDIATOR_PLUGINS, PluginSettings, PoolSpec
 from services.pool_manager.planner.remediator import BUILT_IN, AlertOnly, Remediator
 from services.primitives.errors import ConfigurationError
-from services.settings.plugin_loader import load_plugin
+from services.settings.plugin_loader import make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,5 @@ class Remediators:
 
 
 def _made(settings: PluginSettings, file: Path | None) -> Remediator:
-    kind, options = load_plugin(REMEDIATOR_PLUGINS, settings, file, BUILT_IN)
-    made: Remediator = kind(options=options)
+    made: Remediator = make_plugin(REMEDIATOR_PLUGINS, settings, file, BUILT_IN)
     return made

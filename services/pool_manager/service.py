@@ -8,6 +8,7 @@ crashed replica left half done.
 import logging
 import secrets
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +19,12 @@ from schemas.node_events import NodeEvent, Registered, node_codec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
-from schemas.settings import Mode, PoolSpec
+from schemas.settings import Mode, PoolSpec, Settings
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.bus.leases import Lease
 from services.bus.port import Stored
 from services.bus.record_bucket import retry_conflicts
-from services.pool_manager.autoscaling.autoscaler_plugins import Finder
+from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
@@ -59,6 +60,13 @@ async def build(context: Context) -> Service:
     manager = PoolManager(context)
     await manager.prepare()
     return manager.service()
+
+
+def check(settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if a remediator, autoscaler or metrics source cannot be loaded."""
+    Remediators(settings.pools, file)
+    for name, spec in settings.pools.items():
+        Found(spec, name, file, make=False)
 
 
 class PoolManager:
@@ -145,7 +153,7 @@ class PoolManager:
                 self._autoscaling.run,
             ),
             endpoints={
-                **Queries(self.store, self._clock).endpoints(),
+                **Queries(self.store, self._clock, self._context.settings).endpoints(),
                 **self._hardware.endpoints(),
             },
             close=self._close,

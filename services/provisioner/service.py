@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.fleet_queries import Page, Query
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.messages import encode
-from schemas.settings import PROVIDER_PLUGINS
+from schemas.settings import PROVIDER_PLUGINS, Settings
 from schemas.topology import PROVISIONER_STEPS
 from services.bus.leases import Lease
 from services.bus.port import Endpoint, Headers
@@ -26,7 +26,12 @@ from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.price_reader import PriceReader
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.cloud_credentials import add_stored_credentials
-from services.provisioner.provider_client.provider import Environment, Provider
+from services.provisioner.provider_client.provider import (
+    Environment,
+    MakeRateLimiter,
+    Provider,
+    local_rate_limiter,
+)
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.provider_client.rate_limit import SharedRateLimiter
@@ -38,7 +43,7 @@ from services.provisioner.time_limits import TimeLimits
 from services.runtime.process import Context, Service
 from services.saga.participant import Participant
 from services.settings.instance_type_file import load_instance_types
-from services.settings.plugin_loader import load_plugin
+from services.settings.plugin_loader import make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +59,11 @@ async def build(context: Context) -> Service:
                 call_timeout_seconds=limits.call_timeout_seconds,
                 report_unknown=unknown.report,
             )
-            for each in load_providers(context)
+            for each in load_providers(
+                context.settings,
+                context.settings_file,
+                partial(SharedRateLimiter, context.bus, context.clock),
+            )
         },
         {name: each.type for name, each in context.settings.providers.items()},
     )
@@ -68,22 +77,35 @@ async def build(context: Context) -> Service:
     return assemble(context, providers, limits, types)
 
 
-def load_providers(context: Context) -> list[Provider]:
+def check(settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if a provider, a strategy or the catalogue cannot be loaded."""
+    load_instance_types(settings.instance_types, file)
+    Schedulers(settings.pools, file)
+    providers = load_providers(settings, file, local_rate_limiter)
+
+    async def close() -> None:
+        await asyncio.gather(*(each.close() for each in providers))
+
+    asyncio.run(close())
+
+
+def load_providers(
+    settings: Settings, file: Path | None, rate_limiter: MakeRateLimiter
+) -> list[Provider]:
     """Construct every provider under `providers:`; a wrong option is a ConfigurationError."""
     made: list[Provider] = []
-    for name, configured in context.settings.providers.items():
-        settings = add_stored_credentials(name, configured, Path(context.settings.data_dir))
-        kind, options = load_plugin(PROVIDER_PLUGINS, settings, context.settings_file)
+    for name, configured in settings.providers.items():
+        plugin = add_stored_credentials(name, configured, Path(settings.data_dir))
         environment = Environment(
             name=name,
-            fleet=context.settings.fleet,
-            nats_url=context.settings.nats.url,
-            agent_signing_file=context.settings.nats.agent_signing_file,
-            data_dir=Path(context.settings.data_dir),
-            agent=context.settings.agent,
-            rate_limiter=partial(SharedRateLimiter, context.bus, context.clock),
+            fleet=settings.fleet,
+            nats_url=settings.nats.url,
+            agent_signing_file=settings.nats.agent_signing_file,
+            data_dir=Path(settings.data_dir),
+            agent=settings.agent,
+            rate_limiter=rate_limiter,
         )
-        made.append(kind(options=options, environment=environment))
+        made.append(make_plugin(PROVIDER_PLUGINS, plugin, file, environment=environment))
     return made
 
 

@@ -16,18 +16,20 @@ import uvloop
 
 from schemas.permissions import inbox
 from schemas.settings import Settings
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.connection_options import ConnectOptions, credentials
+from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Bus, Endpoint
 from services.bus.topology_setup import set_up
 from services.primitives.clock import Clock, SystemClock
-from services.primitives.errors import NavarchError
+from services.primitives.errors import ConfigurationError, NavarchError
 from services.primitives.race import race
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
 from services.runtime.logs import set_up_logs
-from services.runtime.process_http import HttpEndpoint
+from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing, otlp_processor
+from services.settings.plugin_loader import locate
 from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
 log = logging.getLogger(__name__)
@@ -75,7 +77,25 @@ class Service:
 Build = Callable[[Context], Awaitable[Service]]
 
 
-def main(name: str, build: Build, clock: Clock | None = None) -> None:
+Check = Callable[[Settings, Path | None], None]
+"""Raises ConfigurationError if the service cannot start with these settings, from this file."""
+
+
+def no_check(settings: Settings, file: Path | None) -> None:
+    """For a service that loads no plugin and no file."""
+    del settings, file
+
+
+def check_service(name: str, check: Check, settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if the configuration would end the service at its start."""
+    check(settings, file)
+    try:
+        credentials(ConnectOptions(settings=settings.nats, name=name))
+    except ConfigurationError as error:
+        raise locate(error, file) from error
+
+
+def main(name: str, build: Build, check: Check = no_check, clock: Clock | None = None) -> None:
     """Run `python -m services.<name>`; by another clock than the machine's where one is given."""
     parser = argparse.ArgumentParser(prog=f"python -m services.{name.replace('-', '_')}")
     parser.add_argument(
@@ -93,6 +113,8 @@ def main(name: str, build: Build, clock: Clock | None = None) -> None:
             else parse_settings("(defaults)", DEFAULTS, os.environ)
         )
         file = Path(arguments.config) if arguments.config else None
+        check_service(name, check, settings, file)
+        check_port(settings.http, file)
         uvloop.run(_run(name, build, settings, file, clock or SystemClock()))
     except NavarchError as error:
         log.error("%s", error)  # noqa: TRY400 - the text is the whole story

@@ -1,8 +1,10 @@
 """Readiness, liveness and metrics of a process over HTTP."""
 
 import contextlib
+import errno
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from schemas.settings import HttpSettings
+from services.settings.plugin_loader import setting_error
 
 
 class WebServer(uvicorn.Server):
@@ -22,6 +25,19 @@ class WebServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process."""
         yield
+
+
+def check_port(settings: HttpSettings, file: Path | None) -> None:
+    """Raise ConfigurationError if the endpoint's address cannot be used."""
+    try:
+        socket.create_server((settings.host, settings.port)).close()
+    except OSError as error:
+        raise setting_error(
+            "http.port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "http.host",
+            f"{settings.host}:{settings.port} cannot be used ({error.strerror or error}); write "
+            "another, or port 0 for any free one",
+            file,
+        ) from error
 
 
 class HttpEndpoint:

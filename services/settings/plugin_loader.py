@@ -9,11 +9,13 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from schemas.settings import PluginSettings
 from services.primitives.errors import ConfigurationError
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
+
+NO_FILE: Final = "(built-in configuration)"
 
 
 def load_plugin(
@@ -37,6 +39,39 @@ def load_plugin(
     return found, options
 
 
+def make_plugin(
+    group: str,
+    settings: PluginSettings,
+    file: Path | None,
+    built_in: Mapping[str, type[Any]] = MappingProxyType({}),
+    **given: Any,
+) -> Any:
+    """Construct the plugin with its options and `given`.
+
+    Whatever its constructor raises becomes a ConfigurationError with the plugin's place.
+    """
+    kind, options = load_plugin(group, settings, file, built_in)
+    try:
+        return kind(options=options, **given)
+    except ConfigurationError as error:
+        raise locate(error, file) from error
+    except Exception as error:
+        problem = f"{settings.type} cannot be constructed: {str(error) or type(error).__name__}"
+        raise _document(file).error((*path_of(settings.path), "type"), problem) from error
+
+
+def locate(error: ConfigurationError, file: Path | None) -> ConfigurationError:
+    """Add the configuration's file and line to an error that names only the key."""
+    if file is None or error.file:
+        return error
+    return _document(file).error(path_of(error.key), error.problem)
+
+
+def setting_error(key: str, problem: str, file: Path | None) -> ConfigurationError:
+    """The error of one setting, with file and line where there is a file."""
+    return locate(ConfigurationError(problem, key=key), file)
+
+
 def plugin_class(group: str, settings: PluginSettings, file: Path | None) -> type[Any]:
     """Return the plugin's class alone, whatever its options lack."""
     found = _find(group, settings.type, _document(file), path_of(settings.path), {})
@@ -47,7 +82,7 @@ def plugin_class(group: str, settings: PluginSettings, file: Path | None) -> typ
 
 def _document(file: Path | None) -> Document:
     if file is None:
-        return Document("(built-in configuration)", {})
+        return Document(NO_FILE, {})
     try:
         return read_document(str(file), file.read_text(encoding="utf-8"))
     except OSError as error:

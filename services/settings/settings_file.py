@@ -86,6 +86,7 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
             _plugin(document, each, ("alerts", i), default_type="") for i, each in enumerate(alerts)
         )
     settings: Settings = convert(document, raw, Settings, ())
+    sections["data_dir"] = str(Path(document.file).parent / settings.data_dir)
     settings = msgspec.structs.replace(settings, pools=pools, providers=providers, **sections)
     _check_budget(document, settings.budget, ())
     _check(document, settings, {name: path for name, _, path in found})

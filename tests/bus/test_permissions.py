@@ -20,7 +20,7 @@ from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli.nats_config_files import ACCOUNTS, write, write_agent
-from services.primitives.errors import SetupError, Unavailable
+from services.primitives.errors import ConfigurationError, Unavailable
 from tests.support.secured import NOW, WHERE, Secured, nats_config, serving_secured
 
 SERVICES = permissions.SERVICES
@@ -256,12 +256,12 @@ def test_every_durable_belongs_to_a_service() -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"creds_file": "/nowhere/{service}.creds"}, "nats.creds_file /nowhere/notifier.creds"),
-        ({"nkey_file": "/nowhere/x.nk"}, "nats.nkey_file /nowhere/x.nk"),
-        ({"tls_cert_file": "/nowhere/{service}.pem"}, "nats.tls_cert_file /nowhere/notifier.pem"),
+        ({"creds_file": "/nowhere/{service}.creds"}, "nats.creds_file: /nowhere/notifier.creds"),
+        ({"nkey_file": "/nowhere/x.nk"}, "nats.nkey_file: /nowhere/x.nk"),
+        ({"tls_cert_file": "/nowhere/{service}.pem"}, "nats.tls_cert_file: /nowhere/notifier.pem"),
     ],
 )
 def test_a_file_that_is_not_there_is_named(settings: dict[str, str], problem: str) -> None:
     """With the setting, and for the service that needs it."""
-    with pytest.raises(SetupError, match=problem):
+    with pytest.raises(ConfigurationError, match=problem):
         credentials(ConnectOptions(settings=NatsSettings(**settings), name="notifier"))  # type: ignore[arg-type]

@@ -24,4 +24,4 @@ if __name__ == "__main__":
     _, service, seconds = sys.argv
     del sys.argv[1:]
     built = importlib.import_module(f"services.{service.replace('-', '_')}.service").build
-    main(service, built, ShiftedClock(float(seconds)))
+    main(service, built, clock=ShiftedClock(float(seconds)))

@@ -73,6 +73,7 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
 """Bucket, how the key begins, and what is stored there; the first that fits counts."""
 OUTPUTS: Final = {
     "provision": "ProvisionOutputs",
+    "drain": "DrainOutputs",
     "vacate": "VacateOutputs",
     "check": "CheckOutputs",
     "reset": "ActionOutputs",

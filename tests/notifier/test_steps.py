@@ -134,3 +134,13 @@ async def test_a_drain_that_does_not_wait_gives_the_order_and_asks_nothing(
         assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
     assert ["/drain"] == [path for path, _ in receiver.told]
     assert [] == receiver.asked
+
+
+async def test_a_drain_that_nothing_confirms_says_so(sagas, receiver, notifier):
+    """`drain: {completes: at-once}`: the step ends, and its output does not claim an empty node."""
+    async with notifier(drain_status_url="", drain={"completes": "at-once"}):
+        await sagas.command("replace-1", "drain")
+        result = await sagas.result("replace-1", "drain")
+    assert isinstance(result, StepSucceeded)
+    assert {"drain_confirmed": False} == result.outputs
+    assert (["/drain"], []) == ([path for path, _ in receiver.told], receiver.asked)

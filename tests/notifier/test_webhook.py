@@ -9,10 +9,12 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 
 from schemas.duration import Duration, decode_hook
 from schemas.settings import PluginSettings
-from services.notifier.workload.webhook_notifier import WebhookNotifier
+from services.notifier.workload.webhook_notifier import WebhookDrain, WebhookNotifier
 from services.notifier.workload.workload_notifier import Notifier, StepFailure
 from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import load_plugin
+
+AT_ONCE = WebhookDrain(completes="at-once")
 
 
 class FixedClock:
@@ -135,7 +137,9 @@ async def test_a_status_that_is_none_fails_the_step(receiver, webhook, body):
 async def test_a_silent_receiver_is_given_up_after_the_timeout_and_tried_again(receiver, clock):
     """The time-out is of the whole request; the next try comes all the same."""
     receiver.hold = asyncio.Event()
-    options = WebhookNotifier.Options(cordon_url=f"{receiver.url}/cordon", timeout=Duration(0.05))
+    options = WebhookNotifier.Options(
+        cordon_url=f"{receiver.url}/cordon", drain=AT_ONCE, timeout=Duration(0.05)
+    )
     notifier = WebhookNotifier(options=options, clock=clock)
     telling = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
     await receiver.wait_for(lambda: len(receiver.told) >= 2)
@@ -146,19 +150,19 @@ async def test_a_silent_receiver_is_given_up_after_the_timeout_and_tried_again(r
     await notifier.close()
 
 
-async def test_what_has_no_url_is_done_at_once(clock):
-    """An operation without a URL is no operation; without a status URL nothing is waited for."""
-    notifier = WebhookNotifier(options=WebhookNotifier.Options(), clock=clock)
+async def test_an_order_without_a_url_is_skipped_and_confirms_nothing(clock):
+    """No notifier reports a drained node unless the workload system said so."""
+    notifier = WebhookNotifier(options=WebhookNotifier.Options(drain=AT_ONCE), clock=clock)
     await notifier.cordon("node-1", "r", idempotency_key="k")
     await notifier.uncordon("node-1", idempotency_key="k")
     await notifier.drain("node-1", "r", idempotency_key="k")
-    assert await notifier.is_drained("node-1") is True
+    assert notifier.confirms_drains is False
     await notifier.close()
 
 
 async def test_nobody_listening_is_outlasted(clock):
     """A receiver that is down is no refusal; cancelling, as the deadline does, ends the tries."""
-    options = WebhookNotifier.Options(cordon_url="http://127.0.0.1:9/cordon")
+    options = WebhookNotifier.Options(cordon_url="http://127.0.0.1:9/cordon", drain=AT_ONCE)
     notifier = WebhookNotifier(options=options, clock=clock)
     telling = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
     async with asyncio.timeout(60):
@@ -180,6 +184,9 @@ async def test_nobody_listening_is_outlasted(clock):
         ({"timeout": 0}, "timeout must be more than 0"),
         ({"cordonurl": "http://a/b"}, "cordonurl: unknown key; known here: cordon_url"),
         ({"headers": {"a": 1}}, "headers"),
+        ({"cordon_url": "http://a/b"}, "`drain_status_url` is missing.*{completes: at-once}"),
+        ({"drain_status_url": "http://a", "drain": {"completes": "at-once"}}, "exclude each other"),
+        ({"drain": {"completes": "later"}}, "drain.completes.*write one of when-reported, at-once"),
     ],
 )
 def test_wrong_options_are_refused_with_the_key(options, problem):
@@ -189,10 +196,13 @@ def test_wrong_options_are_refused_with_the_key(options, problem):
         load_plugin("navarch.notifiers", settings, None)
 
 
-@pytest.mark.parametrize("name", ["webhook", "noop"])
-def test_the_built_in_notifiers_have_the_protocol_and_are_found_by_name(name):
+@pytest.mark.parametrize(
+    ("name", "given"), [("webhook", {"drain": {"completes": "at-once"}}), ("noop", {})]
+)
+def test_the_built_in_notifiers_have_the_protocol_and_are_found_by_name(name, given):
     """What ships is loaded the way anybody's plugin is."""
-    kind, options = load_plugin("navarch.notifiers", PluginSettings(type=name), None)
+    settings = PluginSettings(type=name, options=given)
+    kind, options = load_plugin("navarch.notifiers", settings, None)
     assert isinstance(kind(options=options, clock=FixedClock()), Notifier)
 
 

@@ -1,9 +1,11 @@
 """Every fact of a saga has an id of its own, which is the same whenever it is told again."""
 
+import msgspec
 import pytest
 
 from schemas.messages import Message
-from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted
+from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted, StepSucceeded
+from services.operator_text.event_text import describe
 from services.pool_manager.planner.saga_events import events_of
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
@@ -63,3 +65,25 @@ def test_what_happens_again_after_a_retry_is_told_again() -> None:
     ids = [fact.id for entry in (*overdue, *stuck) for fact in events_of(state, entry)]
 
     assert ["overdue-drain-s", "overdue-drain-s.1", "stuck-s"] == ids
+
+
+@pytest.mark.parametrize(
+    ("outputs", "summary"),
+    [
+        ({}, "no work left"),
+        ({"drain_confirmed": True}, "no work left"),
+        ({"drain_confirmed": False}, "without confirmation: work may be left on the node"),
+    ],
+)
+def test_a_drain_claims_an_empty_node_only_if_that_was_confirmed(
+    outputs: dict[str, bool], summary: str
+) -> None:
+    """The notifier reports whether a workload system confirmed it."""
+    definition = DEFINITIONS["drain"]
+    run = Run(definition, params(definition))
+    state = run.to_end()
+    ended = next(
+        each for each in run.log if isinstance(each, StepSucceeded) and each.step == "drain"
+    )
+    (event,) = events_of(state, msgspec.structs.replace(ended, outputs=outputs))
+    assert describe(event).summary == summary

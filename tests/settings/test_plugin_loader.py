@@ -53,6 +53,9 @@ def test_a_plugins_error_names_the_line_too(tmp_path, text, expected):
 
 def test_a_plugin_may_be_named_by_module_and_class():
     """An owner's class needs no registration."""
-    settings = PluginSettings(type="services.notifier.workload.webhook_notifier:WebhookNotifier")
+    settings = PluginSettings(
+        type="services.notifier.workload.webhook_notifier:WebhookNotifier",
+        options={"drain_status_url": "http://s/drained"},
+    )
     kind, options = load_plugin("navarch.notifiers", settings, None)
-    assert (kind, options) == (WebhookNotifier, WebhookNotifier.Options())
+    assert (kind, options.drain_status_url) == (WebhookNotifier, "http://s/drained")

@@ -156,20 +156,23 @@ def test_defaults_stand_in_every_pool():
     assert {pool.provider for pool in settings.pools.values()} == {"local"}
 
 
+WEBHOOK = "{cordon_url: 'http://s/c', drain_status_url: 'http://s/d'}"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "notifier: {type: webhook, webhook: {cordon_url: 'http://s/c', timeout: 5s}}",
-        "notifier: {type: webhook, cordon_url: 'http://s/c', timeout: 5s}",
-        "server: {notifier: {type: webhook, webhook: {cordon_url: 'http://s/c', timeout: 5s}}}",
-        "server: {coordinator: {type: webhook, webhook: {cordon_url: 'http://s/c', timeout: 5s}}}",
+        f"notifier: {{type: webhook, webhook: {WEBHOOK}}}",
+        f"notifier: {{type: webhook, {WEBHOOK[1:]}",
+        f"server: {{notifier: {{type: webhook, webhook: {WEBHOOK}}}}}",
+        f"server: {{coordinator: {{type: webhook, webhook: {WEBHOOK}}}}}",
     ],
 )
 def test_the_notifier_may_stand_in_several_places(text):
     """Beside its type, below it, and under `server:` as older files have it."""
     kind, options = load_plugin("navarch.notifiers", parse(text).notifier, None)
     assert kind is WebhookNotifier
-    assert (options.cordon_url, options.timeout) == ("http://s/c", 5.0)
+    assert (options.cordon_url, options.drain_status_url) == ("http://s/c", "http://s/d")
 
 
 def test_variables_come_from_the_environment():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.settings import NatsSettings
-from services.primitives.errors import SetupError
+from services.primitives.errors import ConfigurationError
 
 SERVICE: Final = "{service}"
 """In a path: so that one configuration serves all services, each with its own file."""
@@ -36,15 +36,27 @@ def credentials(options: ConnectOptions) -> dict[str, Any]:
     if settings.nkey_file:
         found["nkeys_seed"] = _readable("nkey_file", settings.nkey_file, role)
     if settings.tls_ca_file or settings.tls_cert_file:
-        context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+        found["tls"] = _tls(settings, role)
+    return found
+
+
+def _tls(settings: NatsSettings, role: str) -> ssl.SSLContext:
+    authority = settings.tls_ca_file and _readable("tls_ca_file", settings.tls_ca_file, role)
+    setting = "tls_ca_file"
+    try:
+        context = ssl.create_default_context(cafile=authority or None)
         if settings.tls_cert_file:
+            setting = "tls_cert_file"
             certificate = _readable("tls_cert_file", settings.tls_cert_file, role)
             key = settings.tls_key_file
             context.load_cert_chain(
                 certificate, _readable("tls_key_file", key, role) if key else None
             )
-        found["tls"] = context
-    return found
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"no usable PEM file: {error.reason or error}", key=f"nats.{setting}"
+        ) from error
+    return context
 
 
 def _readable(setting: str, path: str, role: str) -> str:
@@ -54,4 +66,6 @@ def _readable(setting: str, path: str, role: str) -> str:
         with Path(file).open("rb"):
             return file
     except OSError as error:
-        raise SetupError(f"nats.{setting} {file} cannot be read: {error.strerror}") from error
+        raise ConfigurationError(
+            f"{file} cannot be read: {error.strerror}", key=f"nats.{setting}"
+        ) from error

@@ -1,4 +1,4 @@
-"""`navarch config set-credentials`: keeps a cloud's credentials, once they have been tried."""
+"""`navarch config`: validates a configuration, and stores a cloud's credentials after a test."""
 
 import asyncio
 import getpass
@@ -31,6 +31,33 @@ commands = typer.Typer(
 @commands.callback()
 def config_commands() -> None:
     """Set what the configuration should not hold."""
+
+
+@commands.command("validate")
+def validate(
+    file: Annotated[
+        Path | None, typer.Argument(help="Default: that of --config.", show_default=False)
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Check a configuration as the services do.
+
+    Run it where the services run: it also reads the files that the configuration names.
+    """
+    from services.cli.configuration_check import check_configuration  # noqa: PLC0415
+    from services.cli.fleet_discovery import settings_of  # noqa: PLC0415
+    from services.settings.drain_warnings import drain_warnings  # noqa: PLC0415
+
+    named = file or config
+    if named is None:
+        raise NavarchError("name the file: navarch config validate FILE")
+    settings = settings_of(named)
+    check_configuration(settings, named)
+    for warning in drain_warnings(settings):
+        console.write(f"WARNING: {warning}")
+    console.write(
+        f"{named} is valid: {len(settings.pools)} pools, {len(settings.providers)} providers"
+    )
 
 
 @commands.command("set-credentials")

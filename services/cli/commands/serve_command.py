@@ -124,7 +124,12 @@ def locked(directory: Path) -> Iterator[None]:
 
 def serve(config: Path | None, replicas: int = 1) -> int:
     """Serve until told to stop; return the exit code."""
+    from services.cli.configuration_check import check_configuration  # noqa: PLC0415
+    from services.runtime.process_http import check_port  # noqa: PLC0415
+
     settings = settings_of(config)
+    check_configuration(settings, config)
+    check_port(settings.http, config)
     tell = teller()
     with locked(Path(settings.data_dir)):
         asyncio.run(_serve(Serving(settings, config, os.environ, tell, replicas), tell))

@@ -133,6 +133,11 @@ def unfollowed(pools: Iterable[PoolView]) -> list[str]:
     ]
 
 
+def warnings(pools: Iterable[PoolView]) -> list[str]:
+    """What the pools' configuration risks, one line each."""
+    return [f"WARNING: {pool.name}: {text}" for pool in pools for text in pool.warnings]
+
+
 def _named(pool: PoolView) -> str:
     """Its name, with its mode if that is exceptional."""
     if pool.removing:

@@ -1,4 +1,4 @@
-"""The notifier where no workload system is told: nothing runs that would have to leave."""
+"""The notifier for a fleet without a workload system: it logs its orders and confirms nothing."""
 
 import logging
 
@@ -9,10 +9,13 @@ log = logging.getLogger(__name__)
 
 
 class NoopNotifier:
-    """Logs what it is told; a node is drained at once."""
+    """Logs its orders; a drain ends at once, without confirmation."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None."""
+        """`notifier: {type: noop, accept_no_drain: true}`."""
+
+        accept_no_drain: bool = False
+        """Nodes may be terminated with work on them: `unconfirmed_drain` does not warn."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
         """Need nothing."""
@@ -22,6 +25,11 @@ class NoopNotifier:
     def name(self) -> str:
         """What logs call it."""
         return "noop"
+
+    @property
+    def confirms_drains(self) -> bool:
+        """There is no workload system to ask."""
+        return False
 
     async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
         """Log it."""
@@ -36,8 +44,8 @@ class NoopNotifier:
         log.info("drain", extra={"node": node, "reason": reason, "key": idempotency_key})
 
     async def is_drained(self, node: str) -> bool:  # noqa: ARG002
-        """Nothing is known to run anywhere."""
-        return True
+        """Unknown."""
+        return False
 
     async def close(self) -> None:
         """Nothing is held."""

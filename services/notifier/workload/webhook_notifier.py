@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import httpx
 import msgspec
@@ -65,8 +65,16 @@ class _Passing(Exception):  # noqa: N818 - reads as the state it names
     """An answer, or the lack of one, that time may cure."""
 
 
+class WebhookDrain(Setting, frozen=True, kw_only=True):
+    """When a drain has ended."""
+
+    completes: Literal["when-reported", "at-once"] = "when-reported"
+    """when-reported: when `drain_status_url` says so; at-once: when the order was accepted,
+    whatever still runs on the node."""
+
+
 class WebhookNotifier:
-    """A workload system behind URLs; what has no URL is not told, and counts as done."""
+    """A workload system behind URLs; an order without a URL is skipped."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """`notifier: {type: webhook, webhook: {cordon_url: …}}`."""
@@ -75,7 +83,7 @@ class WebhookNotifier:
         uncordon_url: str = ""
         drain_url: str = ""
         drain_status_url: str = ""
-        """Empty: a node is drained as soon as the drain order was taken."""
+        drain: WebhookDrain = WebhookDrain()
         timeout: Duration = Duration(30)
         """Of one request, from connecting to the last byte."""
         headers: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
@@ -86,6 +94,18 @@ class WebhookNotifier:
                 _check_url(name, getattr(self, name))
             if self.timeout <= 0:
                 raise ValueError("timeout must be more than 0 (30s is the default)")
+            at_once = self.drain.completes == "at-once"
+            if not self.drain_status_url and not at_once:
+                raise ValueError(
+                    "`drain_status_url` is missing, so nothing would report whether work is left "
+                    "on a node; add it, or terminate nodes without asking: "
+                    "`drain: {completes: at-once}`"
+                )
+            if self.drain_status_url and at_once:
+                raise ValueError(
+                    "`drain_status_url` and `drain: {completes: at-once}` exclude each other; "
+                    "remove one"
+                )
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
         """Connect when there is something to say."""
@@ -106,6 +126,11 @@ class WebhookNotifier:
         """What logs call it."""
         return "webhook"
 
+    @property
+    def confirms_drains(self) -> bool:
+        """Whether there is a status URL."""
+        return bool(self._options.drain_status_url)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
@@ -123,11 +148,8 @@ class WebhookNotifier:
         await self._order("drain", self._options.drain_url, node, reason, idempotency_key)
 
     async def is_drained(self, node: str) -> bool:
-        """GET the status; without a URL for it nothing is waited for."""
-        url = self._options.drain_status_url
-        if not url:
-            return True
-        target = httpx.URL(url).copy_merge_params({"node_id": node})
+        """GET the status."""
+        target = httpx.URL(self._options.drain_status_url).copy_merge_params({"node_id": node})
 
         async def ask() -> DrainStatus:
             response = await self._send(self._client.build_request("GET", target))

@@ -28,6 +28,15 @@ class Notifier(Protocol):
         """The name in logs."""
         ...
 
+    @property
+    def confirms_drains(self) -> bool:
+        """Whether `is_drained` reports what the workload system said.
+
+        If not, it is never called: a drain ends when it is ordered, and its event says that
+        nothing confirmed it.
+        """
+        ...
+
     async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
         """Stop placing new work on the node; running work continues."""
         ...
@@ -41,7 +50,7 @@ class Notifier(Protocol):
         ...
 
     async def is_drained(self, node: str) -> bool:
-        """Whether no work is left on the node, so that it may be terminated."""
+        """Whether the workload system says that no work is left, so that the node may be ended."""
         ...
 
     async def close(self) -> None:

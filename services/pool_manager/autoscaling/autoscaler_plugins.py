@@ -23,7 +23,7 @@ from services.pool_manager.autoscaling.autoscalers import (
 )
 from services.pool_manager.autoscaling.metrics_sources import HttpSource, MetricsSource
 from services.primitives.errors import ConfigurationError
-from services.settings.plugin_loader import load_plugin
+from services.settings.plugin_loader import load_plugin, locate, make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +57,17 @@ class Found:
         if spec.autoscaling is None:
             return
         at = f"pools.{pool}.autoscaling"
-        autoscaler: Autoscaler = autoscaler_of(spec.autoscaling, at, file)
-        self.kind, self.autoscaler = str(spec.autoscaling["type"]), autoscaler
-        if spec.metrics is not None:
-            settings = _settings(spec.metrics, f"pools.{pool}.metrics")
-            kind, options = load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES)
-            self.source = kind(options=options) if make else None
+        try:
+            self.autoscaler = autoscaler_of(spec.autoscaling, at, file)
+            self.kind = str(spec.autoscaling["type"])
+            if spec.metrics is not None:
+                settings = _settings(spec.metrics, f"pools.{pool}.metrics")
+                if make:
+                    self.source = make_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES)
+                else:
+                    load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES)
+        except ConfigurationError as error:
+            raise locate(error, file) from error
 
     kind: str
     autoscaler: Autoscaler | None
@@ -101,7 +106,7 @@ def autoscaler_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Autos
     settings = _settings(raw, at)
     kind, options = load_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS)
     if kind is not Composite:
-        made: Autoscaler = kind(options=options)
+        made: Autoscaler = make_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS)
         return made
     if depth >= DEPTH_MAX:
         raise ConfigurationError(f"more than {DEPTH_MAX} composites deep; flatten them", key=at)

@@ -165,6 +165,8 @@ def _uncordoned(state: SagaState, entry: SagaEntry) -> Event:
 
 
 def _drained(state: SagaState, entry: SagaEntry, *, expired: bool) -> Event:
+    outputs = entry.outputs if isinstance(entry, StepSucceeded) else {}
+    is_confirmed = bool(outputs.get("drain_confirmed", True))
     return ne.Drained(
         id=f"drained-{state.saga}",
         time=entry.time,
@@ -173,7 +175,7 @@ def _drained(state: SagaState, entry: SagaEntry, *, expired: bool) -> Event:
         node=state.params.node,
         saga=state.saga,
         expired=expired,
-        waited=state.params.drain != "immediate",
+        waited=state.params.drain != "immediate" and is_confirmed,
     )
 
 

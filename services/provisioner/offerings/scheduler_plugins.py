@@ -13,7 +13,7 @@ from schemas.settings import SCHEDULER_PLUGINS, PluginSettings, PoolSpec
 from services.primitives.errors import ConfigurationError
 from services.provisioner.offerings.scheduler import SCORE_SECONDS_MAX, LaunchOption, Scheduler
 from services.provisioner.offerings.strategies import STRATEGIES, Priority
-from services.settings.plugin_loader import load_plugin
+from services.settings.plugin_loader import make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,5 @@ def _key(kind: str, options: Mapping[str, object]) -> tuple[str, bytes]:
 
 
 def _make(settings: PluginSettings, file: Path | None) -> Scheduler:
-    kind, options = load_plugin(SCHEDULER_PLUGINS, settings, file, STRATEGIES)
-    made: Scheduler = kind(options=options)
+    made: Scheduler = make_plugin(SCHEDULER_PLUGINS, settings, file, STRATEGIES)
     return made

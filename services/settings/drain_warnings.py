@@ -1,0 +1,30 @@
+"""Whether a pool's nodes are terminated without a check that their work has finished. Pure."""
+
+from typing import Final
+
+from schemas.settings import PoolSpec, Settings
+
+SIMULATED_PROVIDERS: Final = frozenset({"fake", "local"})
+"""Provider types whose nodes run no work of anyone."""
+
+
+def drain_warning(settings: Settings, spec: PoolSpec) -> str:
+    """Why no drain of the pool is confirmed, and what to do; empty if that was accepted."""
+    notifier = settings.notifier
+    if notifier.type != "noop" or notifier.options.get("accept_no_drain"):
+        return ""
+    names = [each.name for each in spec.providers] or [spec.provider]
+    types = {settings.providers[name].type for name in names if name in settings.providers}
+    if types <= SIMULATED_PROVIDERS:
+        return ""
+    return (
+        "the notifier `noop` asks no workload system whether work is left, so every drain ends at "
+        "once and nodes are terminated with their work; configure `notifier: {type: webhook}`, or "
+        "accept it: `notifier: {type: noop, accept_no_drain: true}`"
+    )
+
+
+def drain_warnings(settings: Settings) -> list[str]:
+    """The warnings of all configured pools."""
+    found = ((name, drain_warning(settings, spec)) for name, spec in settings.pools.items())
+    return [f"pool {name}: {warning}" for name, warning in found if warning]
