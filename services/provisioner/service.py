@@ -26,15 +26,14 @@ from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.price_reader import PriceReader
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.cloud_credentials import add_stored_credentials
-from services.provisioner.provider_client.provider import (
-    Environment,
-    MakeRateLimiter,
-    Provider,
-    local_rate_limiter,
-)
+from services.provisioner.provider_client.provider import Environment, Provider
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.provider_client.rate_limit import SharedRateLimiter
+from services.provisioner.provider_client.rate_limit import (
+    MakeRateLimiter,
+    SharedRateLimiter,
+    local_rate_limiter,
+)
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
