@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.fault_reporter import FaultReporter
-from agent.faults.boot_checks import boot_checks
+from agent.faults.boot_checks import INTERCONNECT, boot_checks
 from agent.faults.sample_changes import SampleChange
 from agent.maintenance.diagnostics_runner import DiagnosticsRunner
 from agent.settings import AgentConfig
@@ -68,6 +68,9 @@ class NodeMonitor:
         self._registrations = 0
         self._checks = 0
         self._checked_ok = False
+        self._links_until = 0.0
+        """Until then, a boot check that fails for the interconnect alone is repeated."""
+        self._links_awaited = False
         self._checked_inventory: GpuInventory | None = None
         self._testing: asyncio.Task[None] | None = None
         self._samples = 0
@@ -89,6 +92,7 @@ class NodeMonitor:
         self._register()
         if not self._kernel_log_problem:
             self._follow_kernel_log()
+        self._links_until = self._clock.monotonic() + self._config.interconnect_wait
         await self._boot_check()
         try:
             await self._sample_loop()
@@ -139,6 +143,7 @@ class NodeMonitor:
         self._checked_inventory = self._gpus.inventory
         return boot_checks(
             self._config.gpu_count,
+            self._config.nvlinks,
             self._gpus.inventory,
             sample,
             self._gpus.problem,
@@ -161,6 +166,12 @@ class NodeMonitor:
     async def _boot_check(self) -> None:
         """Run the boot checks, then the boot tests in the background, once a boot."""
         checks = await self.look()
+        failed = {each.name for each in checks if not each.ok}
+        self._links_awaited = (
+            failed == {INTERCONNECT} and self._clock.monotonic() < self._links_until
+        )
+        if self._links_awaited:
+            return
         if self._testable(checks):
             self._testing = asyncio.create_task(self._test(checks))
             return
@@ -185,7 +196,10 @@ class NodeMonitor:
         self._reporter.send(checked)
 
     async def _recheck(self) -> None:
-        """Check again when the driver started after the agent."""
+        """Check again when links were still coming up, or the driver started after the agent."""
+        if self._links_awaited:
+            await self._boot_check()
+            return
         if self._checked_ok or self._gpus.inventory is self._checked_inventory:
             return
         if self._testing is not None and not self._testing.done():

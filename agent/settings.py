@@ -49,6 +49,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Empty: the kernel's."""
     gpu_count: int | None = None
     """GPUs that this host must have; 0: none, and NVML is not used; None: at least one."""
+    nvlinks: Annotated[int, msgspec.Meta(ge=0, le=36)] | None = None
+    """NVLinks that each GPU must have up at boot; 0: not checked; None: those of its model, on a
+    host of four or more GPUs."""
+    interconnect_wait: Duration = Duration(90)
+    """How long NVLinks and fabric may take to come up before the boot check fails: the fabric
+    manager is started beside the agent."""
     heartbeat_interval: Duration = Duration(10)
     heartbeat_ttl: Duration = Duration(30)
     sample_interval: Duration = Duration(1)

@@ -1,19 +1,37 @@
 """Boot checks: whether the host is fit to be a node. Pure."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
+from agent.faults.sample_changes import FABRIC_COMPLETED, fabric_problems
 from agent.sources.nvml import GpuInventory, NodeSample
-from schemas.node_events import CheckResult
+from schemas.node_events import CheckResult, GpuSample
+
+NVLINKS: Final = (
+    (re.compile(r"V100-SXM"), 6),
+    (re.compile(r"A100-SXM"), 12),
+    (re.compile(r"H100 80GB HBM3|H200(?! NVL)|B200|B300"), 18),
+)
+"""NVLinks of each GPU, by the model that NVML reports, from NVIDIA's data sheets; all of them are
+in use on a board of BOARD_GPUS_MIN or more. PCIe models are absent: their bridges are optional."""
+BOARD_GPUS_MIN: Final = 4
+INTERCONNECT: Final = "interconnect"
+"""The check that may fail for a while after a boot, until the fabric manager has set links up."""
 
 
 def boot_checks(
     expected: int | None,
+    nvlinks: int | None,
     inventory: GpuInventory | None,
     sample: NodeSample | None,
     problem: str,
     kernel_log_problem: str,
 ) -> tuple[CheckResult, ...]:
-    """Check what NVML and the kernel log returned; None: not available."""
+    """Check what NVML and the kernel log returned; None: not available.
+
+    `expected`: GPUs of the host; `nvlinks`: links that each must have up, None: by its model.
+    """
     checks = [
         CheckResult(
             name="kernel-log",
@@ -40,7 +58,53 @@ def boot_checks(
                 detail=f"{visible} GPUs are visible, {expected} are expected",
             )
         )
+    if (
+        sample is not None
+        and inventory is not None
+        and (links := _interconnect(nvlinks, inventory, sample))
+    ):
+        checks.append(links)
     return tuple(checks)
+
+
+def _interconnect(
+    nvlinks: int | None, inventory: GpuInventory, sample: NodeSample
+) -> CheckResult | None:
+    """Compare NVLinks and fabric with what the GPUs must have; None: they need neither."""
+    models = {gpu.uuid: gpu.name for gpu in inventory.gpus}
+    needed = {
+        gpu.uuid: (_links_of(models.get(gpu.uuid, ""), len(models)) if nvlinks is None else nvlinks)
+        for gpu in sample.gpus
+    }
+    if not any(needed.values()) and all(gpu.fabric_state is None for gpu in sample.gpus):
+        return None
+    problems = [each for gpu in sample.gpus for each in _link_problems(gpu, needed[gpu.uuid])]
+    detail = "; ".join(problems)[:1000] or "all NVLinks are up, and the fabric is healthy"
+    return CheckResult(name=INTERCONNECT, ok=not problems, detail=detail)
+
+
+def _links_of(model: str, gpus: int) -> int:
+    if gpus < BOARD_GPUS_MIN:
+        return 0  # part of a board: which links such a machine is given differs
+    return next((count for pattern, count in NVLINKS if pattern.search(model)), 0)
+
+
+def _link_problems(gpu: GpuSample, needed: int) -> list[str]:
+    problems = []
+    if (up := gpu.nvlinks_up or 0) < needed:
+        problems.append(f"GPU {gpu.index} has {up} of {needed} NVLinks up")
+    if gpu.fabric_state not in (None, FABRIC_COMPLETED):
+        problems.append(
+            f"GPU {gpu.index} has not joined the NVLink fabric (state {gpu.fabric_state})"
+        )
+    elif gpu.fabric_status:
+        problems.append(
+            f"GPU {gpu.index} failed to join the fabric (NVML error {gpu.fabric_status})"
+        )
+    problems += [
+        f"GPU {gpu.index}: fabric {each}" for each in fabric_problems(gpu.fabric_health_mask or 0)
+    ]
+    return problems
 
 
 def _answers(

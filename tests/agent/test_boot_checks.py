@@ -1,0 +1,119 @@
+"""The boot check of NVLinks and fabric: what each model of GPU must have."""
+
+import json
+from typing import Final
+
+import pytest
+
+from agent.faults.boot_checks import INTERCONNECT, boot_checks
+from agent.sources.nvml import GpuInventory, NodeSample
+from schemas.node_events import GpuIdentity, GpuSample
+from services.bus.nats.nats_bus import NatsBus
+from tests.agent.conftest import AgentHost, events
+
+H100: Final = "NVIDIA H100 80GB HBM3"
+UP: Final = "all NVLinks are up, and the fabric is healthy"
+HEALTHY_FABRIC: Final = 0x1AA
+
+CASES: Final = [
+    ("all links of an SXM board", H100, 8, None, {"nvlinks_up": 18, "fabric_state": 3}, UP),
+    (
+        "a link of an SXM board down since boot",
+        H100,
+        8,
+        None,
+        {"nvlinks_up": 17},
+        "GPU 0 has 17 of 18 NVLinks up",
+    ),
+    ("no link reported at all", H100, 8, None, {}, "GPU 0 has 0 of 18 NVLinks up"),
+    ("A100 board", "NVIDIA A100-SXM4-80GB", 4, None, {"nvlinks_up": 11}, "GPU 0 has 11 of 12"),
+    ("a part of a board is not judged by its model", H100, 1, None, {"nvlinks_up": 0}, None),
+    ("PCIe models need no links", "NVIDIA H100 PCIe", 8, None, {"nvlinks_up": 0}, None),
+    ("H200 NVL is a PCIe model", "NVIDIA H200 NVL", 8, None, {"nvlinks_up": 0}, None),
+    ("the setting wins over the model", H100, 1, 18, {"nvlinks_up": 17}, "GPU 0 has 17 of 18"),
+    ("0 switches the comparison off", H100, 8, 0, {"nvlinks_up": 0}, None),
+    (
+        "the fabric still in progress",
+        H100,
+        1,
+        None,
+        {"fabric_state": 2},
+        "GPU 0 has not joined the NVLink fabric (state 2)",
+    ),
+    (
+        "the fabric refused the GPU",
+        H100,
+        1,
+        None,
+        {"fabric_state": 3, "fabric_status": 58},
+        "GPU 0 failed to join the fabric (NVML error 58)",
+    ),
+    (
+        "degraded bandwidth since boot",
+        H100,
+        1,
+        None,
+        {"fabric_state": 3, "fabric_health_mask": HEALTHY_FABRIC & ~0x3 | 0x1},
+        "GPU 0: fabric degraded_bandwidth",
+    ),
+    (
+        "a healthy fabric",
+        H100,
+        1,
+        None,
+        {"fabric_state": 3, "fabric_status": 0, "fabric_health_mask": HEALTHY_FABRIC},
+        UP,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "nvlinks", "readings", "detail"),
+    [case[1:] for case in CASES],
+    ids=[case[0] for case in CASES],
+)
+def test_interconnect(
+    model: str, gpus: int, nvlinks: int | None, readings: dict[str, int], detail: str | None
+) -> None:
+    """The first GPU has these readings, the others are as they must be."""
+    whole = {"nvlinks_up": 18}
+    inventory = GpuInventory(
+        tuple(GpuIdentity(index=i, uuid=f"GPU-{i}", name=model) for i in range(gpus))
+    )
+    sample = NodeSample(
+        tuple(
+            GpuSample(index=i, uuid=f"GPU-{i}", **(whole if i else readings)) for i in range(gpus)
+        )
+    )
+    checks = boot_checks(gpus, nvlinks, inventory, sample, "", "")
+    found = next((each for each in checks if each.name == INTERCONNECT), None)
+    assert (found is None) == (detail is None)
+    if found is not None and detail is not None:
+        assert found.detail.startswith(detail)
+        assert found.ok == (detail == UP)
+
+
+@pytest.mark.slow
+async def test_links_down_since_boot_fail_the_boot_check(host: AgentHost, bus: NatsBus) -> None:
+    """No event yet reports a change: the links were never up."""
+    host.order("gpu 2 nvlinks_down 1")
+    await host.start(NAVARCH_INTERCONNECT_WAIT="1ms")
+    _, stored = await events(bus, host.node, 2)
+    checked = json.loads(stored.data)
+    assert not checked["ok"]
+    assert checked["checks"][-1]["detail"] == "GPU 2 has 17 of 18 NVLinks up"
+    assert await host.stop() == 0
+
+
+@pytest.mark.slow
+async def test_a_fabric_that_comes_up_late_passes(host: AgentHost, bus: NatsBus) -> None:
+    """The boot check waits for the fabric manager instead of failing the node."""
+    host.order("gpu 2 fabric_state 2")
+    await host.start()
+    await events(bus, host.node, 1)
+    await host.logged("NVML reports XIDs of 4 GPUs")
+    host.order()
+    _, stored = await events(bus, host.node, 2)
+    checked = json.loads(stored.data)
+    assert checked["ok"]
+    assert await host.stop() == 0
