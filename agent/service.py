@@ -300,9 +300,9 @@ class Agent:
         await self._xids.run()
 
     async def _keep(self) -> None:
-        """Report rate-limited faults, and save how far the kernel log was processed.
+        """Report rate-limited faults, and save up to where the kernel log's faults are sent.
 
-        After a crash a second of the log is read again; message IDs make that harmless.
+        After a crash the log is read again from there; message IDs make that harmless.
         """
         while True:
             await self._clock.sleep(POSITION_SECONDS)
@@ -310,7 +310,7 @@ class Agent:
             self._save()
 
     def _save(self, *, last: bool = False) -> None:
-        self._position.save(self._outbox.dealt_with(self._kernel_log.sequence))
+        self._position.save(self._outbox.sent_up_to(self._kernel_log.sequence))
         if not self._outbox.safe:
             # After a crash, events that are neither sent nor on disk must be reported again.
             return

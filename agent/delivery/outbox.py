@@ -62,7 +62,9 @@ class AgentOutbox:
         self._found.set()
 
     def put(self, message: OutgoingEvent) -> None:
-        """Queue `message` behind earlier ones."""
+        """Queue `message` behind earlier ones, unless it is in the spool already."""
+        if message.msg_id in self._spooled:
+            return
         if len(self._waiting) >= WAITING_MAX:
             if not self.dropped:
                 log.error("%s messages wait to be sent; new ones are dropped", WAITING_MAX)
@@ -84,12 +86,13 @@ class AgentOutbox:
         """Whether every message is sent or on disk."""
         return all(each.msg_id in self._spooled for each in self._waiting)
 
-    def dealt_with(self, sequence: int) -> int:
-        """Last kernel log sequence whose faults are sent or on disk; `sequence` was read last."""
-        for each in self._waiting:
-            if each.sequence >= 0 and each.msg_id not in self._spooled:
-                return min(sequence, each.sequence - 1)
-        return sequence
+    def sent_up_to(self, sequence: int) -> int:
+        """Last kernel log sequence whose faults the bus has stored; `sequence` was read last.
+
+        The spool does not count: if it is lost, the kernel log is read again from here.
+        """
+        unsent = (each.sequence for each in self._waiting if each.sequence >= 0)
+        return min(sequence, next(unsent, sequence + 1) - 1)
 
     async def run(self) -> None:
         """Send messages until cancelled."""

@@ -8,7 +8,7 @@ thread.
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +19,13 @@ FILE_BYTES_MAX: Final = 32 * 1_048_576
 BUSY_SECONDS_MAX: Final = 1.0
 
 _TABLE: Final = """
-CREATE TABLE IF NOT EXISTS waiting (
+CREATE TABLE IF NOT EXISTS unsent (
     place INTEGER PRIMARY KEY AUTOINCREMENT,
     msg_id TEXT NOT NULL UNIQUE,
     subject TEXT NOT NULL,
     data BLOB NOT NULL,
-    trace TEXT NOT NULL
+    trace TEXT NOT NULL,
+    sequence INTEGER NOT NULL
 )
 """
 
@@ -56,7 +57,7 @@ class Spool:
             return []
         rows = (
             self._opened()
-            .execute("SELECT subject, data, msg_id, trace FROM waiting ORDER BY place")
+            .execute("SELECT subject, data, msg_id, trace, sequence FROM unsent ORDER BY place")
             .fetchall()
         )
         return [OutgoingEvent(*row) for row in rows]
@@ -65,14 +66,15 @@ class Spool:
         """Append messages in one transaction; duplicates keep their position."""
         with self._opened() as store:
             store.executemany(
-                "INSERT OR IGNORE INTO waiting (msg_id, subject, data, trace) VALUES (?, ?, ?, ?)",
-                [(each.msg_id, each.subject, each.data, each.trace) for each in messages],
+                "INSERT OR IGNORE INTO unsent (subject, data, msg_id, trace, sequence) "
+                "VALUES (?, ?, ?, ?, ?)",
+                [astuple(each) for each in messages],
             )
 
     def remove(self, msg_ids: Sequence[str]) -> None:
         """Delete messages that the bus has stored."""
         with self._opened() as store:
-            store.executemany("DELETE FROM waiting WHERE msg_id = ?", [(each,) for each in msg_ids])
+            store.executemany("DELETE FROM unsent WHERE msg_id = ?", [(each,) for each in msg_ids])
 
     def close(self) -> None:
         """Close the file."""

@@ -97,6 +97,28 @@ async def test_faults_wait_for_the_broker(
     assert codes == list(range(1, 42 if crash else 41))
 
 
+@pytest.mark.parametrize("loss", ["corrupt", "deleted"])
+async def test_a_lost_spool_loses_no_fault_of_the_kernel_log(
+    host: AgentHost, bus: NatsBus, server: EmbeddedServer, loss: str
+):
+    """What the spool held is read from the kernel log again."""
+    await host.start()
+    await events(bus, host.node, 2)
+    await server.stop()
+    host.write(XID_79.format(pci="0000:1b:00"))
+    await host.logged("fault")
+    assert await host.stop() == 0
+    spool = host.state / "spool.sqlite"
+    if loss == "corrupt":
+        spool.write_bytes(b"not a database" * 500)
+    else:
+        spool.unlink()
+    await host.start()
+    await server.start()
+    found = contents(await events(bus, host.node, 5))
+    assert [each["code"] for each in found if "fault" in each["type"]] == [79]
+
+
 async def test_an_agent_that_starts_before_the_broker_loses_nothing(
     host: AgentHost, bus: NatsBus, server: EmbeddedServer
 ):

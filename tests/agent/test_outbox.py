@@ -102,17 +102,22 @@ async def test_an_outage_in_the_middle_keeps_the_order(
     assert await stored_ids(bus, 310) == [f"m{n}" for n in range(310)]
 
 
-async def test_the_log_is_safe_up_to_what_is_sent_or_on_disk(tmp_path: Path):
-    """A position is never beyond a fault that is in memory alone."""
+async def test_the_position_waits_for_the_bus_not_for_the_spool(tmp_path: Path, bus: NatsBus):
+    """The log is read again from the first fault that the bus has not stored."""
     outbox = AgentOutbox(Spool(tmp_path / "spool"), SystemClock())
-    assert outbox.dealt_with(9) == 9
+    assert outbox.sent_up_to(9) == 9
     outbox.put(message(1, sequence=5))
     outbox.put(message(2, sequence=7))
-    assert outbox.dealt_with(9) == 4
     await outbox.flush(0.01)
-    assert outbox.dealt_with(9) == 9
-    outbox.put(message(3, sequence=12))
-    assert outbox.dealt_with(20) == 11
+    assert outbox.sent_up_to(9) == 4
+    async with Running(Spool(tmp_path / "spool")) as restarted:
+        await restarted.flush(0.05)
+        restarted.put(message(1, sequence=5))
+        assert restarted.sent_up_to(9) == 4
+        restarted.bus = bus
+        await restarted.flush(5)
+        assert restarted.sent_up_to(9) == 9
+    assert await stored_ids(bus, 2) == ["m1", "m2"]
 
 
 async def test_no_more_than_the_bound_waits(tmp_path: Path):

@@ -14,7 +14,8 @@ from services.primitives.errors import Conflict, Refused, SetupError, Unavailabl
 
 CONFLICT_CODES: Final = frozenset({10071, 10164})
 """Wrong last sequence, in its two spellings."""
-UNAVAILABLE: Final = 503
+SERVER_AT_FAULT: Final = 500
+"""Codes from here on are the server's own state (no leader, no storage left), not our request."""
 DIRECT_HEADERS: Final = frozenset(
     {"Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
 )
@@ -61,7 +62,7 @@ def raise_api_error(error: ApiError, what: str) -> None:
     text = f"{what}: {error.description} ({error.err_code or error.code})"
     if error.err_code in CONFLICT_CODES:
         raise Conflict(text)
-    if error.code == UNAVAILABLE:
+    if error.code >= SERVER_AT_FAULT:
         raise Unavailable(text)
     raise Refused(text, error.err_code)
 
