@@ -4,8 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from schemas.messages import UtcTime
 from schemas.node_events import CheckResult
+from schemas.value_limits import UtcTime
 
 
 class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

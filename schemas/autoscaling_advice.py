@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
+from schemas.value_limits import Int, Seconds, UtcTime
 
 LimitedBy = Literal["cooldown", "limits", "observe", "failed", "source"]
 """cooldown: the last change of size is too recent; limits: min_nodes or max_nodes; observe: the
@@ -16,7 +17,7 @@ class AutoscalingAdvice(Record, frozen=True, kw_only=True):
     """Type of the autoscaler."""
     limited_by: LimitedBy
     since: UtcTime
-    nodes: int | None = None
+    nodes: Int | None = None
     """The size it requests; None: unknown."""
     reason: str = ""
     """The autoscaler's reason, as of the last change."""
@@ -24,5 +25,5 @@ class AutoscalingAdvice(Record, frozen=True, kw_only=True):
     """The limit that applies, or what failed."""
     until: UtcTime | None = None
     """When the cooldown ends."""
-    again_seconds: float = 0.0
+    again_seconds: Seconds = 0.0
     """Interval between two evaluations."""

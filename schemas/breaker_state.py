@@ -3,7 +3,8 @@
 from typing import Literal
 
 from schemas.enums import BreakerCause, BreakerState, IncidentScope, SagaKind
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
+from schemas.value_limits import Int, UtcTime
 
 
 class OpenIncident(Record, frozen=True, kw_only=True):
@@ -11,8 +12,8 @@ class OpenIncident(Record, frozen=True, kw_only=True):
 
     kind: str
     """A fault's kind, or `silence`."""
-    code: int = 0
-    nodes: int
+    code: Int = 0
+    nodes: Int
     """Affected nodes when the incident was last evaluated."""
     since: UtcTime
     last: UtcTime
@@ -45,11 +46,11 @@ class Breaker(Record, frozen=True, kw_only=True):
     """Half-open: the saga of the probe."""
     probe_outcome: Literal["", "done", "failed", "cancelled"] = ""
     """Outcome of the probe."""
-    probes_failed: int = 0
+    probes_failed: Int = 0
     """Consecutive failed probes; each lengthens the wait before the next."""
     probe_at: UtcTime | None = None
     """Earliest time of the next probe."""
-    ramp: int = 0
+    ramp: Int = 0
     """Remediations allowed at once after it closed, doubled by each success; 0: as the budget
     allows."""
     ramp_from: UtcTime | None = None
@@ -61,7 +62,7 @@ class ObservedAction(Record, frozen=True, kw_only=True):
 
     kind: SagaKind
     node: str = ""
-    nodes: int = 0
+    nodes: Int = 0
     """Number of nodes, where it concerns more than one."""
     cause: str = ""
     """Identifies the decision when it is taken again."""

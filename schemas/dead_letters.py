@@ -1,6 +1,7 @@
 """Messages that could not be processed, and why: stream DEAD."""
 
 from schemas.messages import Codec, Message
+from schemas.value_limits import Int
 
 
 class DeadLetter(Message, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.dead_letter"):
@@ -9,12 +10,12 @@ class DeadLetter(Message, frozen=True, kw_only=True, tag="io.navarch.runtime.eve
     stream: str
     durable: str
     subject: str
-    sequence: int
+    sequence: Int
     reason: str
-    deliveries: int = 1
+    deliveries: Int = 1
     data: str = ""
     """The message as text, cut to 64 KiB."""
-    bytes: int = 0
+    bytes: Int = 0
     """Length of the whole message."""
 
 

@@ -12,9 +12,10 @@ import msgspec
 from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
 from schemas.node_events import BootChecked, Fault, GpuIdentity, Telemetry, Verdict
 from schemas.node_records import NodeRecord
+from schemas.value_limits import Float, Int, UtcTime
 
 AROUND_SECONDS: Final = 900.0
 """Samples further from the fault than this are omitted."""
@@ -38,11 +39,11 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     time: UtcTime
     """When the server stored it, so that all entries share one clock."""
-    since_ms: float = 0.0
+    since_ms: Float = 0.0
     """Since the node became unhealthy."""
     stream: str
     subject: str
-    sequence: int
+    sequence: Int
     message: dict[str, Any] = {}
 
 
@@ -61,7 +62,7 @@ class KernelLine(msgspec.Struct, frozen=True, kw_only=True):
 
     time: UtcTime
     boot_id: str = ""
-    sequence: int = 0
+    sequence: Int = 0
     line: str
 
 
@@ -110,19 +111,19 @@ class EvidenceBundle(Record, frozen=True, kw_only=True):
     instance_type: str = ""
     driver_version: str = ""
     agent_version: str = ""
-    gpu_count: int = 0
+    gpu_count: Int = 0
     gpus: tuple[GpuIdentity, ...] = ()
     running_at: UtcTime | None = None
     terminated_at: UtcTime | None = None
-    dollars_per_hour: float = 0.0
-    lost_gpu_hours: float = 0.0
+    dollars_per_hour: Float = 0.0
+    lost_gpu_hours: Float = 0.0
     faults: tuple[EvaluatedFault, ...] = ()
     kernel_lines: tuple[KernelLine, ...] = ()
     samples: tuple[Telemetry, ...] = ()
     checks: tuple[BootChecked, ...] = ()
     """Boot checks and diagnostics that the agent reported."""
     timeline: tuple[TimelineEntry, ...] = ()
-    omitted: dict[str, int] = {}
+    omitted: dict[str, Int] = {}
     """Part -> items omitted because of its limit."""
 
 
@@ -131,16 +132,16 @@ class RepairCount(msgspec.Struct, frozen=True, kw_only=True):
 
     pool: str
     fault_signature: str
-    gpu_seconds: float = 0.0
-    seconds: float = 0.0
-    buckets: tuple[int, ...] = ()
+    gpu_seconds: Float = 0.0
+    seconds: Float = 0.0
+    buckets: tuple[Int, ...] = ()
     """Histogram of times to repair, not cumulative."""
 
 
 class RepairTotals(Record, frozen=True, kw_only=True):
     """REPAIRS `totals`: sums over every `repaired` event up to a sequence, each counted once."""
 
-    sequence: int = 0
+    sequence: Int = 0
     counts: tuple[RepairCount, ...] = ()
 
 

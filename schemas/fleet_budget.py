@@ -1,6 +1,7 @@
 """The fleet's budget and each pool's claims on it: record POOLS `fleet-budget`."""
 
 from schemas.messages import Record
+from schemas.value_limits import Int
 
 FLEET_BUDGET_KEY = "fleet-budget"
 """Its key in POOLS."""
@@ -9,13 +10,13 @@ FLEET_BUDGET_KEY = "fleet-budget"
 class BudgetClaim(Record, frozen=True, kw_only=True):
     """One pool's claim on the fleet's budget."""
 
-    desired: int = 0
-    unavailable: int = 0
-    disruptions: dict[str, int] = {}
+    desired: Int = 0
+    unavailable: Int = 0
+    disruptions: dict[str, Int] = {}
     """Disruptions by slots of the fleet's window, as in the pool's record."""
-    resets: dict[str, int] = {}
+    resets: dict[str, Int] = {}
     """GPU resets and reboots by the same slots."""
-    revision: int = 0
+    revision: Int = 0
     """Revision of the pool's record that the claim was decided on. While the record still has it,
     a replica may be about to write what it claimed, so the claim may only grow."""
 

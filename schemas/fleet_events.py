@@ -4,6 +4,7 @@ from typing import Literal
 
 from schemas.enums import ProviderErrorKind
 from schemas.messages import Codec, Message
+from schemas.value_limits import Int, Seconds
 
 
 class FleetEvent(Message, frozen=True, kw_only=True):
@@ -16,9 +17,9 @@ class ConsumerLag(FleetEvent, frozen=True, kw_only=True, tag="io.navarch.metrics
     status: Literal["lagging", "caught-up"]
     stream: str
     durable: str
-    messages: int
+    messages: Int
     """Messages that no replica has received."""
-    seconds: float
+    seconds: Seconds
     """Age of the oldest of them."""
     reason: str = ""
 
@@ -38,7 +39,35 @@ class UnknownError(
     """The kind it is treated as until a rule covers it."""
 
 
-FACTS: dict[type[FleetEvent], str] = {ConsumerLag: "lag", UnknownError: "unknown-error"}
+FailureKind = Literal[
+    "record-unreadable",
+    "decision-failed",
+    "consumer-missing",
+    "consumer-damaged",
+    "store-unwritable",
+]
+
+
+class ServiceFailure(
+    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.service_failure"
+):
+    """A part of a service's work fails, while everything else goes on; or it works again."""
+
+    status: Literal["failing", "recovered"]
+    service: str
+    failure: FailureKind
+    about: str
+    """What it concerns: a pool, a record, a stream, a consumer."""
+    reason: str
+    remedy: str
+    """What an operator does, with the command."""
+
+
+FACTS: dict[type[FleetEvent], str] = {
+    ConsumerLag: "lag",
+    UnknownError: "unknown-error",
+    ServiceFailure: "service-failure",
+}
 """Event class -> last token of its subject."""
 
 fleet_codec = Codec(FACTS)

@@ -5,7 +5,8 @@ from typing import Annotated
 import msgspec
 
 from schemas.enums import HardwareKind
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
+from schemas.value_limits import UtcTime
 
 
 class HardwareRecord(Record, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 from schemas.enums import Action, FaultKind, HealthStatus
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
 from schemas.node_events import Metric
+from schemas.value_limits import Int, UtcTime
 
 
 class RecordedFault(Record, frozen=True, kw_only=True):
@@ -17,8 +18,8 @@ class RecordedFault(Record, frozen=True, kw_only=True):
     seen_at: UtcTime | None = None
     """When it was stored; None: unknown."""
     kind: str
-    code: int = 0
-    gpu_index: int = -1
+    code: Int = 0
+    gpu_index: Int = -1
     message: str = ""
     metrics: dict[str, Metric] = {}
     result: HealthStatus = "healthy"
@@ -30,14 +31,14 @@ class RecordedFault(Record, frozen=True, kw_only=True):
 class GpuHealth(Record, frozen=True, kw_only=True):
     """Health of one GPU that is not healthy."""
 
-    index: int
+    index: Int
     status: HealthStatus
     action: Action = "none"
     rule: str = ""
     reason: str = ""
     fault: str = ""
     kind: FaultKind | Literal[""] = ""
-    code: int = 0
+    code: Int = 0
     since: UtcTime
 
 
@@ -51,11 +52,11 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     rule: str = ""
     policy: str = ""
     reason: str = ""
-    gpu_index: int = -1
+    gpu_index: Int = -1
     fault: str = ""
     kind: FaultKind | Literal[""] = ""
     """Kind of the fault that decided."""
-    code: int = 0
+    code: Int = 0
     job: str = ""
     """Job whose process caused that fault."""
     trace: str = ""

@@ -2,8 +2,9 @@
 
 from schemas.enums import InstanceState
 from schemas.launch_offers import Offering
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
 from schemas.saga_params import LaunchSpec
+from schemas.value_limits import Float, Int, UtcTime
 
 
 class InstanceRecord(Record, frozen=True, kw_only=True):
@@ -30,18 +31,18 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     agent_key: str = ""
     """Public key that the node's credentials were issued for; no second key gets any."""
     saga: str = ""
-    attempts: int = 0
-    launch_calls: int = 0
+    attempts: Int = 0
+    launch_calls: Int = 0
     """Launch calls to a provider without idempotency tokens; all but the first list beforehand."""
     last_reboot: str = ""
     """Saga and step of the last reboot that the provider accepted, so that it is requested once."""
     error: str = ""
-    dollars_per_hour: float = 0.0
+    dollars_per_hour: Float = 0.0
     intended_at: UtcTime
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None
     """When it should have gone; after a time limit it counts as leaked."""
-    removal_attempts: int = 0
+    removal_attempts: Int = 0
     """Recorded attempts to terminate it that failed."""
     removal_tried_at: UtcTime | None = None
     """Time of the last such attempt."""

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from schemas.value_limits import Float, Seconds
+
 Market = Literal["on-demand", "spot"]
 """spot: cheaper; the cloud may reclaim it at short notice."""
 Together = Literal["", "zone", "region"]
@@ -39,7 +41,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     zones: tuple[str, ...] = ()
     market: Market | Literal[""] = ""
     """Empty: as in the provider's options."""
-    max_price: float = 0.0
+    max_price: Float = 0.0
     """Dollars per hour of one instance; 0: any."""
 
 
@@ -50,9 +52,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "priority"
     """`priority`, `cost`, `availability`, `round-robin`, or a plugin."""
     strategy_options: dict[str, Any] = {}
-    fallback_seconds: float = 0.0
+    fallback_seconds: Seconds = 0.0
     """After this time a launch waiting for spot capacity also takes on-demand; 0: never."""
-    spend_cap: float = 0.0
+    spend_cap: Float = 0.0
     """Dollars per hour of all the pool's instances; 0: no limit."""
     placement_group: str = ""
     """The provider's group of instances that are close to each other."""

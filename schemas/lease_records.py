@@ -1,6 +1,7 @@
 """Leases and rate limits that replicas share: bucket LEASES."""
 
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
+from schemas.value_limits import UtcTime
 
 
 class LeaseRecord(Record, frozen=True, kw_only=True):

@@ -7,25 +7,26 @@ field never changes its type or meaning. Unknown fields are ignored; an unknown 
 """
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from schemas.duration import decode_hook, encode_hook
+from schemas.value_limits import TIME_MAX, TIME_MIN, Name, UtcTime, time_outside
 
-UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time, written as RFC 3339 with a zone; Navarch writes UTC."""
+S = TypeVar("S", bound=msgspec.Struct)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises; a text that is not UTF-8 and one nested too deep have their own errors."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Fields of every message."""
 
-    id: str
+    id: Name
     """Unique in its stream and derived from the cause, so that publishing is idempotent."""
     time: UtcTime
     """When it happened, by the publisher's clock."""
-    cause: str = ""
+    cause: Name = ""
     """ID of the message that led to this one; empty for a first cause."""
 
 
@@ -56,29 +57,51 @@ def encode(message: msgspec.Struct) -> bytes:
     return _encoder.encode(message)
 
 
+class LimitedDecoder(Generic[S]):
+    """Decodes one kind of struct, and refuses date-times outside the limits."""
+
+    def __init__(self, kind: type[S]) -> None:
+        """Decode `kind`."""
+        self._decoder = msgspec.json.Decoder(kind, dec_hook=decode_hook)
+
+    def decode(self, data: bytes) -> S:
+        """Decode JSON; raise msgspec.DecodeError with the reason."""
+        try:
+            value = self._decoder.decode(data)
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise msgspec.DecodeError(str(error)) from error
+        if path := time_outside(value):
+            years = f"{TIME_MIN.year} to {TIME_MAX.year - 1}"
+            raise msgspec.ValidationError(f"Expected a time in the years {years} - at `{path}`")
+        return value
+
+
 class Codec:
     """Decodes the messages of one family; separates unknown from invalid."""
 
     def __init__(self, types: Iterable[type[Message]]) -> None:
         """Decode `types` and nothing else."""
-        self._decoders: dict[str, msgspec.json.Decoder[Any]] = {
-            message_type(each): msgspec.json.Decoder(each, dec_hook=decode_hook) for each in types
+        self._decoders: dict[str, LimitedDecoder[Any]] = {
+            message_type(each): LimitedDecoder(each) for each in types
         }
 
     def decode(self, data: bytes) -> Message | UnknownType | Invalid:
         """Decode one message; never raises."""
         try:
             tag = _envelope.decode(data).type
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             return Invalid("", f"not a message: {error}")
         decoder = self._decoders.get(tag)
         if decoder is None:
             return UnknownType(tag)
         try:
             message = decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             return Invalid(tag, str(error))
         assert isinstance(message, Message)
+        if not message.id.isprintable():
+            # It becomes a header of what follows from this message.
+            return Invalid(tag, "Expected printable characters - at `$.id`")
         return message
 
 
@@ -93,6 +116,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The value of a bucket's key. Add-only, like messages."""
 
 
-def decoder(kind: type[Record]) -> msgspec.json.Decoder[Any]:
+def decoder(kind: type[Record]) -> LimitedDecoder[Any]:
     """A decoder for one kind of record."""
-    return msgspec.json.Decoder(kind, dec_hook=decode_hook)
+    return LimitedDecoder(kind)

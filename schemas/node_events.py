@@ -5,25 +5,26 @@ from typing import Any, Literal
 import msgspec
 
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, SagaKind
-from schemas.messages import Codec, Message, UtcTime
+from schemas.messages import Codec, Message
+from schemas.value_limits import Float, Int, Name, Seconds, UtcTime
 
-Metric = int | float | str | bool
+Metric = Int | Float | str | bool
 
 
 class NodeEvent(Message, frozen=True, kw_only=True):
     """Fields of every event about a node."""
 
-    pool: str
-    node: str
+    pool: Name
+    node: Name
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU's identity, stable over resets, reboots and moves to another node."""
 
-    index: int
-    uuid: str = ""
-    serial: str = ""
-    pci: str = ""
+    index: Int
+    uuid: Name = ""
+    serial: Name = ""
+    pci: Name = ""
     """Bus ID as in the kernel log: `0000:3b:00`, lower case, without function."""
     name: str = ""
 
@@ -42,12 +43,12 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     kind: FaultKind
     system: str = ""
     """The subsystem, by DCGM's name where it has one (`DCGM_HEALTH_WATCH_PCIE`)."""
-    gpu_index: int = -1
+    gpu_index: Int = -1
     """-1: the whole node, or an unidentified GPU."""
     gpu_uuid: str = ""
     gpu_serial: str = ""
-    pci: str = ""
-    code: int = 0
+    pci: Name = ""
+    code: Int = 0
     """XID or SXID; 0 where the kind has none."""
     subcode: str = ""
     message: str = ""
@@ -56,8 +57,8 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     """Values that a health policy can use: `xid_code`, `temperature`, `ecc_dbe_count` …"""
     source: str = "kmsg"
     """Where it was observed: kmsg, nvml, host, cloud, drill."""
-    boot_id: str = ""
-    sequence: int = 0
+    boot_id: Name = ""
+    sequence: Int = 0
     """Sequence in the kernel log, or the source's own counter."""
     job: str = ""
     """Job of the process, where the host knows it: `slurm-1234`, `pod-<uid>`."""
@@ -66,14 +67,14 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
 class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
     """An agent started and described its node."""
 
-    instance: str
-    hostname: str = ""
-    boot_id: str = ""
+    instance: Name
+    hostname: Name = ""
+    boot_id: Name = ""
     gpus: tuple[GpuIdentity, ...] = ()
-    driver_version: str = ""
-    agent_version: str = ""
-    address: str = ""
-    rack: str = ""
+    driver_version: Name = ""
+    agent_version: Name = ""
+    address: Name = ""
+    rack: Name = ""
     """Rack of the host, as the operator or the cloud names it: what fails together."""
 
 
@@ -82,16 +83,16 @@ class ProviderNotice(
 ):
     """A provider's notice about the node, or its withdrawal."""
 
-    notice: str
+    notice: Name
     """ID of the notice; a withdrawal has the same."""
     kind: Literal["preemption", "maintenance"] = "preemption"
-    action: str = ""
+    action: Name = ""
     """The cloud's term for its action: terminate, stop, hibernate …"""
     message: str = ""
     deadline: UtcTime | None = None
     """Earliest time of the action; None: at any moment."""
     withdrawn: bool = False
-    boot_id: str = ""
+    boot_id: Name = ""
 
 
 class BootChecked(
@@ -101,7 +102,7 @@ class BootChecked(
 
     ok: bool
     checks: tuple[CheckResult, ...] = ()
-    boot_id: str = ""
+    boot_id: Name = ""
 
 
 class Verdict(
@@ -115,14 +116,14 @@ class Verdict(
     policy: str = ""
     """First 12 hex digits of the policy file's SHA-256."""
     reason: str = ""
-    gpu_index: int = -1
+    gpu_index: Int = -1
     fault: str = ""
     """ID of the fault that decided."""
     kind: FaultKind | Literal[""] = ""
     """Kind of that fault; empty where no fault decided."""
-    code: int = 0
+    code: Int = 0
     previous: HealthStatus = "unknown"
-    instance: str = ""
+    instance: Name = ""
     job: str = ""
     """Job of the fault that decided."""
 
@@ -130,7 +131,7 @@ class Verdict(
 class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.lost"):
     """A node's heartbeats stopped."""
 
-    instance: str = ""
+    instance: Name = ""
 
 
 class Returned(
@@ -138,7 +139,7 @@ class Returned(
 ):
     """A lost node sends heartbeats again."""
 
-    instance: str = ""
+    instance: Name = ""
 
 
 class Admitted(
@@ -179,7 +180,7 @@ class Uncordoned(
     saga: str = ""
     since: UtcTime | None = None
     """When its GPUs were reset, by its own clock: what it reported after that counts still."""
-    boot_id: str = ""
+    boot_id: Name = ""
     """The boot that a reboot has begun: what was reported of that counts still."""
     cleared_at: UtcTime | None = None
     """When an operator declared it healthy; later faults still count."""
@@ -227,15 +228,15 @@ class Remediated(
 
     remediation: SagaKind
     outcome: AttemptOutcome
-    attempt: int = 0
+    attempt: Int = 0
     """Number of this attempt, of `attempts_max`; 0: an operator requested it."""
-    attempts_max: int = 0
+    attempts_max: Int = 0
     fault_signature: str = ""
     step: str = ""
     """The step that failed."""
     reason: str = ""
     saga: str = ""
-    duration_seconds: float = 0.0
+    duration_seconds: Seconds = 0.0
 
 
 class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.event.v1.repaired"):
@@ -251,8 +252,8 @@ class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.eve
     """When the node became unhealthy, lost or cordoned, whichever was first."""
     restored_at: UtcTime
     """When it was back in service, or its replacement was admitted."""
-    gpu_count: int = 0
-    lost_gpu_hours: float = 0.0
+    gpu_count: Int = 0
+    lost_gpu_hours: Float = 0.0
     """gpu_count times the hours from `unhealthy_at` to `restored_at`."""
     evidence: str = ""
     """Name of the bundle in EVIDENCE; empty: operator requests without a fault have none."""
@@ -261,39 +262,39 @@ class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.eve
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU's readings; unsupported readings are absent."""
 
-    index: int
-    uuid: str = ""
-    utilization_percent: int | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    power_watts: float | None = None
-    temperature_celsius: int | None = None
-    memory_temperature_celsius: int | None = None
-    temperature_margin_celsius: int | None = None
-    sm_clock_mhz: int | None = None
-    throttle_reasons: int | None = None
-    ecc_dbe_volatile: int | None = None
-    ecc_sbe_volatile: int | None = None
-    ecc_dbe_aggregate: int | None = None
-    ecc_sbe_aggregate: int | None = None
-    remapped_correctable: int | None = None
-    remapped_uncorrectable: int | None = None
+    index: Int
+    uuid: Name = ""
+    utilization_percent: Int | None = None
+    memory_used_bytes: Int | None = None
+    memory_total_bytes: Int | None = None
+    power_watts: Float | None = None
+    temperature_celsius: Int | None = None
+    memory_temperature_celsius: Int | None = None
+    temperature_margin_celsius: Int | None = None
+    sm_clock_mhz: Int | None = None
+    throttle_reasons: Int | None = None
+    ecc_dbe_volatile: Int | None = None
+    ecc_sbe_volatile: Int | None = None
+    ecc_dbe_aggregate: Int | None = None
+    ecc_sbe_aggregate: Int | None = None
+    remapped_correctable: Int | None = None
+    remapped_uncorrectable: Int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
-    retired_pages: int | None = None
-    nvlink_errors: int | None = None
-    nvlinks_up: int | None = None
-    pcie_replays: int | None = None
-    pcie_width: int | None = None
-    pcie_generation: int | None = None
-    memory_utilization_percent: int | None = None
-    memory_clock_mhz: int | None = None
-    power_limit_watts: float | None = None
-    fabric_state: int | None = None
+    retired_pages: Int | None = None
+    nvlink_errors: Int | None = None
+    nvlinks_up: Int | None = None
+    pcie_replays: Int | None = None
+    pcie_width: Int | None = None
+    pcie_generation: Int | None = None
+    memory_utilization_percent: Int | None = None
+    memory_clock_mhz: Int | None = None
+    power_limit_watts: Float | None = None
+    fabric_state: Int | None = None
     """NVML's: 1 not started, 2 in progress, 3 completed; absent without a fabric."""
-    fabric_status: int | None = None
+    fabric_status: Int | None = None
     """NVML's return code of the registration with the fabric; 0: success."""
-    fabric_health_mask: int | None = None
+    fabric_health_mask: Int | None = None
     """NVML's bits: degraded bandwidth, route recovery, unhealthy routes, configuration …"""
     extra: dict[str, Any] = {}
 
@@ -320,13 +321,13 @@ class SetupRan(
 ):
     """One of a pool's `setup_commands` ended on a new node."""
 
-    command: int
+    command: Int
     """Number of the command, from 1."""
-    commands: int
+    commands: Int
     text: str = ""
     """Its first line."""
-    exit_status: int
-    duration_seconds: float = 0.0
+    exit_status: Int
+    duration_seconds: Seconds = 0.0
     output: str = ""
     """The end of its output."""
     saga: str = ""
@@ -336,10 +337,10 @@ class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.even
     """One NVML sample of the whole node. `time` is when it was taken."""
 
     gpus: tuple[GpuSample, ...] = ()
-    cpu_percent: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    sequence: int = 0
+    cpu_percent: Float | None = None
+    memory_used_bytes: Int | None = None
+    memory_total_bytes: Int | None = None
+    sequence: Int = 0
     sampled_at: UtcTime | None = None
 
 

@@ -3,9 +3,10 @@
 from typing import Literal
 
 from schemas.enums import Action, AttemptOutcome, HealthStatus, NodeState, SagaKind
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
+from schemas.value_limits import Int, UtcTime
 
 
 class RemediationAttempt(Record, frozen=True, kw_only=True):
@@ -51,9 +52,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Time of the last `lost` or `returned` event applied; older events are ignored."""
     saga: str = ""
     """The one open saga, if any."""
-    saga_entry: int = 0
+    saga_entry: Int = 0
     """Sequence in SAGAS of the last entry applied to this record; older entries are ignored."""
-    sagas: int = 0
+    sagas: Int = 0
     """Number of sagas about this node that have ended; the next saga's number."""
     reason: str = ""
     health: HealthStatus = "unknown"
@@ -64,10 +65,10 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     health_fault: str = ""
     health_kind: str = ""
     """Kind of that fault: equal faults on several nodes make an incident."""
-    health_code: int = 0
+    health_code: Int = 0
     health_job: str = ""
     """Job whose process caused that fault."""
-    health_gpu: int = -1
+    health_gpu: Int = -1
     """Index of the GPU that the verdict is about; -1: the whole node, or unknown."""
     attempts: tuple[RemediationAttempt, ...] = ()
     """The last resets and reboots, oldest first."""

@@ -7,7 +7,8 @@ import msgspec
 from schemas.enums import ProviderErrorKind
 from schemas.fleet_queries import Query
 from schemas.launch_offers import Market
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
+from schemas.value_limits import Float, Int, UtcTime
 
 BlockScope = Literal["offering", "type", "subnet", "quota", "account", "configuration"]
 """What one failure blocks, narrowest first."""
@@ -34,7 +35,7 @@ class BlockRecord(Record, frozen=True, kw_only=True):
     since: UtcTime
     """Time of the first consecutive failure."""
     failed_at: UtcTime
-    failures: int = 1
+    failures: Int = 1
     probe_at: UtcTime
     """Earliest time of the next attempt, by a single launch."""
     probe: str = ""
@@ -50,7 +51,7 @@ class OfferingPrice(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
     instance_type: str
     market: Market = "on-demand"
-    dollars_per_hour: float | None = None
+    dollars_per_hour: Float | None = None
     available: bool | None = None
     """Whether the provider reports capacity, which may be wrong; None: it does not report it."""
 
@@ -68,7 +69,7 @@ class PricesRecord(Record, frozen=True, kw_only=True):
 class SpendReservation(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars per hour reserved for a launch until its instance record counts."""
 
-    dollars_per_hour: float
+    dollars_per_hour: Float
     at: UtcTime
 
 
@@ -101,7 +102,7 @@ class OfferingUse(msgspec.Struct, frozen=True, kw_only=True):
     """A pool that may launch an offering."""
 
     pool: str
-    instances: int = 0
+    instances: Int = 0
     """The pool's current instances of this offering."""
 
 
@@ -115,9 +116,9 @@ class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
     market: Market = "on-demand"
     abstract: tuple[str, ...] = ()
     """The abstract types that include it."""
-    gpus: int = 0
+    gpus: Int = 0
     gpu: str = ""
-    dollars_per_hour: float | None = None
+    dollars_per_hour: Float | None = None
     price_from: Literal["", "provider", "catalogue"] = ""
     price_at: UtcTime | None = None
     """When the provider reported it."""
@@ -126,7 +127,7 @@ class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
     kind: ProviderErrorKind | Literal[""] = ""
     reason: str = ""
     since: UtcTime | None = None
-    failures: int = 0
+    failures: Int = 0
     probe_at: UtcTime | None = None
     probe: str = ""
     """The launch that retries it now."""

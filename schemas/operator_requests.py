@@ -11,7 +11,8 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.enums import DrainMode
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
+from schemas.value_limits import Int, UtcTime
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
@@ -117,7 +118,7 @@ REQUESTS: dict[str, type[Request]] = {
 class CompletedRequest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A request that was carried out; earlier ones about the same thing are superseded."""
 
-    sequence: int
+    sequence: Int
     at: UtcTime
     """When it was stored."""
     verb: str

@@ -3,7 +3,8 @@
 from typing import Final, Literal
 
 from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
-from schemas.messages import Codec, Message, UtcTime
+from schemas.messages import Codec, Message
+from schemas.value_limits import Float, Int, Seconds, UtcTime
 
 INCIDENT_NAMED_MAX: Final = 50
 """Nodes listed in an incident's event, which also has their number."""
@@ -18,8 +19,8 @@ class PoolEvent(Message, frozen=True, kw_only=True):
 class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scaled"):
     """A pool's desired size changed."""
 
-    previous: int
-    nodes: int
+    previous: Int
+    nodes: Int
     reason: str = ""
     request: str = ""
 
@@ -71,16 +72,16 @@ class BreakerOpened(
 ):
     """Remediation stops until the breaker closes; sagas that restore nodes continue."""
 
-    unavailable: int
+    unavailable: Int
     """Nodes that Navarch took out of service; `limit` is their maximum."""
-    limit: int
+    limit: Int
     waiting: tuple[str, ...] = ()
     """The first unhealthy nodes that wait."""
     reason: str = ""
     breaker_cause: BreakerCause = "level"
-    disruptions: int = 0
+    disruptions: Int = 0
     """Disruptions within the budget's window, and their limit; -1: none."""
-    disruptions_limit: int = -1
+    disruptions_limit: Int = -1
     by: str = ""
     """The operator who opened it; empty: it opened automatically."""
     request: str = ""
@@ -104,8 +105,8 @@ class BreakerClosed(
 ):
     """Unhealthy nodes are remediated again, within the budget."""
 
-    unavailable: int
-    limit: int
+    unavailable: Int
+    limit: Int
     breaker_cause: BreakerCause = ""
     """What opened it."""
     reason: str = ""
@@ -122,8 +123,8 @@ class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.eve
     status: Literal["opened", "closed"]
     kind: str
     """A fault's kind, or `silence`."""
-    code: int = 0
-    nodes: int
+    code: Int = 0
+    nodes: Int
     named: tuple[str, ...] = ()
     """The first affected nodes."""
     first: UtcTime
@@ -154,7 +155,7 @@ class WouldStart(
 
     kind: str
     node: str = ""
-    nodes: int = 0
+    nodes: Int = 0
     """Number of nodes, where it concerns more than one."""
     reason: str = ""
 
@@ -169,9 +170,9 @@ class NodeRefused(
     step: str = ""
     reason: str = ""
     zone: str = ""
-    attempt: int = 1
+    attempt: Int = 1
     """Number of this consecutive refusal, of `attempts`."""
-    attempts: int = 0
+    attempts: Int = 0
     remedy: str = ""
     """What the operator can do, after too many refusals."""
 
@@ -187,7 +188,7 @@ class NodeReplaced(
     promoted: str = ""
     """The spare that replaced the old node; the new node becomes a spare."""
     reason: str = ""
-    duration_seconds: float = 0.0
+    duration_seconds: Seconds = 0.0
 
 
 class SagaFailed(
@@ -200,7 +201,7 @@ class SagaFailed(
     reason: str
     node: str = ""
     new_node: str = ""
-    retry_seconds: float = 0.0
+    retry_seconds: Seconds = 0.0
 
 
 class SagaCancelled(
@@ -265,7 +266,7 @@ class InstanceLeaked(
     provider: str
     provider_id: str = ""
     reason: str = ""
-    dollars_per_hour: float = 0.0
+    dollars_per_hour: Float = 0.0
 
 
 class LaunchRefused(

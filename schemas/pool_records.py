@@ -7,10 +7,11 @@ import msgspec
 from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.breaker_state import Breaker, ObservedAction, OpenIncident
 from schemas.enums import DrainMode, SagaKind
-from schemas.messages import Record, UtcTime
+from schemas.messages import Record
 from schemas.operator_requests import CompletedRequest
 from schemas.saga_params import SagaTraits
 from schemas.settings import PoolSpec
+from schemas.value_limits import Int, Seconds, UtcTime
 
 
 class FleetRecord(Record, frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     cause: str = ""
     drain: DrainMode | Literal[""] = ""
     """Empty: the pool's."""
-    drain_timeout_seconds: float | None = None
+    drain_timeout_seconds: Seconds | None = None
     """None: the pool's."""
     order: str = ""
     """Empty: the pool's."""
@@ -46,22 +47,22 @@ class PoolRecord(Record, frozen=True, kw_only=True):
 
     name: str
     spec: PoolSpec
-    desired: int
+    desired: Int
     scaled_at: UtcTime | None = None
     """When the desired size last changed; the autoscaler's cooldown counts from it."""
     advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed; None: the advice is followed."""
-    serial: int = 0
+    serial: Int = 0
     """Number of nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}
     breaker: Breaker = Breaker()
-    disruptions: dict[str, int] = {}
+    disruptions: dict[str, Int] = {}
     """Disruptions started, by slots (epoch seconds) of a sixtieth of the window."""
-    fleet_disruptions: dict[str, int] = {}
+    fleet_disruptions: dict[str, Int] = {}
     """The same by slots of the fleet's window."""
-    resets: dict[str, int] = {}
+    resets: dict[str, Int] = {}
     """GPU resets and reboots started, by slots of the budget's window."""
-    fleet_resets: dict[str, int] = {}
+    fleet_resets: dict[str, Int] = {}
     """The same by slots of the fleet's window."""
     operator_notified: dict[str, str] = {}
     """Node -> ID of the fault or notice, so that operators are notified once."""
@@ -69,13 +70,13 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Fault signature -> open incident."""
     observed_actions: dict[str, ObservedAction] = {}
     """Observe mode: sagas that would be open."""
-    failures: int = 0
+    failures: Int = 0
     """Consecutive failed launches; determines the wait before the next."""
     over_spend_cap: bool = False
     """All of them were growth refused by a spend_cap; replacements continue, since the old node's
     cost is freed."""
     retry_at: UtcTime | None = None
-    refusals: int = 0
+    refusals: Int = 0
     """New nodes refused at admission, consecutively."""
     avoid: dict[str, UtcTime] = {}
     """Zone -> until when it is the last choice, because a node from there was refused."""
@@ -94,7 +95,7 @@ class PoolRecord(Record, frozen=True, kw_only=True):
 class RemovedPool(Record, frozen=True, kw_only=True):
     """POOLS `removed.<pool>`: kept after a pool is removed, so that node names are never reused."""
 
-    serial: int = 0
+    serial: Int = 0
     removal: CompletedRequest | None = None
     """The request that removed it; an older one must not create it again."""
 

@@ -8,8 +8,9 @@ last sequence of the saga's subjects, so that of two writers one is refused and 
 from typing import Any, Final
 
 from schemas.enums import SagaKind
-from schemas.messages import Codec, Message, UtcTime
+from schemas.messages import Codec, Message
 from schemas.saga_params import SagaParams
+from schemas.value_limits import UtcTime
 
 WHOLE: Final = "saga"
 """Step token of entries about the whole saga."""

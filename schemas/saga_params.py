@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.enums import Action, DrainMode
 from schemas.launch_offers import Choice
-from schemas.messages import UtcTime
+from schemas.value_limits import Int, Seconds, UtcTime
 
 
 class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,12 +16,12 @@ class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     private_key_path: str
     """File on the provisioner's host; the key itself is never sent."""
-    port: int = 22
+    port: Int = 22
     sudo: bool = True
-    address_seconds: float = 900.0
-    login_seconds: float = 600.0
-    connect_seconds: float = 30.0
-    command_seconds: float = 600.0
+    address_seconds: Seconds = 900.0
+    login_seconds: Seconds = 600.0
+    connect_seconds: Seconds = 30.0
+    command_seconds: Seconds = 600.0
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     fleet: str
     provider: str
     instance_type: str
-    gpu_count: int = 0
+    gpu_count: Int = 0
     """0: unspecified, so not checked at admission."""
     region: str = ""
     zones: tuple[str, ...] = ()
@@ -72,9 +72,9 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's notice, where it is the only reason for the saga."""
     cleared_at: UtcTime | None = None
     """When an operator declared the node healthy that it restores; None: when the saga began."""
-    attempt: int = 0
+    attempt: Int = 0
     """Number of this remediation attempt, of `attempts_max`."""
-    attempts_max: int = 0
+    attempts_max: Int = 0
 
 
 class SagaParams(SagaTraits, frozen=True, kw_only=True):
@@ -84,11 +84,11 @@ class SagaParams(SagaTraits, frozen=True, kw_only=True):
     order: str = "terminate_first"
     launch: LaunchSpec | None = None
     drain: DrainMode = "deadline"
-    drain_timeout_seconds: float = 3600.0
-    launch_timeout_seconds: float = 1200.0
+    drain_timeout_seconds: Seconds = 3600.0
+    launch_timeout_seconds: Seconds = 1200.0
     diagnostic: str = ""
     """Diagnostic that a new node must pass before admission; empty: only its boot checks."""
-    diagnostic_timeout_seconds: float = 900.0
+    diagnostic_timeout_seconds: Seconds = 900.0
 
 
 def traits_of(saga: SagaTraits) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import msgspec
 
 from schemas.enums import Action
 from schemas.launch_offers import Market
-from schemas.messages import UtcTime
 from schemas.saga_params import LaunchSpec
+from schemas.value_limits import Float, Int, Seconds, UtcTime
 
 
 class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     node: str
     launch: LaunchSpec
-    timeout_seconds: float = 1200.0
+    timeout_seconds: Seconds = 1200.0
 
 
 class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """The physical machine, where the provider names it."""
     instance_type: str = ""
     market: Market | Literal[""] = ""
-    dollars_per_hour: float | None = None
+    dollars_per_hour: Float | None = None
     """None: unknown, or free."""
 
 
@@ -107,7 +107,7 @@ class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     node: str
     checks: tuple[str, ...] = ("boot",)
-    level: int = 1
+    level: Int = 1
     """Of `dcgm`."""
     since: UtcTime | None = None
     """When its GPUs were reset, by its clock; an unhealthy fault after that fails the check."""

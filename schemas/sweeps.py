@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from schemas.messages import UtcTime
+from schemas.value_limits import Float, Seconds, UtcTime
 
 SweepVerb = Literal["adopt", "terminate", "forget", "note"]
 """`adopt`: record an instance without a record or with an unfinished launch. `terminate`: remove an
@@ -27,13 +27,13 @@ class SweepLine(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     provider_id: str = ""
     reason: str
-    waits_seconds: float = 0.0
+    waits_seconds: Seconds = 0.0
     """Wait before acting, because a replica may be about to finish its work; 0: none."""
     held_back: str = ""
     """Why it is not performed; empty: it is."""
     outcome: str = ""
     """Its result; empty: planned only."""
-    dollars_per_hour: float = 0.0
+    dollars_per_hour: Float = 0.0
 
 
 class SweepAnswer(msgspec.Struct, frozen=True, kw_only=True):

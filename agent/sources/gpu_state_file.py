@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from agent.json_file import read_json, write_json
-from schemas.messages import UtcTime
 from schemas.node_events import GpuIdentity, GpuSample
+from schemas.value_limits import UtcTime
 
 SAVE_SECONDS: Final = 5.0
 """Minimum interval between two writes."""

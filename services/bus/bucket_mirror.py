@@ -7,9 +7,10 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from schemas.messages import Record, decoder
+from schemas.messages import LimitedDecoder, Record, decoder
 from schemas.topology import BucketSpec
 from services.bus.port import Bus, Entry
+from services.primitives.errors import UnreadableRecord
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +18,7 @@ OWN_MAX: Final = 1_000
 """Revisions of our own that are remembered before those that the watch has passed are dropped."""
 
 R = TypeVar("R", bound=Record)
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class BucketView(Generic[R]):
@@ -42,6 +43,8 @@ class BucketView(Generic[R]):
         self._moved = asyncio.Condition()
         self.records: dict[str, R] = {}
         self.revisions: dict[str, int] = {}
+        self.unreadable: dict[str, UnreadableRecord] = {}
+        """Keys whose newest record cannot be read; `records` has the one before it, if any."""
         self._groups: dict[str, dict[str, R]] = {}
         """The same by the first token of their keys: a pool's nodes are not looked for in all."""
 
@@ -56,6 +59,7 @@ class BucketView(Generic[R]):
     def _apply(self, entry: Entry) -> None:
         if entry.revision <= self.revisions.get(entry.key, 0):
             return
+        self.unreadable.pop(entry.key, None)
         if entry.removed:
             self.records.pop(entry.key, None)
             self._group(entry.key).pop(entry.key, None)
@@ -64,10 +68,9 @@ class BucketView(Generic[R]):
             try:
                 self._keep(entry.key, self._decoder.decode(entry.value))
             except msgspec.DecodeError as error:
-                log.warning(
-                    "unreadable record",
-                    extra={"bucket": self._bucket.name, "key": entry.key, "error": str(error)},
-                )
+                found = UnreadableRecord(self._bucket.name, entry.key, str(error))
+                self.unreadable[entry.key] = found
+                log.error("%s", found)  # noqa: TRY400 - the text is the whole story
                 return
             self.revisions[entry.key] = entry.revision
         if self._changed is not None:
@@ -109,12 +112,10 @@ class BucketView(Generic[R]):
             await self._moved.wait_for(lambda: self._seen >= target)
 
 
-def readable(
-    entries: Iterable[Entry], reader: msgspec.json.Decoder[T]
-) -> Iterator[tuple[Entry, T]]:
+def readable(entries: Iterable[Entry], reader: LimitedDecoder[T]) -> Iterator[tuple[Entry, T]]:
     """Each entry with its record; one that cannot be read is logged, and passed over."""
     for entry in entries:
         try:
             yield entry, reader.decode(entry.value)
         except msgspec.DecodeError as error:
-            log.warning("unreadable record", extra={"key": entry.key, "error": str(error)})
+            log.error("unreadable record", extra={"key": entry.key, "error": str(error)})  # noqa: TRY400

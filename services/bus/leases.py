@@ -135,4 +135,7 @@ async def repeat_while_held(
                 await work()
             except NavarchError as error:
                 log.warning("put off", extra={"reason": str(error)})
+            except Exception:
+                # Of the work alone: what else the service does must not end with it.
+                log.exception("failed; tried again in %g s", every_seconds)
         await clock.sleep(look_seconds)

@@ -8,7 +8,7 @@ import msgspec
 from schemas.messages import Record, decoder, encode
 from schemas.topology import BucketSpec
 from services.bus.port import Bus, Entry
-from services.primitives.errors import Conflict, Reject, Retry
+from services.primitives.errors import Conflict, Retry, UnreadableRecord
 
 ATTEMPTS_MAX: Final = 50
 """Each failed attempt means that another writer succeeded."""
@@ -53,12 +53,11 @@ class RecordBucket(Generic[R]):
         self._ttl_seconds = ttl_seconds
 
     def decode(self, entry: Entry) -> R:
-        """Decode an entry of the bucket; raise Reject where that fails."""
+        """Decode an entry of the bucket; raise UnreadableRecord where that fails."""
         try:
             record: R = self._decoder.decode(entry.value)
         except msgspec.DecodeError as error:
-            reason = f"the record {entry.key} in {self._bucket.name} cannot be read: {error}"
-            raise Reject(reason) from error
+            raise UnreadableRecord(self._bucket.name, entry.key, str(error)) from error
         return record
 
     async def read(self, key: str) -> Versioned[R]:

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-import msgspec
-
 from schemas import pool_events as pe
 from schemas import subjects
+from schemas.messages import LimitedDecoder
 from schemas.node_events import Fault, node_codec
 from schemas.settings import HealthSpec, IncidentSpec, Settings
 from schemas.topology import EVENTS, NODES
@@ -47,7 +46,7 @@ PLACES_SECONDS: Final = 30.0
 TRIES_MAX: Final = 20
 RETRY_SECONDS: Final = 0.5
 
-_place: Final = msgspec.json.Decoder(NodePlacement)
+_place: Final = LimitedDecoder(NodePlacement)
 
 
 class CorrelationWatch:
@@ -83,7 +82,12 @@ class CorrelationWatch:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._sweep())
             async for stored in self._bus.follow(EVENTS.name, [faults], "new", after=since):
-                await self._take(stored)
+                try:
+                    await self._take(stored)
+                except BusError:
+                    raise
+                except Exception:
+                    log.exception("%s is not compared with other faults", stored.subject)
 
     async def _adopt(self) -> None:
         """Take over the incidents that are open; the pool-manager keeps its own."""

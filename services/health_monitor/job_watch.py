@@ -44,4 +44,6 @@ class JobWatch:
                         self._jobs.saw(fault, stored.time.timestamp())
             except BusError as error:
                 log.info("jobs are not followed just now", extra={"reason": str(error)})
+            except Exception:
+                log.exception("the fault stored at %s is not taken into its job's history", since)
             await self._clock.sleep(RETRY_SECONDS)

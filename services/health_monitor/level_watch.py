@@ -17,7 +17,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.health_records import HealthRecord
-from schemas.messages import decoder
+from schemas.messages import LimitedDecoder, decoder
 from schemas.topology import HEALTH, TELEMETRY
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
@@ -47,7 +47,7 @@ LOOK_EVERY: Final = 64
 """Samples between two looks at the clock."""
 SWEEP_SECONDS: Final = 1.0
 
-_sample: Final = msgspec.json.Decoder(NodeLevels)
+_sample: Final = LimitedDecoder(NodeLevels)
 _health: Final = decoder(HealthRecord)
 
 
@@ -130,7 +130,7 @@ class LevelWatch:
         """Compare one sample with the levels."""
         try:
             sample = _sample.decode(stored.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except msgspec.DecodeError:
             self._invalid.inc()
             return
         self._judged.inc()

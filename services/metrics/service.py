@@ -15,9 +15,8 @@ import msgspec
 from prometheus_client import Counter
 
 from schemas import subjects
-from schemas.duration import decode_hook
 from schemas.health_records import HealthRecord
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, LimitedDecoder, Message
 from schemas.node_events import NODE_EVENT_TYPES, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import POOL_EVENT_TYPES
@@ -36,7 +35,7 @@ from services.runtime.process import Context, Service
 log = logging.getLogger(__name__)
 
 _events: Final = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES))
-_telemetry: Final = msgspec.json.Decoder(Telemetry, dec_hook=decode_hook)
+_telemetry: Final = LimitedDecoder(Telemetry)
 
 
 class Samples:
@@ -58,7 +57,7 @@ class Samples:
         parsed = subjects.parse_node(stored.subject)
         try:
             sample = _telemetry.decode(stored.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             self._invalid.inc()
             log.debug("unreadable", extra={"subject": stored.subject, "error": str(error)})
             return

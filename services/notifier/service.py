@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.breaker_state import OpenIncident
 from schemas.fleet_events import FACTS as FLEET_FACTS
-from schemas.messages import Codec, Message, decoder
+from schemas.messages import Codec, LimitedDecoder, Message, decoder
 from schemas.node_events import NODE_EVENT_TYPES
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import POOL_EVENT_TYPES
@@ -23,6 +23,7 @@ from schemas.pool_records import pool_key
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
 from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
+from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS, AlertGroups, is_held, limit_alert
@@ -60,7 +61,7 @@ class _Incidents(msgspec.Struct, frozen=True):
     incidents: dict[str, OpenIncident] = {}
 
 
-_incidents = msgspec.json.Decoder(_Incidents)
+_incidents = LimitedDecoder(_Incidents)
 _nodes = decoder(NodeRecord)
 _events = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
 
@@ -192,13 +193,14 @@ class Alerting:
         if not incidents:
             return ""
         entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
-        node: NodeRecord | None = _nodes.decode(entry.value) if entry else None
+        node = next((record for _, record in readable([entry] if entry else [], _nodes)), None)
         return part_of(received.message, node, incidents, received.stored.time)
 
     async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
         """The open incidents; in a wave the record is large and many alerts read it at once."""
         found = await self._bus.get(POOLS, pool_key(pool))
-        return _incidents.decode(found.value).incidents if found else {}
+        records = [record for _, record in readable([found] if found else [], _incidents)]
+        return records[0].incidents if records else {}
 
 
 def decode_event(stored: Stored) -> Any:

@@ -61,6 +61,8 @@ def describe(message: Message | UnknownType | Invalid) -> EventDescription:
             subject = message.durable
         case f.UnknownError():
             subject = message.provider
+        case f.ServiceFailure():
+            subject = message.about
         case _:
             pass
     return EventDescription(subject, title, " ".join(detail.split()), tone)
@@ -93,6 +95,21 @@ def _words(message: Message | UnknownType | Invalid) -> Words:
             return f"{message.step} {title}", detail, tone
         case s.SagaEntry():
             return _saga_words(message)
+        case f.FleetEvent():
+            return _fleet_words(message)
+        case UnknownType(type=kind):
+            return "unknown", f"a message of type {kind}, which this release does not know", "plain"
+        case Invalid(type=kind, reason=reason):
+            return "invalid", f"{kind} {reason}".strip(), "bad"
+        case _:
+            return type(message).__name__, "", "plain"
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def _fleet_words(message: f.FleetEvent) -> Words:
+    match message:
         case f.ConsumerLag(status="lagging"):
             advice = "check that its service runs, and whether one replica is enough"
             return "lagging", _advise(f"{message.stream}: {message.reason}", advice), "bad"
@@ -107,15 +124,13 @@ def _words(message: Message | UnknownType | Invalid) -> Words:
             )
             advice = "act on the provider's message, and report the code so that it is classified"
             return "unknown error", _advise(text, advice), "bad"
-        case UnknownType(type=kind):
-            return "unknown", f"a message of type {kind}, which this release does not know", "plain"
-        case Invalid(type=kind, reason=reason):
-            return "invalid", f"{kind} {reason}".strip(), "bad"
+        case f.ServiceFailure(status="failing"):
+            what = f"{message.service}: {message.reason}"
+            return "failing", _advise(what, message.remedy), "bad"
+        case f.ServiceFailure():
+            return "works again", f"{message.service}: it failed because {message.reason}", "good"
         case _:
-            return type(message).__name__, "", "plain"
-
-
-# --- nodes ---------------------------------------------------------------------------------------
+            return "", "", "plain"
 
 
 def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case an event

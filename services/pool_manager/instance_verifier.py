@@ -89,6 +89,8 @@ class Verifier:
                     await self._ask(pool, nodes)
                 except (BusError, Retry, msgspec.DecodeError) as error:
                     log.info("not verified", extra={"pool": pool, "reason": str(error)})
+                except Exception:
+                    log.exception("pool %s: its silent nodes are not verified", pool)
 
     def _silent(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

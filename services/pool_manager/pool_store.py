@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.health_records import HealthRecord
-from schemas.messages import decoder, encode
+from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.operator_requests import CompletedRequest
 from schemas.pool_records import (
@@ -29,16 +29,12 @@ from services.pool_manager.planner.disruption_budget import lifted, others
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.requests import request_ordering
-from services.primitives.errors import Conflict
+from services.primitives.errors import Conflict, UnreadableRecord
 
 log = logging.getLogger(__name__)
 
 TERMINATED_TTL_SECONDS: Final = 7 * 86_400
 """How long a node that is gone can still be asked about."""
-
-_pools = decoder(PoolRecord)
-_removed = decoder(RemovedPool)
-_fleet = decoder(FleetRecord)
 
 PoolChange = Callable[[PoolRecord], PoolRecord]
 Change = Callable[[NodeRecord | None], NodeRecord | None]
@@ -54,6 +50,11 @@ class Store:
         self.fleet_budget = fleet_budget
         self._node_records = RecordBucket(bus, NODES, NodeRecord, _node_ttl_seconds)
         self._claim_records = RecordBucket(bus, POOLS, FleetBudgetRecord)
+        self._pool_records = RecordBucket(bus, POOLS, PoolRecord)
+        self._removed_records = RecordBucket(bus, POOLS, RemovedPool)
+        self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
+        self.unreadable: dict[str, UnreadableRecord] = {}
+        """Pools' keys whose records could not be read when all were read last."""
         self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
         self.health: BucketView[HealthRecord] = BucketView(bus, HEALTH, HealthRecord)
         self.fleet = ""
@@ -70,9 +71,9 @@ class Store:
             await self._bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=fleet)))
         except Conflict:
             log.info("the bus carries a fleet already")
-        entry = await self._bus.get(POOLS, FLEET_KEY)
-        assert entry is not None
-        self.fleet = _fleet.decode(entry.value).id
+        record, _, _ = await self._fleet_records.read(FLEET_KEY)
+        assert record is not None
+        self.fleet = record.id
 
     # --- nodes --------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class Store:
         if known is not None and known[1] == entry.revision:
             # With a thousand open sagas the record is large; decode each revision once.
             return known
-        self._read[pool] = _pools.decode(entry.value), entry.revision
+        self._read[pool] = self._pool_records.decode(entry), entry.revision
         return self._read[pool]
 
     def last_read(self, pool: str) -> tuple[PoolRecord, int] | None:
@@ -118,15 +119,21 @@ class Store:
         return self._read.get(pool)
 
     async def pools(self) -> list[PoolRecord]:
-        """Every pool's record, fresh from the server."""
-        entries = await self._bus.entries(POOLS, pool_key("*"))
-        return [_pools.decode(entry.value) for entry in entries]
+        """Every pool's record that can be read, fresh from the server."""
+        found: list[PoolRecord] = []
+        self.unreadable.clear()
+        for entry in await self._bus.entries(POOLS, pool_key("*")):
+            try:
+                found.append(self._pool_records.decode(entry))
+            except UnreadableRecord as error:
+                self.unreadable[entry.key] = error
+        return found
 
     async def create_pool(self, record: PoolRecord) -> bool:
         """Record a new pool; False where it is recorded already. Its nodes get new names."""
-        before = await self._bus.get(POOLS, removed_key(record.name))
+        before, _, _ = await self._removed_records.read(removed_key(record.name))
         if before is not None:
-            serial = max(record.serial, _removed.decode(before.value).serial)
+            serial = max(record.serial, before.serial)
             record = msgspec.structs.replace(record, serial=serial)
         try:
             await self._bus.create(POOLS, pool_key(record.name), encode(record))
@@ -142,8 +149,8 @@ class Store:
 
     async def removal(self, pool: str) -> CompletedRequest | None:
         """The request that removed a pool of that name the last time; None: unknown."""
-        entry = await self._bus.get(POOLS, removed_key(pool))
-        return _removed.decode(entry.value).removal if entry else None
+        record, _, _ = await self._removed_records.read(removed_key(pool))
+        return record.removal if record else None
 
     async def forget_pool(self, record: PoolRecord, revision: int) -> None:
         """Remove an empty pool's record unless another replica has written it; else Conflict."""

@@ -7,6 +7,7 @@ crashed replica left half done.
 
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -42,9 +43,10 @@ from services.pool_manager.requests.request_decisions import decide, saga_asked_
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
 from services.pool_manager.saga_effects import SagaEffects
 from services.pool_manager.sagas import DEFINITIONS
-from services.primitives.errors import BusError, Reject, Retry, Unavailable
+from services.primitives.errors import BusError, Reject, Retry, Unavailable, UnreadableRecord
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.event_publisher import publish_event
+from services.runtime.failures import unreadable
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState
@@ -76,6 +78,9 @@ class PoolManager:
         """Wire the parts; nothing runs yet."""
         self._context = context
         self._bus = context.bus
+        self._failures = context.instruments.failures
+        self._put_off: dict[str, float] = {}
+        """Pools and sagas that could not be processed -> when they are tried again."""
         self._clock = context.clock
         self.store = Store(context.bus, context.settings.budget)
         self._reconciler = Reconciler(
@@ -177,8 +182,8 @@ class PoolManager:
         while True:
             try:
                 await self._record_configured()
-            except Unavailable as error:
-                log.info("cannot record the pools yet", extra={"reason": str(error)})
+            except (Unavailable, UnreadableRecord) as error:
+                log.warning("cannot record the pools yet: %s", error)
                 await self._clock.sleep(PREPARE_RETRY_SECONDS)
             else:
                 return
@@ -186,9 +191,10 @@ class PoolManager:
     async def _record_configured(self) -> None:
         settings = self._context.settings
         await self.store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
-        for name, spec in settings.pools.items():
-            stricter: Mode = "observe" if "observe" in (settings.mode, spec.mode) else "act"
-            await self._record_pool(name, msgspec.structs.replace(spec, mode=stricter))
+        for name, configured in settings.pools.items():
+            stricter: Mode = "observe" if "observe" in (settings.mode, configured.mode) else "act"
+            spec = msgspec.structs.replace(configured, mode=stricter)
+            await self._failures.attempt(f"pool {name}", partial(self._record_pool, name, spec))
         for record in await self.store.pools():
             if record.applied and record.name not in settings.pools:
                 await self.store.change_pool(record.name, partial(_in_mode, mode=settings.mode))
@@ -309,10 +315,31 @@ class PoolManager:
             await self._clock.sleep(RESYNC_SECONDS)
 
     async def _resync(self) -> None:
+        seen: set[str] = set()
         for record in await self.store.pools():
-            await self._reconciler.reconcile(record.name)
+            seen.add(f"pool {record.name}")
+            await self._in_isolation(
+                f"pool {record.name}", partial(self._reconciler.reconcile, record.name)
+            )
             for saga in record.open:
-                await self._coordinator.advance(saga, fresh=True)
+                advance = partial(self._coordinator.advance, saga, fresh=True)
+                await self._in_isolation(f"saga {saga}", advance)
+                seen.add(f"saga {saga}")
+        for about in self._put_off.keys() - seen:
+            del self._put_off[about]
+            self._failures.end("decision-failed", about)
+        stores = (self.store, self.store.nodes, self.store.health, self._hardware.view)
+        found = [unreadable(each) for store in stores for each in store.unreadable.values()]
+        self._failures.replace("record-unreadable", {each.about: each for each in found})
+
+    async def _in_isolation(self, about: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Process one pool or saga; what it raises is reported, and it is tried again later."""
+        now = self._clock.monotonic()
+        if now < self._put_off.get(about, 0.0):
+            return
+        self._put_off.pop(about, None)
+        if not await self._failures.attempt(about, work):
+            self._put_off[about] = now + self._failures.retry_seconds(about)
 
 
 def _in_mode(record: PoolRecord, mode: Mode) -> PoolRecord:

@@ -5,11 +5,18 @@ NavarchError
 │   ├── Unavailable             not now: no connection, no leader, no answer in time; try again
 │   ├── Conflict                another writer was faster; read again and decide again
 │   └── Refused                 never: the server says the request itself is wrong
+│       └── TooLarge            the message is larger than the server takes
 ├── Retry                       a handler asks for its message again, after a while
+│   └── UnreadableRecord        its record cannot be read until an operator repairs it
 ├── Reject                      a handler cannot use its message; it is dead-lettered
 ├── ConfigurationError          names file, line, key and the remedy
 └── SetupError                  the server is not what Navarch needs
 """
+
+from typing import Final
+
+UNREADABLE_SECONDS: Final = 10.0
+"""Before a record that cannot be read is read again."""
 
 
 class NavarchError(Exception):
@@ -37,6 +44,10 @@ class Refused(BusError):  # noqa: N818
         self.code = code
 
 
+class TooLarge(Refused):
+    """The message is larger than the server takes: no repetition makes it smaller."""
+
+
 class Retry(NavarchError):  # noqa: N818
     """Deliver this message again after `after_seconds` (None: the loop's back-off)."""
 
@@ -44,6 +55,19 @@ class Retry(NavarchError):  # noqa: N818
         """Say why; the reason goes to the log, and to the dead letter if there is one."""
         super().__init__(reason)
         self.after_seconds = after_seconds
+
+
+class UnreadableRecord(Retry):
+    """A stored record cannot be read; what needs it waits until it is repaired or removed."""
+
+    def __init__(self, bucket: str, key: str, reason: str) -> None:
+        """Name the record."""
+        super().__init__(
+            f"the record {key} in {bucket} cannot be read: {reason}", UNREADABLE_SECONDS
+        )
+        self.bucket = bucket
+        self.key = key
+        self.reason = reason
 
 
 class Reject(NavarchError):  # noqa: N818

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import uvloop
 
+from schemas import subjects
 from schemas.permissions import inbox
 from schemas.settings import Settings
 from services.bus.nats.connection_options import ConnectOptions, credentials
@@ -155,11 +156,26 @@ async def _run(
     )
     try:
         service = await build(context)
-        await _serve(context, replace(service, tasks=(*service.tasks, server_clock.run)), stopping)
+        await _serve(context, with_failures(context, service, server_clock.run), stopping)
     finally:
         context.tracing.close()
         await bus.close()
         log.info("stopped")
+
+
+def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
+    """A service that also publishes what fails in it, and answers questions about that."""
+    failures = context.instruments.failures
+
+    async def publish() -> None:
+        await failures.publish_for_ever(context.bus, context.clock, context.name, context.replica)
+
+    subject = subjects.query(f"failures-{context.name}")
+    return replace(
+        service,
+        tasks=(*service.tasks, *tasks, publish),
+        endpoints={**service.endpoints, subject: failures.endpoint()},
+    )
 
 
 async def _serve(context: Context, service: Service, stopping: asyncio.Event) -> None:

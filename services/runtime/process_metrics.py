@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.runtime.failures import Failures
+
 
 class Meters:
     """The instruments of one durable: looked up once, used for every message."""
@@ -30,6 +32,7 @@ class Instruments:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Register in `registry`, a fresh one where none is given."""
         self.registry = registry or CollectorRegistry()
+        self.failures = Failures(self.registry)
         self.handled = Counter(
             "navarch_messages_total",
             "Messages settled, by outcome: done, unknown, invalid, retried, dead",

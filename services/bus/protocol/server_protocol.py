@@ -10,7 +10,7 @@ import msgspec
 from schemas import headers as h
 from schemas.topology import SERVER_VERSION_MIN
 from services.bus.port import Stored
-from services.primitives.errors import Conflict, Refused, SetupError, Unavailable
+from services.primitives.errors import Conflict, Refused, SetupError, TooLarge, Unavailable
 
 CONFLICT_CODES: Final = frozenset({10071, 10164})
 """Wrong last sequence, in its two spellings."""
@@ -124,7 +124,7 @@ def refuse_too_large(
     """Refuse what is larger than the server takes: it would end the connection."""
     size = len(data) + header_bytes(headers or {})
     if size > bytes_max:
-        raise Refused(f"{subject}: {size} bytes are more than the server takes ({bytes_max})")
+        raise TooLarge(f"{subject}: {size} bytes are more than the server takes ({bytes_max})")
 
 
 def firing(at: datetime, target: str) -> dict[str, str]:

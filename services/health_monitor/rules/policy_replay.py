@@ -14,7 +14,6 @@ import msgspec
 
 from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord
-from schemas.messages import UtcTime
 from schemas.node_events import (
     BootChecked,
     Fault,
@@ -24,6 +23,7 @@ from schemas.node_events import (
     Uncordoned,
     Verdict,
 )
+from schemas.value_limits import UtcTime
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of

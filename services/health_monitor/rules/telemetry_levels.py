@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from schemas.enums import FaultKind
+from schemas.value_limits import Float, Int, Name
 
 Reading = Literal[
     "utilization_percent",
@@ -37,18 +38,18 @@ AGAIN_SECONDS: Final = 60.0
 class GpuLevels(msgspec.Struct, frozen=True, gc=False):
     """Of a GPU's sample, what can be a level; the decoder skips the rest."""
 
-    index: int
-    uuid: str = ""
-    utilization_percent: int | None = None
-    memory_used_bytes: int | None = None
-    power_watts: float | None = None
-    temperature_celsius: int | None = None
-    memory_temperature_celsius: int | None = None
-    temperature_margin_celsius: int | None = None
-    sm_clock_mhz: int | None = None
-    throttle_reasons: int | None = None
-    nvlinks_up: int | None = None
-    pcie_width: int | None = None
+    index: Int
+    uuid: Name = ""
+    utilization_percent: Int | None = None
+    memory_used_bytes: Int | None = None
+    power_watts: Float | None = None
+    temperature_celsius: Int | None = None
+    memory_temperature_celsius: Int | None = None
+    temperature_margin_celsius: Int | None = None
+    sm_clock_mhz: Int | None = None
+    throttle_reasons: Int | None = None
+    nvlinks_up: Int | None = None
+    pcie_width: Int | None = None
 
 
 class NodeLevels(msgspec.Struct, frozen=True, gc=False):

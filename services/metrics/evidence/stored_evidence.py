@@ -13,10 +13,9 @@ import msgspec
 
 from schemas import evidence_bundles as e
 from schemas import subjects
-from schemas.duration import decode_hook
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.messages import Message, Record, decoder
+from schemas.messages import LimitedDecoder, Message, Record, decoder
 from schemas.node_events import NodeEvent, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerOpened, Incident
@@ -34,7 +33,7 @@ SAGAS_MAX: Final = 50
 R = TypeVar("R", bound=Record)
 log = logging.getLogger(__name__)
 
-_telemetry = msgspec.json.Decoder(Telemetry, dec_hook=decode_hook)
+_telemetry = LimitedDecoder(Telemetry)
 _capture = decoder(e.EvidenceCapture)
 _bundle = decoder(e.EvidenceBundle)
 
@@ -131,7 +130,7 @@ async def _record(bus: Bus, bucket: BucketSpec, key: str, kind: type[R]) -> R | 
 def _sample(stored: Stored) -> Telemetry | None:
     try:
         return _telemetry.decode(stored.data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         # What cannot be read is counted where samples are followed.
         return None
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from schemas.enums import PROGRAM_CODES
-from schemas.fleet_events import ConsumerLag, UnknownError
+from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
 from schemas.pool_events import (
@@ -108,6 +108,8 @@ def _rule(event: Message) -> tuple[Severity, str, str] | None:  # noqa: C901, PL
             return "critical" if status == "lagging" else "info", f"lag/{durable}", ""
         case UnknownError(provider=provider, code=code):
             return "warning", f"unknown-error/{provider}/{code}", ""
+        case ServiceFailure(failure=failure, about=about, status=status):
+            return "critical" if status == "failing" else "info", f"{failure}/{about}", ""
         case _:
             return None
 

@@ -90,6 +90,8 @@ class Autoscaling:
                 await self._look(record)
             except (BusError, Retry, Conflict) as error:
                 log.info("not scaled", extra={"pool": record.name, "reason": str(error)})
+            except Exception:
+                log.exception("pool %s is not scaled; the others are", record.name)
 
     async def _look(self, record: PoolRecord) -> None:
         found = self._finder.of(record) if record.spec.autoscaling else None

@@ -8,7 +8,9 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
+from schemas.messages import LimitedDecoder
 from schemas.topology import TELEMETRY
+from schemas.value_limits import Int
 from services.bus.port import Bus
 
 STALE_SECONDS: Final = 120.0
@@ -17,14 +19,14 @@ HISTORY_MAX: Final = 60
 
 
 class _Gpu(msgspec.Struct, frozen=True, gc=False):
-    utilization_percent: int | None = None
+    utilization_percent: Int | None = None
 
 
 class _Sample(msgspec.Struct, frozen=True, gc=False):
     gpus: tuple[_Gpu, ...] = ()
 
 
-_sample: Final = msgspec.json.Decoder(_Sample)
+_sample: Final = LimitedDecoder(_Sample)
 
 
 class PoolUtilization:
@@ -47,7 +49,7 @@ class PoolUtilization:
                 parsed = subjects.parse_node(stored.subject)
                 try:
                     sample = _sample.decode(stored.data)
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except msgspec.DecodeError:
                     continue  # the health-monitor counts what cannot be read
                 if parsed is not None and (busy := mean(_busy(sample))) is not None:
                     self._latest[parsed.node] = (stored.time.timestamp(), busy)

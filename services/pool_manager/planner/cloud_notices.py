@@ -24,6 +24,7 @@ AHEAD_SECONDS_MIN: Final = 15.0
 """With less time than this left there is nothing to launch ahead of."""
 NOTICES_MAX: Final = 16
 """Remembered of one node; the newest."""
+REASON_CHARS_MAX: Final = 1_000
 LAUNCH_AHEAD: Final = "launch_ahead"
 ANNOUNCED: Final = ("preemption", "maintenance")
 """Kinds of faults that are the cloud's word, and nothing that the hardware did."""
@@ -50,7 +51,7 @@ def record_notice(record: NodeRecord, event: ProviderNotice) -> NodeRecord:
         note = CloudNotice(
             kind=event.kind,
             action=event.action,
-            reason=event.message,
+            reason=event.message[:REASON_CHARS_MAX],
             deadline=event.deadline,
             at=event.time,
             withdrawn=event.withdrawn,

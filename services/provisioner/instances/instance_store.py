@@ -1,5 +1,6 @@
 """INSTANCES as the provisioner writes it: every change is a compare-and-set of a pure decision."""
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -8,7 +9,9 @@ from schemas.node_records import node_key
 from schemas.topology import DAY_SECONDS, INSTANCES
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
-from services.primitives.errors import Conflict
+from services.primitives.errors import Conflict, UnreadableRecord
+
+log = logging.getLogger(__name__)
 
 TERMINATED_TTL_SECONDS: Final = 7 * DAY_SECONDS
 """How long a finished instance can still be asked about, and keeps a late launch from happening."""
@@ -31,12 +34,23 @@ class InstanceStore:
 
     async def all(self, pool: str = "", names: Collection[str] = ()) -> dict[str, InstanceRecord]:
         """Every readable record, or those of these `names`, by key."""
-        entries = await self._bus.entries(INSTANCES, f"{pool}.>" if pool else ">")
+        found = await self.all_keys(pool)
         return {
-            each.key: self._records.decode(each)
-            for each in entries
-            if not names or each.key.rpartition(".")[2] in names
+            key: record
+            for key, record in found.items()
+            if record is not None and (not names or key.rpartition(".")[2] in names)
         }
+
+    async def all_keys(self, pool: str = "") -> dict[str, InstanceRecord | None]:
+        """Every record by key; None where it cannot be read."""
+        found: dict[str, InstanceRecord | None] = {}
+        for each in await self._bus.entries(INSTANCES, f"{pool}.>" if pool else ">"):
+            try:
+                found[each.key] = self._records.decode(each)
+            except UnreadableRecord as error:
+                log.error("%s", error)  # noqa: TRY400 - the text is the whole story
+                found[each.key] = None
+        return found
 
     async def create(self, record: InstanceRecord) -> bool:
         """Write the record of an intention; False where there is a record already."""

@@ -1,7 +1,7 @@
 """Answers the offerings query: where capacity may come from, its price, and what is blocked."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from schemas.messages import decoder, encode
 from schemas.offering_records import BlockRecord, OfferingsQuery, OfferingUse, OfferingView
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
+from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Endpoint, Headers
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import offering_blocks
@@ -23,7 +24,7 @@ from services.settings.provider_choices import choice_of
 
 SHOWN_MAX: Final = 5000
 
-_pool: "msgspec.json.Decoder[Any]" = decoder(PoolRecord)
+_pool: Final = decoder(PoolRecord)
 
 Uses = dict[Offering, dict[str, offering_blocks.BlockTarget]]
 """Offering -> pool that may launch it -> what may block it there."""
@@ -39,7 +40,7 @@ def answer_offerings(
         query = msgspec.json.decode(data or b"{}", type=OfferingsQuery)
         entries = await bus.entries(POOLS, pool_key("*"))
         uses = launchable_offerings(
-            [_pool.decode(each.value) for each in entries], scorer.catalogue
+            [record for _, record in readable(entries, _pool)], scorer.catalogue
         )
         if query.everything:
             uses |= {

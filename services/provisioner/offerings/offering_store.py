@@ -4,6 +4,7 @@ Reads are cached for a second, however many launches ask. Writes are compare-and
 on a conflict.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,8 +15,10 @@ from schemas.topology import OFFERINGS
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
-from services.primitives.errors import Conflict
+from services.primitives.errors import Conflict, UnreadableRecord
 from services.provisioner.offerings import offering_blocks
+
+log = logging.getLogger(__name__)
 
 FRESH_SECONDS: Final = 1.0
 
@@ -56,11 +59,15 @@ class OfferingStore:
         found = OfferingRecords()
         for entry in await self._bus.entries(OFFERINGS):
             kind = entry.key.partition(".")[0]
-            if kind == "blocked":
-                found.blocks[entry.key] = self._blocks.decode(entry)
-            elif kind == "prices":
-                record = self._prices.decode(entry)
-                found.prices[record.provider] = record
+            try:
+                if kind == "blocked":
+                    found.blocks[entry.key] = self._blocks.decode(entry)
+                elif kind == "prices":
+                    record = self._prices.decode(entry)
+                    found.prices[record.provider] = record
+            except UnreadableRecord as error:
+                # Both are observed again: launches go on without it.
+                log.error("%s", error)  # noqa: TRY400 - the text is the whole story
         return found
 
     # --- blocks -------------------------------------------------------------------------------

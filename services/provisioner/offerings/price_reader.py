@@ -6,7 +6,7 @@ their age; where it has none, those of the catalogue apply.
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from schemas.messages import decoder
 from schemas.offering_records import PricesRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
+from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -29,7 +30,7 @@ POLL_SECONDS: Final = 2.0
 TYPES_MAX: Final = 100
 """Instance types in one call."""
 
-_pool: "msgspec.json.Decoder[Any]" = decoder(PoolRecord)
+_pool: Final = decoder(PoolRecord)
 
 
 class PriceReader:
@@ -91,7 +92,7 @@ class PriceReader:
 
     async def _pools(self) -> list[PoolRecord]:
         entries = await self._bus.entries(POOLS, pool_key("*"))
-        return [_pool.decode(each.value) for each in entries]
+        return [record for _, record in readable(entries, _pool)]
 
 
 def provider_types(pool: PoolRecord) -> Iterable[tuple[str, str]]:

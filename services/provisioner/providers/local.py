@@ -22,8 +22,9 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from schemas.messages import UtcTime, encode
+from schemas.messages import encode
 from schemas.settings import Setting
+from schemas.value_limits import UtcTime
 from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
 from services.primitives.errors import SetupError
 from services.provisioner.instances.instance_tags import instance_for

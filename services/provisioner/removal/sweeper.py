@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from schemas.topology import NODES, POOLS
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import NavarchError, Reject
+from services.primitives.errors import NavarchError, UnreadableRecord
 from services.provisioner.instances.instance_decisions import (
     AdoptInstance,
     RemoveSurplus,
@@ -53,8 +53,8 @@ LEASE_NAME: Final = "provisioner-sweep"
 ACTIONS_AT_ONCE_MAX: Final = 16
 """Actions of one sweep that are performed concurrently."""
 
-_fleet: "msgspec.json.Decoder[Any]" = decoder(FleetRecord)
-_node: "msgspec.json.Decoder[Any]" = decoder(NodeRecord)
+_fleet: Final = decoder(FleetRecord)
+_node: Final = decoder(NodeRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,14 @@ class Sweeper:
         now = self._clock.now()
         listed, unlisted = await self._list()
         # Read after the lists: an intention is recorded before its provider is called.
-        records = await self._store.all()
+        found = await self._store.all_keys()
+        records = {key: record for key, record in found.items() if record is not None}
+        # An instance whose record cannot be read is neither unexpected nor gone: it is left alone.
+        left_alone = {key for key, record in found.items() if record is None}
+        listed = {
+            name: [each for each in shown if node_key(each.pool, each.name) not in left_alone]
+            for name, shown in listed.items()
+        }
         self._remember(listed, now)
         fleet_id = _fleet_id(fleet.value) if fleet is not None else ""
         seen = SweepInput(
@@ -260,7 +267,7 @@ def _fleet_id(value: bytes) -> str:
     try:
         return str(_fleet.decode(value).id)
     except msgspec.DecodeError as error:
-        raise Reject(f"the key {FLEET_KEY} in {POOLS.name} cannot be read: {error}") from error
+        raise UnreadableRecord(POOLS.name, FLEET_KEY, str(error)) from error
 
 
 def _in_service(value: bytes) -> bool:

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.messages import decoder
+from schemas.messages import LimitedDecoder, decoder
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import HEALTH, INSTANCES, NODES, POOLS, BucketSpec
@@ -57,11 +55,11 @@ class StoredRecords:
         """What the policy makes of each node."""
         return self._all(HEALTH, _health)
 
-    def _latest(self, bucket: BucketSpec, key: str, of: "msgspec.json.Decoder[Any]") -> Any:
+    def _latest(self, bucket: BucketSpec, key: str, of: "LimitedDecoder[Any]") -> Any:
         stored = self._server.state.streams[f"KV_{bucket.name}"].last(f"$KV.{bucket.name}.{key}")
         return of.decode(stored.data) if stored is not None and stored.data else None
 
-    def _all(self, bucket: BucketSpec, of: "msgspec.json.Decoder[Any]") -> Iterator[Any]:
+    def _all(self, bucket: BucketSpec, of: "LimitedDecoder[Any]") -> Iterator[Any]:
         stream = self._server.state.streams[f"KV_{bucket.name}"]
         for sequence in stream.sequences(f"$KV.{bucket.name}.>"):
             if data := stream.messages[sequence].data:

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from schemas.settings import Settings
 from services.runtime.consumer_loop import ConsumerLoop
-from services.runtime.process import Build, Context
+from services.runtime.process import Build, Context, with_failures
 from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing
@@ -104,13 +104,13 @@ class SupervisedService:
             instruments=instruments,
             tracing=Tracing(self.name, ids=SeededIds(self._simulation, self.name)),
         )
-        service = await self._build(context)
+        service = with_failures(context, await self._build(context), clock.run)
         await process.bus.serve(self.name, service.description, service.endpoints)
         loops: list[Any] = [
             ConsumerLoop(process.bus, each, context.clock, context.instruments, context.tracing).run
             for each in service.consumers
         ]
-        tasks = [asyncio.ensure_future(each()) for each in (*loops, *service.tasks, clock.run)]
+        tasks = [asyncio.ensure_future(each()) for each in (*loops, *service.tasks)]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

@@ -1,0 +1,70 @@
+"""What values a message or a record may contain, whoever wrote it.
+
+Numbers and lengths are bounded by their types, at no cost; date-times when they are decoded, since
+msgspec has no bounds for them. Inside these bounds no arithmetic overflows and no header breaks.
+"""
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from schemas.duration import SECONDS_MAX
+
+TIME_MIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""A host without a clock battery starts here, and its faults count."""
+TIME_MAX: Final = datetime(2101, 1, 1, tzinfo=UTC)
+NUMBER_MAX: Final = 1e15
+NAME_CHARS_MAX: Final = 512
+
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Float = Annotated[float, msgspec.Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+Seconds = Annotated[float, msgspec.Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
+"""A time span that can be added to any time."""
+Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
+"""A name or an ID that is not a subject's token."""
+UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time, written as RFC 3339 with a zone; Navarch writes UTC."""
+
+
+def time_outside(value: Any) -> str:
+    """Path of the first date-time outside the limits in a decoded struct; empty: none is."""
+    if isinstance(value, datetime):
+        return "" if TIME_MIN <= value < TIME_MAX else "$"
+    if isinstance(value, msgspec.Struct):
+        for name in _timed_fields(type(value)):
+            if found := time_outside(getattr(value, name)):
+                return f"$.{name}{found[1:]}"
+    elif isinstance(value, dict):
+        return next(filter(None, map(time_outside, value.values())), "")
+    elif isinstance(value, tuple | list):
+        return next(filter(None, map(time_outside, value)), "")
+    return ""
+
+
+@cache
+def _timed_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a struct that may contain date-times."""
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    return tuple(each.name for each in found.fields if _may_hold_time(each.type))
+
+
+def _may_hold_time(kind: inspect.Type) -> bool:
+    match kind:
+        case inspect.DateTimeType():
+            return True
+        case inspect.StructType():
+            return any(_may_hold_time(each.type) for each in kind.fields)
+        case inspect.UnionType():
+            return any(map(_may_hold_time, kind.types))
+        case inspect.DictType():
+            return _may_hold_time(kind.value_type)
+        case inspect.TupleType():
+            return any(map(_may_hold_time, kind.item_types))
+        case inspect.VarTupleType() | inspect.ListType():
+            return _may_hold_time(kind.item_type)
+        case _:
+            return False

@@ -1,0 +1,176 @@
+"""What of this process fails now, until it is over: in its log, its metrics, EVENTS and `status`.
+
+A node, pool, saga or record that cannot be processed is reported here and skipped, so that
+everything else goes on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+from prometheus_client import CollectorRegistry, Gauge
+
+from schemas.fleet_events import FailureKind, ServiceFailure
+from services.bus.port import Bus, Endpoint, Headers
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError, Retry, TooLarge, UnreadableRecord
+from services.runtime.event_publisher import publish_event
+
+log = logging.getLogger(__name__)
+
+FAILURES_MAX: Final = 1_000
+"""Kept at once; more are in the log only."""
+RETRY_FIRST_SECONDS: Final = 5.0
+RETRY_MAX_SECONDS: Final = 300.0
+DEFECT_REMEDY: Final = (
+    "report the log lines of this time as a defect; everything else goes on, and it is tried again"
+)
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that fails now."""
+
+    failure: FailureKind
+    about: str
+    """`pool training`, `POOLS pool.training`, `stream SAGAS`."""
+    reason: str
+    remedy: str
+
+
+Key = tuple[FailureKind, str]
+
+
+class Failures:
+    """The failures of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Count them in `registry`."""
+        self._gauge = Gauge(
+            "navarch_failures",
+            "What fails now, by kind: records that cannot be read, pools that cannot be decided on",
+            ["failure"],
+            registry=registry,
+        )
+        self._now: dict[Key, Failure] = {}
+        self._published: dict[Key, Failure] = {}
+        self._tries: dict[Key, int] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def current(self) -> tuple[Failure, ...]:
+        """What fails now, oldest first."""
+        return tuple(self._now.values())
+
+    def report(self, failure: Failure) -> None:
+        """Take note of a failure; it is logged when it begins and when its reason changes."""
+        key = (failure.failure, failure.about)
+        known = self._now.get(key)
+        if known is None or known.reason != failure.reason:
+            log.error("%s: %s; %s", failure.about, failure.reason, failure.remedy)
+        if known is not None or len(self._now) < FAILURES_MAX:
+            self._now[key] = failure
+            self._count(failure.failure)
+
+    def end(self, kind: FailureKind, about: str) -> None:
+        """Take note that something works again."""
+        self._tries.pop((kind, about), None)
+        if self._now.pop((kind, about), None) is not None:
+            log.info("%s: works again", about)
+            self._count(kind)
+
+    def replace(self, kind: FailureKind, found: Mapping[str, Failure]) -> None:
+        """Make `found` all the failures of a kind."""
+        for failure in found.values():
+            self.report(failure)
+        for each, about in list(self._now):
+            if each == kind and about not in found:
+                self.end(each, about)
+
+    def _count(self, kind: FailureKind) -> None:
+        self._changed.set()
+        self._gauge.labels(kind).set(sum(1 for each, _ in self._now if each == kind))
+
+    async def attempt(self, about: str, work: Callable[[], Awaitable[object]]) -> bool:
+        """Do work about one thing; False where it failed. BusError and Retry are raised."""
+        try:
+            await work()
+        except UnreadableRecord as error:
+            self.report(unreadable(error))
+        except (BusError, Retry) as error:
+            if not isinstance(error, TooLarge):
+                raise
+            self._defect(about, error)
+        except Exception as error:
+            if ("decision-failed", about) not in self._now:
+                log.exception("%s cannot be processed", about)
+            self._defect(about, error)
+        else:
+            self.end("decision-failed", about)
+            return True
+        return False
+
+    def _defect(self, about: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        self.report(
+            Failure(failure="decision-failed", about=about, reason=reason, remedy=DEFECT_REMEDY)
+        )
+
+    def retry_seconds(self, about: str) -> float:
+        """How long to wait before the next try; doubled with each call until it works."""
+        key: Key = ("decision-failed", about)
+        self._tries[key] = self._tries.get(key, -1) + 1
+        return min(RETRY_FIRST_SECONDS * 2.0 ** min(self._tries[key], 10), RETRY_MAX_SECONDS)
+
+    async def publish_for_ever(self, bus: Bus, clock: Clock, service: str, replica: str) -> None:
+        """Publish each beginning and each end as an event, in this order, until it is stored."""
+        number = 0
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for key in [*self._published, *self._now]:
+                before, now = self._published.get(key), self._now.get(key)
+                shown = now or before
+                if shown is None or (before is None) == (now is None):
+                    continue
+                event = ServiceFailure(
+                    id=f"failure-{replica}-{number}",
+                    time=clock.now(),
+                    status="failing" if now else "recovered",
+                    service=service,
+                    **msgspec.structs.asdict(shown),
+                )
+                try:
+                    await publish_event(bus, event)
+                except BusError:
+                    self._changed.set()
+                    await clock.sleep(RETRY_FIRST_SECONDS)
+                    break
+                number += 1
+                if now is None:
+                    del self._published[key]
+                else:
+                    self._published[key] = now
+
+    def endpoint(self) -> Endpoint:
+        """Answer what fails now."""
+
+        async def answer(_: bytes, __: Headers) -> bytes:
+            return msgspec.json.encode(self.current)
+
+        return answer
+
+
+def unreadable(error: UnreadableRecord) -> Failure:
+    """A record that cannot be read, with the commands that show and remove it."""
+    bucket, key = error.bucket, error.key
+    return Failure(
+        failure="record-unreadable",
+        about=f"{bucket} {key}",
+        reason=f"the record cannot be read: {error.reason}",
+        remedy=(
+            f"look at it with `nats kv get {bucket} {key}`, restore it from a backup or remove it "
+            f"with `nats kv del {bucket} {key}`; what needs it waits until then"
+        ),
+    )
