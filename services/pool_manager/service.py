@@ -46,7 +46,7 @@ from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.errors import BusError, Reject, Retry, Unavailable, UnreadableRecord
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.event_publisher import publish_event
-from services.runtime.failures import unreadable
+from services.runtime.failure_register import unreadable
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState

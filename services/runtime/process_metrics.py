@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.runtime.failures import Failures
+from services.runtime.failure_register import FailureRegister
 
 
 class Meters:
@@ -32,7 +32,7 @@ class Instruments:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Register in `registry`, a fresh one where none is given."""
         self.registry = registry or CollectorRegistry()
-        self.failures = Failures(self.registry)
+        self.failures = FailureRegister(self.registry)
         self.handled = Counter(
             "navarch_messages_total",
             "Messages settled, by outcome: done, unknown, invalid, retried, dead",

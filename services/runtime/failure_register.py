@@ -29,7 +29,7 @@ DEFECT_REMEDY: Final = (
 )
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Something that fails now."""
 
     failure: FailureKind
@@ -42,7 +42,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 Key = tuple[FailureKind, str]
 
 
-class Failures:
+class FailureRegister:
     """The failures of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -53,17 +53,17 @@ class Failures:
             ["failure"],
             registry=registry,
         )
-        self._now: dict[Key, Failure] = {}
-        self._published: dict[Key, Failure] = {}
+        self._now: dict[Key, CurrentFailure] = {}
+        self._published: dict[Key, CurrentFailure] = {}
         self._tries: dict[Key, int] = {}
         self._changed = asyncio.Event()
 
     @property
-    def current(self) -> tuple[Failure, ...]:
+    def current(self) -> tuple[CurrentFailure, ...]:
         """What fails now, oldest first."""
         return tuple(self._now.values())
 
-    def report(self, failure: Failure) -> None:
+    def report(self, failure: CurrentFailure) -> None:
         """Take note of a failure; it is logged when it begins and when its reason changes."""
         key = (failure.failure, failure.about)
         known = self._now.get(key)
@@ -80,7 +80,7 @@ class Failures:
             log.info("%s: works again", about)
             self._count(kind)
 
-    def replace(self, kind: FailureKind, found: Mapping[str, Failure]) -> None:
+    def replace(self, kind: FailureKind, found: Mapping[str, CurrentFailure]) -> None:
         """Make `found` all the failures of a kind."""
         for failure in found.values():
             self.report(failure)
@@ -114,7 +114,9 @@ class Failures:
     def _defect(self, about: str, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         self.report(
-            Failure(failure="decision-failed", about=about, reason=reason, remedy=DEFECT_REMEDY)
+            CurrentFailure(
+                failure="decision-failed", about=about, reason=reason, remedy=DEFECT_REMEDY
+            )
         )
 
     def retry_seconds(self, about: str) -> float:
@@ -162,10 +164,10 @@ class Failures:
         return answer
 
 
-def unreadable(error: UnreadableRecord) -> Failure:
+def unreadable(error: UnreadableRecord) -> CurrentFailure:
     """A record that cannot be read, with the commands that show and remove it."""
     bucket, key = error.bucket, error.key
-    return Failure(
+    return CurrentFailure(
         failure="record-unreadable",
         about=f"{bucket} {key}",
         reason=f"the record cannot be read: {error.reason}",
